@@ -1,0 +1,1 @@
+"""Inlets and outlets of notifications. The queue's issue fills this room."""

@@ -1,0 +1,69 @@
+"""The only reader of time and randomness.
+
+Everything that waits, times out, or draws a random name takes a `Clock`, so that a simulation decides when
+things happen and a seed repeats a history exactly. A lint rule bans `time`, `random` and friends elsewhere.
+
+Durations are taken from `monotonic` and never leave the machine; `wall_ms` is for people to read (and for the
+body of a signal), and no decision compares the wall clocks of two machines.
+"""
+
+import secrets
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Time and randomness, as one port."""
+
+    def monotonic(self) -> float:
+        """Seconds since some fixed point of this process; never goes back."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Unix time in milliseconds, for people; never compared across machines."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for `seconds` >= 0."""
+        ...
+
+    def random_bytes(self, count: int) -> bytes:
+        """`count` bytes from a cryptographic source."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def monotonic(self) -> float:
+        """See `Clock.monotonic`."""
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        """See `Clock.wall_ms`."""
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        """See `Clock.sleep`."""
+        time.sleep(seconds)
+
+    def random_bytes(self, count: int) -> bytes:
+        """See `Clock.random_bytes`."""
+        return secrets.token_bytes(count)
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+def unique_name(clock: Clock) -> str:
+    """32 hex digits that no other caller draws: names of files, writers and operations."""
+    return clock.random_bytes(16).hex()
+
+
+def backoff_seconds(attempt: int, clock: Clock, *, base: float = 0.1, ceiling: float = 5.0) -> float:
+    """Full-jitter exponential backoff: uniform in [0, min(ceiling, base * 2**attempt)] seconds.
+
+    `attempt` counts from 0. Formula: Brooker, "Exponential Backoff And Jitter".
+    """
+    limit = min(ceiling, base * 2 ** min(attempt, 30))
+    return limit * int.from_bytes(clock.random_bytes(4), "little") / 2**32

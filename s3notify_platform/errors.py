@@ -1,0 +1,83 @@
+"""The one tree of errors. A class exists only where a caller acts differently.
+
+| class | who acts | how |
+|---|---|---|
+| `UsageError` | the programmer or operator | fix the call or the configuration it names |
+| `NotFoundError` | caller | the named thing does not exist |
+| `ConflictError` | caller | somebody else was first: read again, decide again |
+| `FencedError` | worker | a newer generation exists: stop |
+| `NoRoomError` | caller | back off for `retry_after_seconds` |
+| `UnavailableError` | caller | nothing was applied: retry later |
+| `UnknownOutcomeError` | caller | it may have been applied: look before doing it again |
+| `CorruptError` | operator | stored bytes contradict an invariant: call a person |
+
+Ordinary contention is a returned outcome (`ports.Conflict`), not an exception. All of them pickle, so that
+they cross from a Spark worker to its driver whole.
+"""
+
+
+class S3NotifyError(Exception):
+    """Base of every error this package raises."""
+
+
+class UsageError(S3NotifyError, ValueError):
+    """The call or the configuration is wrong; nothing was written. The message names the thing and the fix."""
+
+
+class NotFoundError(S3NotifyError, LookupError):
+    """The named thing does not exist."""
+
+
+class ConflictError(S3NotifyError):
+    """Somebody else changed it first: read again and decide again."""
+
+
+class FencedError(S3NotifyError):
+    """A newer generation exists; this actor must stop and write nothing more."""
+
+
+class NoRoomError(S3NotifyError):
+    """A bounded thing is full; nothing was written. Retry after `retry_after_seconds`."""
+
+    def __init__(self, message: str, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message, retry_after_seconds)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class UnavailableError(S3NotifyError):
+    """The store could not be reached or refused for now, and nothing was applied: retry later."""
+
+
+class UnknownOutcomeError(S3NotifyError):
+    """The request may or may not have been applied: look before doing it again."""
+
+
+class CorruptError(S3NotifyError):
+    """Stored bytes contradict an invariant. Nothing was written; a person has to look."""
+
+
+# The named errors of xor-ack, each below the class that says what to do.
+
+
+class LessThanTwoBuffers(UsageError):  # noqa: N818 - the original's name
+    """`xor` needs two or more stamps."""
+
+
+class BufferLengthsUnequal(UsageError):  # noqa: N818 - the original's name
+    """Stamps of one chain have one length."""
+
+
+class ZeroBufferNoOp(UsageError):  # noqa: N818 - the original's name
+    """An all-zero stamp would change nothing."""
+
+
+class TagExists(ConflictError):  # noqa: N818 - the original's name
+    """The chain was created before."""
+
+
+class TagNotFound(NotFoundError):  # noqa: N818 - the original's name
+    """No chain has this tag."""
+
+
+class StaleLocalData(ConflictError):  # noqa: N818 - the original's name
+    """The chain kept changing while it was being stamped: stamp again."""

@@ -1,0 +1,180 @@
+"""The two ports that everything remote is reached through, and the outcomes they return.
+
+`ObjectStore` is a bucket, `RecordStore` a small table of conditional records. Adapters live in `stores/`;
+one contract suite (`tests/contracts`) says what each method guarantees.
+
+A write with a precondition has three outcomes. `Written`: it is applied. `Conflict`: the precondition did not
+hold, and nothing was applied. `Unknown`: the request may or may not have been applied (a timeout, a 5xx after
+sending, a 409); the caller looks before it does anything else. Adapters never retry a conditional write by
+themselves: a retry that meets its own first attempt would report a conflict with itself.
+
+Reads raise `UnavailableError` after bounded retries, and `UsageError` for what only an operator can mend
+(no such bucket, credentials refused).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NewType, Protocol
+
+ETag = NewType("ETag", str)
+"""As the store returns it, without the surrounding quotes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absent:
+    """Precondition: no object under this key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IfMatch:
+    """Precondition: the object has this ETag now."""
+
+    etag: ETag
+
+
+Precondition = Absent | IfMatch
+ABSENT = Absent()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Applied. `etag` is that of the new object; None after a delete."""
+
+    etag: ETag | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """The precondition did not hold; nothing was applied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """May or may not have been applied; `cause` is for people."""
+
+    cause: str
+
+
+WriteOutcome = Written | Conflict | Unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectMeta:
+    """What HEAD and LIST tell of an object. `metadata` is filled by HEAD and GET only."""
+
+    key: str
+    etag: ETag
+    size: int
+    modified_ms: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """An object's body with its metadata, of one version."""
+
+    meta: ObjectMeta
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotModified:
+    """GET under `if_none_match`: the object still has that ETag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One LIST response. `next_token` is None on the last page."""
+
+    objects: tuple[ObjectMeta, ...]
+    next_token: str | None
+
+
+class ObjectStore(Protocol):
+    """A bucket. Each call is one request (plus bounded retries of reads and of unconditional writes)."""
+
+    def get(
+        self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
+    ) -> StoredObject | NotModified | Conflict | None:
+        """The object; None if there is none; `Conflict` if it no longer has `if_match`."""
+        ...
+
+    def head(self, key: str) -> ObjectMeta | None:
+        """The object's metadata, or None."""
+        ...
+
+    def put(
+        self,
+        key: str,
+        body: bytes,
+        *,
+        precondition: Precondition | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
+        """Write the whole object, atomically. Metadata keys are lower-case ASCII."""
+        ...
+
+    def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
+        """Delete the object. Deleting what is not there is `Written`, or `Conflict` under a precondition."""
+        ...
+
+    def copy(self, source: str, target: str, *, precondition: Absent | None = None) -> WriteOutcome:
+        """Copy within the bucket. `NotFoundError` if `source` does not exist."""
+        ...
+
+    def list(
+        self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
+    ) -> Page:
+        """Up to `limit` <= 1000 objects below `prefix`, one page a call."""
+        ...
+
+
+def list_all(store: ObjectStore, prefix: str, *, start_after: str | None = None) -> Iterator[ObjectMeta]:
+    """Every object below `prefix`, page by page: one request for each 1000 objects."""
+    token: str | None = None
+    while True:
+        page = store.list(prefix, start_after=start_after, token=token)
+        yield from page.objects
+        if (token := page.next_token) is None:
+            return
+
+
+Version = NewType("Version", str)
+"""Changes with every write of a record; opaque."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A stored record: an opaque value and the version that `replace` and `remove` expect."""
+
+    key: str
+    value: bytes
+    version: Version
+
+
+class RecordStore(Protocol):
+    """Small records under `(partition, key)`, each changed by compare-and-set. Reads are consistent."""
+
+    def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
+        """Write the record if there is none."""
+        ...
+
+    def read(self, partition: str, key: str) -> Record | None:
+        """The record, or None."""
+        ...
+
+    def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
+        """Write the record if it still has the version `expected`."""
+        ...
+
+    def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
+        """Remove the record if it still has the version `expected`."""
+        ...
+
+    def scan(self, partition: str) -> Iterator[Record]:
+        """Every record of a partition, in key order."""
+        ...
+
+    def add(self, partition: str, key: str, amount: int, *, ceiling: int | None = None) -> int | Conflict | Unknown:
+        """Add to a counter (absent: 0) and return its new value; `Conflict` if it would pass `ceiling` or 0."""
+        ...

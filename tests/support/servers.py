@@ -1,0 +1,1 @@
+"""Fixtures that start real servers on loopback. Filled together with the stores."""
