@@ -1,0 +1,126 @@
+"""What an SDK error means for the caller: the table that every request of `S3ObjectStore` is judged by.
+
+| seen | verdict |
+|---|---|
+| 404 without NoSuchBucket | MISSING |
+| 412 | PRECONDITION |
+| 304 | NOT_MODIFIED |
+| no connection, 429, 503 SlowDown | NOT_APPLIED: certainly nothing happened, may be sent again |
+| 409, other 5xx, timeout, connection lost, unreadable answer | AMBIGUOUS: it may have been applied |
+| everything else | `UsageError`: only a person can mend it |
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProxyConnectionError,
+    SSLError,
+)
+from botocore.parsers import ResponseParserError
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.stores.config import S3Config
+
+SDK_ERRORS = (BotoCoreError, ClientError, ResponseParserError, OSError)
+"""All that a request can raise; `OSError` is a socket that broke while a body was read."""
+
+_NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
+_LOST = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserError, OSError)
+_THROTTLED = frozenset({"SlowDown", "SlowDownRead", "SlowDownWrite", "RequestLimitExceeded", "Throttling"})
+
+
+class Verdict(Enum):
+    """The kinds of failure that a caller treats differently."""
+
+    MISSING = auto()
+    PRECONDITION = auto()
+    NOT_MODIFIED = auto()
+    NOT_APPLIED = auto()
+    AMBIGUOUS = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A failed request: what it means, and what was seen, for people. Holds no secret."""
+
+    verdict: Verdict
+    cause: str
+
+
+def judge(error: Exception, config: S3Config) -> Fault:
+    """The verdict on `error`; raises `UsageError`, naming the fix, for what no retry mends. Pure."""
+    if isinstance(error, ClientError):
+        return _judge_answer(error, config)
+    cause = f"{type(error).__name__} at {place(config)}"
+    if isinstance(error, _NEVER_SENT):
+        return Fault(verdict=Verdict.NOT_APPLIED, cause=cause)
+    if isinstance(error, _LOST):
+        return Fault(verdict=Verdict.AMBIGUOUS, cause=cause)
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        raise UsageError(
+            f"no credentials for {place(config)}: set access_key_id and secret_access_key, or give this "
+            "machine AWS credentials (environment, profile or instance role)"
+        ) from None
+    raise UsageError(f"{place(config)}: {error}") from error
+
+
+def _judge_answer(error: ClientError, config: S3Config) -> Fault:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    cause = f"{status} {code} at {place(config)}"
+    if code == "NoSuchBucket":
+        raise UsageError(
+            f"no {place(config)}: create it, or correct the bucket's name or the endpoint"
+        ) from None
+    if status in _PLAIN:
+        return Fault(verdict=_PLAIN[status], cause=cause)
+    if status in (401, 403):
+        raise UsageError(_refusal(code, config)) from None
+    if status != 501 and (status >= 500 or code == "RequestTimeout"):
+        throttled = code in _THROTTLED
+        return Fault(verdict=Verdict.NOT_APPLIED if throttled else Verdict.AMBIGUOUS, cause=cause)
+    message = error.response.get("Error", {}).get("Message", "")
+    hint = " (the store does not implement this)" if status == 501 else ""
+    if status in (301, 307) or code == "AuthorizationHeaderMalformed":
+        hint = f" (is region {config.region!r} the bucket's?)"
+    raise UsageError(
+        f"{place(config)} refused the request: {status} {code} {message}{hint}".rstrip()
+    ) from None
+
+
+_PLAIN = {
+    304: Verdict.NOT_MODIFIED,
+    404: Verdict.MISSING,
+    409: Verdict.AMBIGUOUS,
+    412: Verdict.PRECONDITION,
+    429: Verdict.NOT_APPLIED,
+}
+
+
+def _refusal(code: str, config: S3Config) -> str:
+    check = {
+        "InvalidAccessKeyId": "check the access key id: this endpoint does not know it",
+        "SignatureDoesNotMatch": "check the secret access key, and the region",
+        "RequestTimeTooSkewed": "check this machine's clock",
+        "ExpiredToken": "the session token has expired: get new credentials",
+    }.get(code, "check the credentials, and that they may list, read, write and delete in this bucket")
+    return f"{place(config)} refused access ({code or 'Forbidden'}): {check}"
+
+
+def endpoint(config: S3Config) -> str:
+    """The endpoint, for messages."""
+    return config.endpoint_url or f"AWS S3 ({config.region})"
+
+
+def place(config: S3Config) -> str:
+    """Bucket and endpoint, for messages."""
+    return f"bucket {config.bucket!r} at {endpoint(config)}"
