@@ -1,0 +1,160 @@
+"""Stores that fail on schedule: what crashes, lost responses and refusals look like from above a port.
+
+`FaultyStore(store, schedule)` wraps an `ObjectStore` or a `RecordStore`. Before each call it asks the
+schedule for a fault. As the ports promise, a write with a condition (and a counter's `add`) that fails after
+sending is `Unknown`; anything else raises `UnavailableError`.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from s3notify_platform.errors import UnavailableError
+from s3notify_platform.ports import Unknown
+
+WRITES = {"put", "delete", "copy", "create", "replace", "remove", "add"}
+CONDITIONAL = {"create", "replace", "remove", "add"}
+
+
+class Fault(Enum):
+    """What happens to one call."""
+
+    NONE = "none"
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
+    LOST = "applied, response lost"
+    REFUSED = "503, not applied"
+    LATE = "response lost, applied some calls later"
+    PAUSE = "the process sleeps before the call"
+
+
+class CrashedError(BaseException):
+    """The process ended here. Not an `Exception`: no client handles its own death."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call about to be made, numbered from 0 within its store."""
+
+    number: int
+    method: str
+    key: str
+    conditional: bool
+
+
+Schedule = Callable[[Call], Fault]
+
+
+def never(_call: Call) -> Fault:
+    """The schedule without faults."""
+    return Fault.NONE
+
+
+def scripted(faults: Mapping[int, Fault]) -> Schedule:
+    """Faults at the calls with these numbers."""
+    return lambda call: faults.get(call.number, Fault.NONE)
+
+
+def at(method: str, fault: Fault, *, nth: int = 0, key: str | None = None) -> Schedule:
+    """One fault, at the nth call (from 0) of a method, or of a method on a key."""
+    seen = 0
+
+    def schedule(call: Call) -> Fault:
+        nonlocal seen
+        if call.method != method or (key is not None and call.key != key):
+            return Fault.NONE
+        seen += 1
+        return fault if seen == nth + 1 else Fault.NONE
+
+    return schedule
+
+
+def seeded(seed: int | str, rates: Mapping[Fault, float]) -> Schedule:
+    """Each call suffers each fault with its rate. LATE is kept to conditional writes.
+
+    An unconditional write that lands long after its caller went on is a newer write, not a fault of this one.
+    """
+    dice = random.Random(f"faults {seed}")
+
+    def schedule(call: Call) -> Fault:
+        roll = dice.random()
+        for fault, rate in rates.items():
+            if roll < rate:
+                return fault if fault is not Fault.LATE or call.conditional else Fault.NONE
+            roll -= rate
+        return Fault.NONE
+
+    return schedule
+
+
+class FaultyStore:
+    """A store of either kind whose calls fail on schedule. `calls` holds what was called, and its fault."""
+
+    def __init__(
+        self,
+        store: Any,
+        schedule: Schedule = never,
+        *,
+        pause: Callable[[], None] = lambda: None,
+        late_by_calls: int = 3,
+    ) -> None:
+        self.store = store
+        self.schedule = schedule
+        self.calls: list[tuple[Call, Fault]] = []
+        self._pause = pause
+        self._late_by_calls = late_by_calls
+        self._late: deque[tuple[int, Callable[[], Any]]] = deque()
+
+    def settle(self) -> None:
+        """Let every late write land now."""
+        while self._late:
+            self._late.popleft()[1]()
+
+    def __getattr__(self, method: str) -> Any:
+        function = getattr(self.store, method)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if method == "scan":
+                return iter(self._call(method, lambda: list(function(*args, **kwargs)), args, kwargs))
+            return self._call(method, lambda: function(*args, **kwargs), args, kwargs)
+
+        return call
+
+    def _call(
+        self, method: str, apply: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        key = "/".join(str(arg) for arg in args[: 2 if method in CONDITIONAL | {"read"} else 1])
+        conditional = method in CONDITIONAL or kwargs.get("precondition") is not None
+        call = Call(number=len(self.calls), method=method, key=key, conditional=conditional)
+        while self._late and self._late[0][0] <= call.number:
+            self._late.popleft()[1]()
+        fault = self.schedule(call)
+        self.calls.append((call, fault))
+        match fault:
+            case Fault.NONE:
+                return apply()
+            case Fault.PAUSE:
+                self._pause()
+                return apply()
+            case Fault.CRASH_BEFORE:
+                raise CrashedError(f"before {method} {key}")
+            case Fault.CRASH_AFTER:
+                apply()
+                raise CrashedError(f"after {method} {key}")
+            case Fault.LOST:
+                apply()
+                return self._failed(call, "response lost")
+            case Fault.REFUSED:
+                return self._failed(call, "503 SlowDown")
+            case Fault.LATE:
+                self._late.append((call.number + self._late_by_calls, apply))
+                return self._failed(call, "timeout")
+
+    @staticmethod
+    def _failed(call: Call, cause: str) -> Unknown:
+        if call.conditional:
+            return Unknown(cause=cause)
+        raise UnavailableError(f"{call.method} {call.key}: {cause}")

@@ -1,0 +1,45 @@
+"""The tree of errors: one base, and whole after a journey from a Spark worker."""
+
+import pickle
+
+import pytest
+
+from s3notify_platform import errors
+from s3notify_platform.errors import ConflictError, NoRoomError, NotFoundError, S3NotifyError, UsageError
+from s3notify_platform.protocols.keyspace import NotSignalledError
+
+ALL = sorted(
+    (value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)),
+    key=lambda cls: cls.__name__,
+)
+
+
+@pytest.mark.parametrize("error", ALL)
+def test_errors_are_of_one_tree_and_pickle_whole(error):
+    """Type, message and attributes survive."""
+    found = pickle.loads(pickle.dumps(error("what happened")))
+    assert type(found) is error
+    assert isinstance(found, S3NotifyError)
+    assert "what happened" in str(found)
+
+
+def test_attributes_survive_pickling():
+    """Errors that carry more than a message carry it across processes."""
+    assert pickle.loads(pickle.dumps(NoRoomError("full", 7.5))).retry_after_seconds == 7.5
+    found = pickle.loads(pickle.dumps(NotSignalledError("half done", ("a", "b"))))
+    assert (str(found), found.keys, found.outcomes) == ("half done", ("a", "b"), ())
+
+
+def test_the_named_errors_of_xor_ack_say_what_to_do():
+    """Each stands below the class whose action it needs."""
+    assert issubclass(errors.TagExists, ConflictError)
+    assert issubclass(errors.StaleLocalData, ConflictError)
+    assert issubclass(errors.TagNotFound, NotFoundError)
+    for name in ("LessThanTwoBuffers", "BufferLengthsUnequal", "ZeroBufferNoOp"):
+        assert issubclass(getattr(errors, name), UsageError)
+
+
+def test_python_idioms_catch_them():
+    """A wrong call is a ValueError, an unknown thing a LookupError."""
+    assert issubclass(UsageError, ValueError)
+    assert issubclass(NotFoundError, LookupError)

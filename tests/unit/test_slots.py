@@ -1,0 +1,59 @@
+"""Slots: byte for byte those of the vnotify crate."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.slots import partition_keys, slot_from_partition_key, slot_of
+
+VECTORS = [
+    ("path/to/object", 938, 5),
+    ("", 863, 1),
+    ("a", 143, 4),
+    ("deno/region1/file.json", 363, 1),
+    ("日本語/ключ/🙂.parquet", 223, 1),
+    (" leading space", 155, 4),
+    ("a//b", 809, 1),
+    ("a+b%20c", 793, 5),
+    ("x" * 1024, 113, 2),
+]
+
+
+@pytest.mark.parametrize(("key", "of_1000", "of_7"), VECTORS)
+def test_vectors(key, of_1000, of_7):
+    """The vectors of the protocol hold for 1000 and for 7 slots."""
+    assert slot_of(key) == of_1000
+    assert slot_of(key, 7) == of_7
+
+
+@pytest.mark.parametrize("slots", [0, -1, 1001, True, 2.0, "1000", None])
+def test_a_keyspace_has_1_to_1000_slots(slots):
+    """Any other number is refused by name."""
+    with pytest.raises(UsageError, match="slots="):
+        slot_of("a", slots)
+
+
+@pytest.mark.parametrize("slots", [1, 1000])
+def test_the_bounds_are_allowed(slots):
+    """1 and 1000 slots are legal."""
+    assert 0 <= slot_of("a", slots) < slots
+
+
+@given(key=st.text(st.characters(exclude_categories=["Cs"])), slots=st.integers(1, 1000))
+def test_every_key_has_a_slot_whose_partition_key_leads_back(key, slots):
+    """Slots are in range, and survive the way through Dagster's partition keys."""
+    slot = slot_of(key, slots)
+    assert slot_from_partition_key(str(slot), slots) == slot
+
+
+@pytest.mark.parametrize("name", ["", "_", "-1", "007", "1000", "1.0", " 1", "1 ", "٣", "a", "1/2"])
+def test_what_is_not_a_slot_is_refused(name):
+    """Signals' names are decimal, unpadded, ASCII, and below the number of slots."""
+    with pytest.raises(UsageError, match="unknown slot"):
+        slot_from_partition_key(name)
+
+
+def test_partition_keys_are_in_numeric_order():
+    """10 comes after 9, not after 1."""
+    assert partition_keys({10, 9, 1}) == ["1", "9", "10"]
