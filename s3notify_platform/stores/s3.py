@@ -289,7 +289,7 @@ class S3ObjectStore:
                 # If-Match on an object that is gone is a 404 on AWS.
                 return Conflict()
             case Verdict.AMBIGUOUS:
-                return Unknown(cause=fault.cause)
+                return Unknown(cause=f"{fault.cause} from {place(self.config)}")
             case _:
                 raise self._unavailable(fault)
 

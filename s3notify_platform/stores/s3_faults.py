@@ -60,7 +60,7 @@ def judge(error: Exception, config: S3Config) -> Fault:
     """The verdict on `error`; raises `UsageError`, naming the fix, for what no retry mends. Pure."""
     if isinstance(error, ClientError):
         return _judge_answer(error, config)
-    cause = f"{type(error).__name__} at {place(config)}"
+    cause = type(error).__name__
     if isinstance(error, _NEVER_SENT):
         return Fault(verdict=Verdict.NOT_APPLIED, cause=cause)
     if isinstance(error, _LOST):
@@ -70,13 +70,13 @@ def judge(error: Exception, config: S3Config) -> Fault:
             f"no credentials for {place(config)}: set access_key_id and secret_access_key, or give this "
             "machine AWS credentials (environment, profile or instance role)"
         ) from None
-    raise UsageError(f"{place(config)}: {error}") from error
+    raise UsageError(f"{place(config)}: {' '.join(str(error).split())[:300]}") from error
 
 
 def _judge_answer(error: ClientError, config: S3Config) -> Fault:
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    cause = f"{status} {code} at {place(config)}"
+    cause = f"{status} {code}"
     if code == "NoSuchBucket":
         raise UsageError(
             f"no {place(config)}: create it, or correct the bucket's name or the endpoint"

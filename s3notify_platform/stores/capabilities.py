@@ -1,0 +1,239 @@
+"""What a store really does: each condition tried both ways on scratch objects, and what mode follows.
+
+A store that ignores a condition answers 200 like one that honours it. So every condition is tried where it
+holds (must be applied) and where it does not (must be refused, and nothing changed), and 8 threads race for
+one key (one winner). The platform never runs on a guarantee that the store does not give: `require` says no.
+
+Requests: about 50, once; all scratch objects are deleted at the end.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.ports import (
+    ABSENT,
+    ETag,
+    IfMatch,
+    ObjectStore,
+    Precondition,
+    StoredObject,
+    WriteOutcome,
+    Written,
+    list_all,
+)
+
+RACERS = 8
+
+Mode = Literal["native", "external", "unusable"]
+"""`native`: the store's own conditions carry the commits. `external`: it lacks one that they need, so only a
+commit through DynamoDB is safe. `unusable`: not reachable, or not permitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What the probe found. True for a condition: applied where it held, refused where not, one winner."""
+
+    reachable: bool = False
+    can_list: bool = False
+    can_read: bool = False
+    can_write: bool = False
+    can_delete: bool = False
+    create_if_absent: bool = False
+    put_if_match: bool = False
+    delete_if_match: bool = False
+    copy_if_absent: bool = False
+    list_is_ordered: bool = False
+    clock_skew_ms: int | None = None
+    """Server's wall clock minus this machine's, to the second; None if it does not tell."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def mode(self) -> Mode:
+        """Which commits this store can carry."""
+        if not (self.reachable and self.can_list and self.can_read and self.can_write and self.can_delete):
+            return "unusable"
+        return "native" if self.create_if_absent and self.put_if_match else "external"
+
+
+@runtime_checkable
+class HasServerClock(Protocol):
+    """A store that can tell its server's wall clock."""
+
+    def server_date_ms(self) -> int | None:
+        """Unix milliseconds, or None."""
+        ...
+
+
+def require(capabilities: Capabilities) -> None:
+    """`UsageError` with the reason if the store cannot carry the platform's commits. No request."""
+    if capabilities.mode == "unusable":
+        raise UsageError("this store cannot be used: " + "; ".join(capabilities.problems))
+    for name, what, need in (
+        ("create_if_absent", "create-if-absent (If-None-Match: * on PUT)", "slot commits need"),
+        ("put_if_match", "put-if-match (If-Match on PUT)", "ack chains and records need"),
+    ):
+        if not getattr(capabilities, name):
+            raise UsageError(f"this store lacks {what}, which {need}: use DynamoDB commit or another store")
+
+
+def probe(store: ObjectStore, prefix: str, *, clock: Clock = SYSTEM_CLOCK) -> Capabilities:
+    """Try everything out below `prefix`. Never raises for what the store does: that stands in `problems`."""
+    return _Probe(store, f"{prefix}.s3notify-probe-{unique_name(clock)}/", clock).run()
+
+
+class _Probe:
+    """One probe: its scratch prefix, and what was found so far."""
+
+    def __init__(self, store: ObjectStore, prefix: str, clock: Clock) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._clock = clock
+        self._written: set[str] = set()
+        self._held: set[str] = set()
+        self._problems: dict[str, str] = {}
+        self._skew_ms: int | None = None
+
+    def run(self) -> Capabilities:
+        try:
+            self._store.list(self._prefix, limit=1)
+        except UnavailableError as error:
+            return Capabilities(problems=(str(error),))
+        except S3NotifyError:
+            pass  # It answers; what it refuses is found next.
+        self._check("can_list", lambda: self._store.list(self._prefix, limit=1))
+        if self._check("can_write", lambda: _applied(self._put("w", b"1"))):
+            self._check("can_read", self._can_read)
+            self._check("create_if_absent", self._create_if_absent)
+            self._check("put_if_match", self._put_if_match)
+            self._check("delete_if_match", self._delete_if_match)
+            self._check("copy_if_absent", self._copy_if_absent)
+            self._check("list_is_ordered", self._list_is_ordered)
+            self._check("can_delete", self._clean_up)
+        if isinstance(self._store, HasServerClock):
+            self._check("clock", self._measure_skew)
+        return Capabilities(
+            reachable=True,
+            clock_skew_ms=self._skew_ms,
+            problems=tuple(f"{name}: {problem}" for problem, name in self._problems.items()),
+            **dict.fromkeys(self._held - {"clock"}, True),
+        )
+
+    def _check(self, name: str, attempt: Callable[[], object]) -> bool:
+        try:
+            attempt()
+        except (_Failed, S3NotifyError) as failure:
+            # One cause, as of a missing bucket, is told once.
+            self._problems.setdefault(str(failure), name)
+            return False
+        self._held.add(name)
+        return True
+
+    def _can_read(self) -> None:
+        found = self._store.get(self._prefix + "w")
+        head = self._store.head(self._prefix + "w")
+        _demand(isinstance(found, StoredObject) and found.body == b"1", "GET did not return what was written")
+        _demand(head is not None and head.size == 1, "HEAD did not find what was written")
+
+    def _create_if_absent(self) -> None:
+        _applied(self._put("create", b"1", ABSENT))
+        _refused(self._put("create", b"2", ABSENT), "a second create")
+        self._body_is("create", b"1")
+        self._race("race-create", ABSENT)
+
+    def _put_if_match(self) -> None:
+        first = _applied(self._put("match", b"1"))
+        second = _applied(self._put("match", b"2", IfMatch(etag=first)))
+        _demand(first != second, "the ETag did not move with the content")
+        _refused(self._put("match", b"3", IfMatch(etag=first)), "a PUT under an ETag that is gone")
+        _refused(self._put("never", b"3", IfMatch(etag=first)), "a PUT under the ETag of no object")
+        self._body_is("match", b"2")
+        self._race("match", IfMatch(etag=second))
+
+    def _delete_if_match(self) -> None:
+        first = _applied(self._put("delete", b"1"))
+        second = _applied(self._put("delete", b"2"))
+        key = self._prefix + "delete"
+        _refused(
+            self._store.delete(key, precondition=IfMatch(etag=first)), "a DELETE under an ETag that is gone"
+        )
+        self._body_is("delete", b"2")
+        outcome = self._store.delete(key, precondition=IfMatch(etag=second))
+        _demand(isinstance(outcome, Written), f"a DELETE under the right ETag was not applied: {outcome}")
+        _demand(self._store.head(key) is None, "a deleted object is still there")
+
+    def _copy_if_absent(self) -> None:
+        _applied(self._put("from-1", b"1"))
+        _applied(self._put("from-2", b"2"))
+        self._written.add(self._prefix + "to")
+        source, other, target = (self._prefix + name for name in ("from-1", "from-2", "to"))
+        _applied(self._store.copy(source, target, precondition=ABSENT))
+        _refused(self._store.copy(other, target, precondition=ABSENT), "a COPY onto an existing object")
+        self._body_is("to", b"1")
+
+    def _list_is_ordered(self) -> None:
+        names = ["o/1", "o/1-a", "o/1.b", "o/1/x", "o/10", "o/A", "o/_", "o/a"]
+        for name in reversed(names):
+            _applied(self._put(name, b""))
+        seen = [meta.key[len(self._prefix) :] for meta in list_all(self._store, self._prefix + "o/")]
+        _demand(seen == names, f"LIST returned {seen}, and in order of UTF-8 bytes it is {names}")
+        page = self._store.list(self._prefix + "o/", start_after=self._prefix + "o/1.b", limit=2)
+        after = [meta.key[len(self._prefix) :] for meta in page.objects]
+        _demand(after == names[3:5], f"LIST after 'o/1.b' returned {after}, not {names[3:5]}")
+        _demand(page.next_token is not None, "LIST of a full page did not tell that there is more")
+
+    def _measure_skew(self) -> None:
+        assert isinstance(self._store, HasServerClock)
+        date_ms = self._store.server_date_ms()
+        self._skew_ms = None if date_ms is None else date_ms - self._clock.wall_ms()
+
+    def _clean_up(self) -> None:
+        for key in sorted(self._written):
+            outcome = self._store.delete(key)
+            _demand(isinstance(outcome, Written), f"DELETE of {key!r} was not applied: {outcome}")
+            _demand(self._store.head(key) is None, f"{key!r} is still there after its DELETE")
+
+    def _put(self, name: str, body: bytes, precondition: Precondition | None = None) -> WriteOutcome:
+        self._written.add(self._prefix + name)
+        return self._store.put(self._prefix + name, body, precondition=precondition)
+
+    def _body_is(self, name: str, body: bytes) -> None:
+        found = self._store.get(self._prefix + name)
+        _demand(isinstance(found, StoredObject) and found.body == body, "a refused write changed the object")
+
+    def _race(self, name: str, precondition: Precondition) -> None:
+        """`RACERS` writers under one precondition: at most one is told that it won, and its body is there."""
+        bodies = [b"racer %d" % number for number in range(RACERS)]
+        with ThreadPoolExecutor(RACERS) as pool:
+            outcomes = list(pool.map(lambda body: self._put(name, body, precondition), bodies))
+        winners = [
+            body for body, outcome in zip(bodies, outcomes, strict=True) if isinstance(outcome, Written)
+        ]
+        _demand(len(winners) <= 1, f"{len(winners)} of {RACERS} concurrent writers were told that they won")
+        found = self._store.get(self._prefix + name)
+        _demand(isinstance(found, StoredObject), "after a race there is no object")
+        if winners:
+            self._body_is(name, winners[0])
+
+
+class _Failed(Exception):  # noqa: N818 - never leaves this module
+    """A capability that the store does not have, and how it showed."""
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise _Failed(otherwise)
+
+
+def _applied(outcome: WriteOutcome) -> ETag:
+    if not isinstance(outcome, Written) or outcome.etag is None:
+        raise _Failed(f"a write that had to be applied came to {outcome}")
+    return outcome.etag
+
+
+def _refused(outcome: WriteOutcome, what: str) -> None:
+    # Unknown is no refusal, but nothing wrong either: the body, read afterwards, decides.
+    _demand(not isinstance(outcome, Written), f"{what} was applied: the condition is ignored")

@@ -1,0 +1,258 @@
+r"""`RecordStore` on a bucket: each record is a small object, so the platform needs nothing but the bucket.
+
+    {prefix}{quoted partition}/{quoted key}     body: "1 {state} {write token}\n" and the value
+
+Guarantees. Of all writers that expect one version, one succeeds: create is a PUT if absent, replace a PUT
+under If-Match. Every write carries a random token, so that two writes of equal content have two ETags (the
+version is the ETag, which on many stores is the body's MD5), and so that a write whose answer was lost is
+recognised as one's own when the record is read again. `Unknown` is left over only if somebody else has
+written since, or the store stays unreachable.
+
+Removing writes a tombstone under If-Match, and only then deletes. The tombstone decides, because some stores
+ignore conditions on DELETE, and an unconditional one can hit a record created anew in between. The DELETE
+after it is conditional on the tombstone; on a store that ignores that condition the tombstone stays where it
+is (unless `keys_recur` is False: then nothing can be hit, and it goes). Creating over a tombstone works.
+
+| operation | requests, undisturbed |
+|---|---|
+| create | 1 PUT; over a tombstone PUT, GET, PUT |
+| read | 1 GET |
+| replace | 1 PUT |
+| remove | 1 PUT, 1 DELETE (once a store: 1 PUT and 2 DELETE, to see whether it honours the condition) |
+| scan | 1 LIST for each 1000 records, 1 GET a record |
+| add | 1 GET, 1 PUT; again for each writer that came between |
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.errors import CorruptError, S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.ports import (
+    ABSENT,
+    Conflict,
+    ETag,
+    IfMatch,
+    ObjectStore,
+    Precondition,
+    Record,
+    StoredObject,
+    Unknown,
+    Version,
+    WriteOutcome,
+    Written,
+    list_all,
+)
+from s3notify_platform.stores.memory import MAX_KEY_BYTES, counter_sum
+
+ATTEMPTS = 6
+"""Tries to settle one write whose outcome is unknown."""
+
+ADD_ATTEMPTS = 60
+"""Rounds of one `add`: with full jitter, enough for some hundred writers at once."""
+
+_LIVE, _DEAD = b"live", b"dead"
+
+
+def quote(name: str) -> str:
+    """A name as one path segment: ASCII letters, digits, `-` and `_` stand for themselves. Pure.
+
+    Every other byte becomes a mark and two hex digits, and the mark depends on where the byte sorts: quoted
+    names sort as the names do, so that LIST returns records in key order.
+    """
+    return "".join(
+        chr(byte) if chr(byte) in _PLAIN else f"{_mark(byte)}{byte:02x}" for byte in name.encode("utf-8")
+    )
+
+
+def unquote(quoted: str) -> str:
+    """The name that was quoted. `ValueError` if none was."""
+    name = bytearray()
+    rest = iter(quoted)
+    for character in rest:
+        if character in _PLAIN:
+            name.append(ord(character))
+        else:
+            name.append(int(next(rest, "") + next(rest, ""), 16))
+    return name.decode("utf-8")
+
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+# One mark for each gap between the plain characters, itself from that gap: "!" below "-", "." between "-" and
+# "0", and so on. "." is always followed by two digits, so no segment is "." or "..".
+_MARKS = ((ord("-"), "!"), (ord("0"), "."), (ord("A"), "="), (ord("_"), "^"), (ord("a"), "`"), (256, "~"))
+
+
+def _mark(byte: int) -> str:
+    return next(mark for above, mark in _MARKS if byte < above)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """A record's object, read."""
+
+    etag: ETag
+    state: bytes
+    token: str
+    value: bytes
+
+
+class ObjectRecordStore:
+    """Records below a prefix of any object store with conditional PUT. Thread-safe if the store is."""
+
+    def __init__(
+        self, store: ObjectStore, prefix: str, *, clock: Clock = SYSTEM_CLOCK, keys_recur: bool = True
+    ) -> None:
+        self.prefix = prefix
+        self._store = store
+        self._clock = clock
+        self._keys_recur = keys_recur
+        self._delete_honours: bool | None = None
+
+    def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
+        """See `RecordStore.create`."""
+        path = self._path(partition, key)
+        condition: Precondition = ABSENT
+        for _ in range(ATTEMPTS):
+            outcome = self._write(path, _LIVE, value, condition)
+            if not isinstance(outcome, Conflict):
+                return outcome
+            found = self._read(path)
+            if found is not None and found.state == _LIVE:
+                return outcome
+            # A tombstone, or just gone: neither is a record.
+            condition = ABSENT if found is None else IfMatch(etag=found.etag)
+        return Conflict()
+
+    def read(self, partition: str, key: str) -> Record | None:
+        """See `RecordStore.read`."""
+        found = self._read(self._path(partition, key))
+        return _record(key, found) if found is not None and found.state == _LIVE else None
+
+    def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
+        """See `RecordStore.replace`."""
+        return self._write(self._path(partition, key), _LIVE, value, IfMatch(etag=ETag(expected)))
+
+    def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
+        """See `RecordStore.remove`. Removed as soon as the tombstone is written."""
+        path = self._path(partition, key)
+        outcome = self._write(path, _DEAD, b"", IfMatch(etag=ETag(expected)))
+        if not isinstance(outcome, Written) or outcome.etag is None:
+            return outcome
+        # Where that fails the tombstone stays: read as absent, and created over.
+        with suppress(S3NotifyError):
+            self._delete_tombstone(path, outcome.etag)
+        return Written(etag=None)
+
+    def scan(self, partition: str) -> Iterator[Record]:
+        """See `RecordStore.scan`. Not a snapshot: each record as it is when its turn comes."""
+        below = self._below(partition)
+        for meta in list_all(self._store, below):
+            found = self._read(meta.key)
+            if found is not None and found.state == _LIVE:
+                try:
+                    key = unquote(meta.key[len(below) :])
+                except ValueError:
+                    raise CorruptError(f"{meta.key!r} is not the name of a record") from None
+                yield _record(key, found)
+
+    def add(
+        self, partition: str, key: str, amount: int, *, ceiling: int | None = None
+    ) -> int | Conflict | Unknown:
+        """See `RecordStore.add`. `UnavailableError` if others come between for `ADD_ATTEMPTS` rounds."""
+        path = self._path(partition, key)
+        for attempt in range(ADD_ATTEMPTS):
+            found = self._read(path)
+            live = found is not None and found.state == _LIVE
+            total = counter_sum(found.value if found and live else None, amount, ceiling)
+            if not isinstance(total, int):
+                return total
+            condition = ABSENT if found is None else IfMatch(etag=found.etag)
+            match self._write(path, _LIVE, b"%d" % total, condition):
+                case Written():
+                    return total
+                case Unknown() as unknown:
+                    return unknown
+                case Conflict():
+                    self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.02, ceiling=0.5))
+        raise UnavailableError(f"counter {path!r} kept changing for {ADD_ATTEMPTS} rounds; nothing was added")
+
+    def _write(self, path: str, state: bytes, value: bytes, condition: Precondition) -> WriteOutcome:
+        """One conditional PUT, and where its outcome is unknown, as much looking as it takes to know."""
+        token = unique_name(self._clock)
+        body = b"1 %s %s\n%s" % (state, token.encode(), value)
+        doubt: Unknown | None = None
+        for attempt in range(ATTEMPTS):
+            if doubt is not None:
+                self._clock.sleep(backoff_seconds(attempt, self._clock))
+            try:
+                # The same body again, under the same condition: of two copies only one can be applied.
+                outcome = self._store.put(path, body, precondition=condition)
+                if isinstance(outcome, Written) or (isinstance(outcome, Conflict) and doubt is None):
+                    return outcome
+                doubt = outcome if isinstance(outcome, Unknown) else doubt
+                found = self._read(path)
+            except UnavailableError as error:
+                if doubt is None:
+                    raise
+                doubt = Unknown(cause=str(error))
+                continue
+            if found is not None and found.token == token:
+                return Written(etag=found.etag)
+            untouched = found is None if condition == ABSENT else _has(found, condition)
+            if not untouched:
+                break
+        return doubt or Unknown(cause=f"{path!r}: no answer")
+
+    def _delete_tombstone(self, path: str, etag: ETag) -> None:
+        if not self._keys_recur:
+            self._store.delete(path)
+            return
+        if self._delete_honours is None:
+            self._delete_honours = self._try_conditional_delete()
+        if self._delete_honours:
+            self._store.delete(path, precondition=IfMatch(etag=etag))
+
+    def _try_conditional_delete(self) -> bool:
+        scratch = f"{self.prefix}.probe-{unique_name(self._clock)}"
+        written = self._store.put(scratch, scratch.encode())
+        if not isinstance(written, Written) or written.etag is None:
+            return False
+        refused = self._store.delete(scratch, precondition=IfMatch(etag=ETag("0" * 32)))
+        deleted = self._store.delete(scratch, precondition=IfMatch(etag=written.etag))
+        return isinstance(refused, Conflict) and isinstance(deleted, Written)
+
+    def _read(self, path: str) -> _Stored | None:
+        found = self._store.get(path)
+        if not isinstance(found, StoredObject):
+            return None
+        header, newline, value = found.body.partition(b"\n")
+        parts = header.split(b" ")
+        if not newline or len(parts) != 3 or parts[0] != b"1" or parts[1] not in (_LIVE, _DEAD):
+            raise CorruptError(f"{path!r} holds no record: {found.body[:60]!r}")
+        return _Stored(
+            etag=found.meta.etag, state=parts[1], token=parts[2].decode("ascii", "replace"), value=value
+        )
+
+    def _below(self, partition: str) -> str:
+        if not partition:
+            raise UsageError("a record's partition is not empty")
+        return f"{self.prefix}{quote(partition)}/"
+
+    def _path(self, partition: str, key: str) -> str:
+        path = self._below(partition) + quote(key)
+        if not key or len(path.encode("utf-8")) > MAX_KEY_BYTES:
+            raise UsageError(
+                f"record key {key[:60]!r} is empty, or too long: its object's name would have {len(path)} "
+                f"characters, and {MAX_KEY_BYTES} bytes are allowed"
+            )
+        return path
+
+
+def _has(found: _Stored | None, condition: Precondition) -> bool:
+    return found is not None and isinstance(condition, IfMatch) and found.etag == condition.etag
+
+
+def _record(key: str, found: _Stored) -> Record:
+    return Record(key=key, value=found.value, version=Version(found.etag))
