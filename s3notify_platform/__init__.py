@@ -20,5 +20,9 @@ __all__ = ["S3NotifyComponent", "SlotIOManager", "s3_slot_asset"]
 def __getattr__(name: str) -> Any:
     # Lazy: a Spark executor imports this package for its readers and has no use for Dagster.
     if name in __all__:
-        return getattr(import_module("s3notify_platform.orchestration"), name)
+        try:
+            orchestration = import_module("s3notify_platform.orchestration")
+        except AttributeError as error:  # would be taken for a missing name
+            raise ImportError(f"s3notify_platform.orchestration cannot be imported: {error}") from error
+        return getattr(orchestration, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

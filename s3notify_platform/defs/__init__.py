@@ -1,0 +1,1 @@
+"""Component instances that `definitions` loads by default: the demo's source."""

@@ -1,0 +1,1 @@
+"""The demo's source: orders in three formats, watched on the embedded server."""

@@ -1,0 +1,188 @@
+"""The slot-partitioned assets of a source: one step that ingests, derives, commits and reports slot by slot.
+
+They are one `multi_asset` because a batch's slots are scattered: Dagster resolves the partitions of a step's
+inputs from the run's range, and a scattered batch has none. Sharing the step also shares the Spark session.
+The step yields no output; it reports each committed slot itself, so that in a run over a range of partitions
+the failed ones are not reported with the others.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import TagNotFound, UsageError
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.partitions import SOURCE_TAG, SlotBatch, slot_partitions
+from s3notify_platform.orchestration.resources import heartbeat
+from s3notify_platform.ports import ETag
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.derive import derive
+from s3notify_platform.spark.ingest import Ingest, SlotResult, Transform
+from s3notify_platform.table.layout import Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotAsset:
+    """A function of the committed rows of a source's slots, as an asset of its own. Made by `s3_slot_asset`."""
+
+    name: str
+    source: str
+    function: Transform
+    description: str | None
+    owners: Sequence[str]
+
+
+def s3_slot_asset(
+    *, source: str, name: str | None = None, owners: Sequence[str] = ()
+) -> Callable[[Transform], SlotAsset]:
+    """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
+
+    The function must keep the `_slot` column. It is called with the slots that a batch committed, and what it
+    returns replaces these slots of its own table. Name it under `slot_assets` of the source's component.
+    """
+
+    def decorate(function: Transform) -> SlotAsset:
+        return SlotAsset(
+            name=name or function.__name__,
+            source=source,
+            function=function,
+            description=function.__doc__,
+            owners=tuple(owners),
+        )
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceAssets:
+    """What the assets of one source are built from."""
+
+    io: SlotIOManager
+    transform: Transform | None = None
+    slot_assets: Sequence[SlotAsset] = ()
+    description: str | None = None
+    owners: Sequence[str] = ()
+    group: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The source's name, which is also its ingest asset's."""
+        return self.io.source_name
+
+    @property
+    def io_key(self) -> str:
+        """Resource key of the source's IO manager."""
+        return f"{self.name}_slots"
+
+    @property
+    def op_name(self) -> str:
+        """Name of the step that ingests."""
+        return f"{self.name}_slots"
+
+
+def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
+    """The ingest asset of a source with its downstream slot assets, as one step."""
+    io = settings.io
+    wrong = [asset for asset in settings.slot_assets if asset.source != settings.name]
+    if wrong:
+        raise UsageError(f"slot asset {wrong[0].name!r} is of source {wrong[0].source!r}, not {settings.name!r}")
+    tags = {SOURCE_TAG: settings.name}
+    group = settings.group or settings.name
+    where = f"s3://{io.bucket}/{io.prefix}"
+    specs = [
+        dg.AssetSpec(
+            settings.name,
+            description=settings.description
+            or f"Rows of every {io.format} object below `{where}`, by slot of the key. One commit a slot and batch; "
+            "rows carry `_key`, `_etag` and `_offset`.",
+            kinds={"s3", "pyspark", "parquet"},
+            owners=settings.owners,
+            group_name=group,
+            tags=tags,
+            metadata={"source": where, "format": io.format, "schema": io.row_schema or "inferred, then pinned"},
+            skippable=True,
+        ),
+        *(
+            dg.AssetSpec(
+                asset.name,
+                deps=[settings.name],
+                description=asset.description,
+                kinds={"pyspark", "parquet"},
+                owners=asset.owners or settings.owners,
+                group_name=group,
+                tags=tags,
+                skippable=True,
+            )
+            for asset in settings.slot_assets
+        ),
+    ]
+
+    @dg.multi_asset(
+        name=settings.op_name,
+        specs=specs,
+        partitions_def=slot_partitions(io.slots),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        can_subset=True,
+        required_resource_keys={settings.io_key},
+    )
+    def slots_of_source(context: dg.AssetExecutionContext, config: SlotBatch) -> Iterator[dg.MaterializeResult]:
+        _run(context, config, settings)
+        yield from ()
+
+    return slots_of_source
+
+
+def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceAssets) -> None:
+    io: SlotIOManager = getattr(context.resources, settings.io_key)
+    source = io.source
+    slots = config.targets(context, io.slots)
+    started = SYSTEM_CLOCK.monotonic()
+    selected = {key.path[-1] for key in context.selected_asset_keys}
+    batch = config.batch or context.run_id
+    results: dict[str, Mapping[Slot, SlotResult]] = {}
+    metadata: dict[str, Any] = {}
+    with heartbeat(source.records(), context.run_id):
+        spark = io.spark.spark_session
+        ready = SYSTEM_CLOCK.monotonic()
+        if settings.name in selected:
+            ingest = Ingest(spark, source, transform=settings.transform, progress=context.log.info)
+            ended = ingest.run(slots, batch=batch, signals=_signals(io, config), only_found=config.everything)
+            results[settings.name] = ended.slots
+            generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}
+            seconds = {"spark_start": ready - started, **ended.seconds}
+            metadata = {
+                "batch": batch,
+                "batch_slots": len(ended.slots),
+                "batch_requests": dg.MetadataValue.json(dict(ended.requests)),
+                "batch_seconds": dg.MetadataValue.json({phase: round(took, 3) for phase, took in seconds.items()}),
+            }
+        else:
+            with ThreadPoolExecutor(16) as pool:
+                heads = pool.map(source.table().head, slots)
+                generations = {s: head.generation if head else Generation(0) for s, head in zip(slots, heads, strict=True)}
+        for asset in settings.slot_assets:
+            if asset.name in selected:
+                context.log.info(f"deriving {asset.name} of {len(generations)} slots")
+                results[asset.name] = derive(spark, source, asset.name, asset.function, generations, batch=batch)
+        metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
+        if any(results.values()):
+            io.record(context, config, results, metadata)
+        elif config.batch:
+            io.chains.stamp_children(config.batch, [str(c) for c in config.children], operation_id=context.run_id)
+
+
+def _signals(io: SlotIOManager, config: SlotBatch) -> dict[Slot, str]:
+    """The signals seen when the batch was opened, by its chain. 1 GET."""
+    if not config.batch:
+        return {}
+    try:
+        payload = io.chains.state(config.batch).payload
+    except TagNotFound as error:
+        raise UsageError(f"batch {config.batch!r} has no ack chain; start the run without a batch") from error
+    stored: dict[str, str] = json.loads(payload)["signals"] if payload else {}
+    return {Slot(int(slot)): ETag(etag) for slot, etag in stored.items()}

@@ -1,0 +1,87 @@
+"""Asset checks of a source: nothing lost (bucket against state), and chains settled."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import dagster as dg
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.orchestration.assets import SourceAssets
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.spark.plan import plan
+from s3notify_platform.spark.session import parallelism, ship_package
+
+OVERDUE_SECONDS: Final = 3600
+"""An open chain older than this is shown; by the wall clock, for people."""
+
+
+def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
+    """Both checks, as one step."""
+
+    @dg.multi_asset_check(
+        name=f"{assets.name}_checks",
+        specs=[
+            dg.AssetCheckSpec(
+                "nothing_lost",
+                asset=assets.name,
+                description="The whole bucket compared with the committed state: 0 objects found that no signal told of. "
+                "What is found is signalled, and so taken in by the next batch.",
+            ),
+            dg.AssetCheckSpec(
+                "chains_settled",
+                asset=assets.name,
+                description="No batch is open for longer than an hour.",
+            ),
+        ],
+        can_subset=True,
+        required_resource_keys={assets.io_key},
+    )
+    def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        io: SlotIOManager = getattr(context.resources, assets.io_key)
+        for key in sorted(context.selected_asset_check_keys):
+            yield nothing_lost(io) if key.name == "nothing_lost" else chains_settled(io)
+
+    return checks
+
+
+def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
+    """Compare and repair. One LIST for each 1000 objects of the source, 1 LIST and 1 GET for each slot."""
+    source = io.source
+    spark = io.spark.spark_session
+    ship_package(spark)
+    found = plan(spark, source, source.all_slots(), parallelism(spark))
+    changed = [slot_plan.changes for slot_plan in found.slots.values() if slot_plan.changes]
+    io.ask_again([changes.slot for changes in changed])
+    first = next((v.key for c in changed for v in c.read), None) or next((k for c in changed for k in c.gone), "")
+    return dg.AssetCheckResult(
+        check_name="nothing_lost",
+        asset_key=source.name,
+        passed=not changed,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            "objects_in_bucket": sum(found.listed.values()),
+            "found_to_read": sum(len(changes.read) for changes in changed),
+            "found_gone": sum(len(changes.gone) for changes in changed),
+            "slots_signalled": len(changed),
+            "first_key": first,
+            "requests": dg.MetadataValue.json(found.requests),
+        },
+    )
+
+
+def chains_settled(io: SlotIOManager) -> dg.AssetCheckResult:
+    """Look at every open chain. 1 LIST, and 1 GET for each chain that is kept."""
+    now_ms = SYSTEM_CLOCK.wall_ms()
+    unsettled = [chain for chain in io.chains.states() if chain.status == "open"]
+    overdue = [chain for chain in unsettled if now_ms - chain.created_ms > OVERDUE_SECONDS * 1000]
+    return dg.AssetCheckResult(
+        check_name="chains_settled",
+        asset_key=io.source_name,
+        passed=not overdue,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            "open": len(unsettled),
+            "overdue": len(overdue),
+            "overdue_batches": dg.MetadataValue.json([chain.tag for chain in overdue][:20]),
+        },
+    )

@@ -1,0 +1,176 @@
+"""`S3NotifyComponent`: a source in YAML. Thin: every part is built by a plain function beside it."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Literal
+
+import dagster as dg
+from dagster_aws.s3 import S3Resource
+from pydantic import ConfigDict, Field
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.orchestration.assets import SlotAsset, SourceAssets, build_slot_assets
+from s3notify_platform.orchestration.batches import BatchSettings
+from s3notify_platform.orchestration.checks import build_checks
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.resources import SlotSpark
+from s3notify_platform.orchestration.sensors import build_sensor
+from s3notify_platform.orchestration.summary import build_summary
+from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.spark.source import MAX_OBJECTS
+
+
+class SparkSettings(dg.Model, dg.Resolvable):
+    """Where Spark runs. Default: embedded, `local[*]`."""
+
+    master: str | None = Field(default=None, description="local[*], spark://host:7077, yarn, …")
+    remote: str | None = Field(default=None, description="Spark Connect instead: sc://host:15002")
+    config: dict[str, Any] = Field(default={}, description="Further Spark properties")
+
+
+class S3Settings(dg.Model, dg.Resolvable):
+    """How to reach S3. Default: boto3's own chain (environment, profile, instance role)."""
+
+    endpoint_url: str | None = None
+    region_name: str | None = None
+    aws_access_key_id: str | None = Field(default=None, description="Prefer the default chain; if not, use {{ env.… }}")
+    aws_secret_access_key: str | None = None
+    aws_session_token: str | None = None
+
+
+class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
+    """A bucket prefix as a slot-partitioned, committed table.
+
+    Gives the ingest asset, its slot assets, quarantine and summary, the sensor, the sweep with its checks.
+    """
+
+    model_config = ConfigDict(populate_by_name=True, extra="forbid")
+
+    name: str = Field(description="Name of the source and of its asset: a-z, 0-9, _")
+    bucket: str = Field(description="Bucket to watch")
+    prefix: str = Field(default="", description="Only keys that begin with it")
+    format: Literal["auto", "jsonl", "csv", "parquet", "text", "binary"] = Field(
+        default="auto", description="auto goes by suffix"
+    )
+    row_schema: str | None = Field(
+        default=None, alias="schema", description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing'
+    )
+    transform: str | None = Field(default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage")
+    slot_assets: list[str] = Field(default=[], description="Import paths of s3_slot_asset functions of this source")
+    description: str | None = None
+    owners: list[str] = []
+    group: str | None = None
+    platform_bucket: str | None = Field(default=None, description="Bucket of the platform's own objects; default: the same")
+    platform_prefix: str | None = Field(default=None, description="Default: _s3notify/{name}/")
+    keyspace_prefix: str | None = Field(default=None, description="Prefix of the signals; default: {platform_prefix}keyspace/")
+    slots: int = SLOT_COUNT
+    max_objects: int = MAX_OBJECTS
+    interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
+    parallel_runs: int = Field(default=1, description="Runs that a batch is split into")
+    max_attempts: int = Field(default=5, description="Batches a slot may fail in before it is parked")
+    backoff_seconds: float = 10.0
+    silence_seconds: float = Field(default=30.0, description="A run without heartbeat for this long is given up")
+    sweep_cron: str = Field(default="0 3 * * *", description="When bucket and state are compared as a whole")
+    running: bool = Field(default=True, description="Whether sensor, sweep and automation start switched on")
+    s3: S3Settings = S3Settings()
+    spark: SparkSettings = SparkSettings()
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions of this source."""
+        return self.definitions()
+
+    def definitions(self) -> dg.Definitions:
+        """The same without a component tree, for `dg.Definitions.merge`."""
+        assets = self.assets()
+        slot_assets = build_slot_assets(assets)
+        summary = build_summary(assets)
+        checks = build_checks(assets)
+        ingest_job = dg.define_asset_job(
+            f"{self.name}_ingest",
+            selection=dg.AssetSelection.assets(slot_assets).without_checks(),
+            description=f"Ingests slots of {self.name!r}; requested by its sensor.",
+        )
+        sweep_job = dg.define_asset_job(
+            f"{self.name}_sweep",
+            selection=dg.AssetSelection.checks(checks),
+            description=f"Compares the whole source {self.name!r} with its committed state, and repairs.",
+        )
+        on = self.running
+        sensor = build_sensor(
+            assets,
+            ingest_job,
+            settings=BatchSettings(
+                parallel_runs=self.parallel_runs,
+                max_attempts=self.max_attempts,
+                backoff_seconds=self.backoff_seconds,
+                silence_seconds=self.silence_seconds,
+            ),
+            interval_seconds=self.interval_seconds,
+            status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
+        )
+        automation = dg.AutomationConditionSensorDefinition(
+            f"{self.name}_automation",
+            target=dg.AssetSelection.assets(summary),
+            minimum_interval_seconds=max(5, self.interval_seconds),
+            default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
+        )
+        sweep = dg.ScheduleDefinition(
+            name=f"{self.name}_sweep_schedule",
+            job=sweep_job,
+            cron_schedule=self.sweep_cron,
+            default_status=dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED,
+        )
+        return dg.Definitions(
+            assets=[slot_assets, summary],
+            asset_checks=[checks],
+            jobs=[ingest_job, sweep_job],
+            sensors=[sensor, automation],
+            schedules=[sweep],
+            resources={assets.io_key: assets.io},
+        )
+
+    def assets(self) -> SourceAssets:
+        """What the parts are built from; `UsageError` for settings that cannot work."""
+        if self.interval_seconds < 1 or self.parallel_runs < 1 or self.max_attempts < 1:
+            raise UsageError(f"source {self.name!r}: interval_seconds, parallel_runs and max_attempts must be at least 1")
+        io = SlotIOManager(
+            s3=S3Resource(**self.s3.model_dump()),
+            spark=SlotSpark(
+                master=self.spark.master, remote=self.spark.remote, spark_config=self.spark.config
+            ),
+            source_name=self.name,
+            bucket=self.bucket,
+            prefix=self.prefix,
+            format=self.format,
+            row_schema=self.row_schema,
+            platform_bucket=self.platform_bucket,
+            platform_prefix=self.platform_prefix or "",
+            keyspace_prefix=self.keyspace_prefix or "",
+            slots=self.slots,
+            max_objects=self.max_objects,
+        )
+        _ = io.source  # its own checks, before anything is built
+        return SourceAssets(
+            io=io,
+            transform=_imported(self.transform) if self.transform else None,
+            slot_assets=_slot_assets(self.slot_assets),
+            description=self.description,
+            owners=self.owners,
+            group=self.group,
+        )
+
+
+def _slot_assets(paths: Sequence[str]) -> list[SlotAsset]:
+    found = [_imported(path) for path in paths]
+    for path, asset in zip(paths, found, strict=True):
+        if not isinstance(asset, SlotAsset):
+            raise UsageError(f"{path} is not a slot asset: decorate the function with @s3_slot_asset(source=…)")
+    return found
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"cannot import {path!r}: {error}; give the full path of a function") from error

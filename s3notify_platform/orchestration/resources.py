@@ -1,0 +1,101 @@
+"""Resources: Spark by configuration, and the runs' heartbeat.
+
+`SlotSpark` is dagster-pyspark's resource with two changes: our defaults, and a session that starts when it is
+first used, so that a sensor or an idle step that shares the resource starts no JVM.
+"""
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+from dagster_pyspark import PySparkResource
+from dagster_spark.utils import flatten_dict
+from pydantic import Field
+from pyspark.sql import SparkSession
+
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.local.java import java_environment
+from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.spark.session import prepare_environment, session_conf
+
+BEAT_SECONDS: Final = 5.0
+HEARTBEATS: Final = "heartbeats"
+
+
+class SlotSpark(PySparkResource):
+    """A Spark session: embedded (`local[*]`), standalone, YARN, or Connect, by configuration alone."""
+
+    spark_config: dict[str, Any] = Field(default={}, description="Spark properties on top of the platform's defaults")
+    master: str | None = Field(default=None, description="local[*] (default), spark://host:7077, yarn, …")
+    remote: str | None = Field(default=None, description="A Spark Connect server instead: sc://host:15002")
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Nothing yet: the session starts when it is first used."""
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """The session, started if need be (5 to 20 s embedded). `UsageError` names a missing Java."""
+        if self._spark_session is None:
+            master = None if self.remote else self.master or "local[*]"
+            extra = {key: str(value) for key, value in flatten_dict(self.spark_config)}
+            conf = session_conf(master=master, remote=self.remote, extra=extra)
+            prepare_environment()
+            if master is not None:
+                os.environ.update(java_environment(Path(tempfile.gettempdir()) / "s3notify-java"))
+            builder = SparkSession.builder.appName("s3notify")
+            for key, value in conf.items():
+                builder = builder.config(key, value)
+            self._spark_session = builder.getOrCreate()
+        session: SparkSession = self._spark_session
+        return session
+
+
+def beats_of(records: RecordStore, run_id: str) -> int | None:
+    """How often a run's heart has beaten; None before the first time. 1 GET."""
+    record = records.read(HEARTBEATS, run_id)
+    return int(record.value) if record else None
+
+
+@contextmanager
+def heartbeat(records: RecordStore, run_id: str) -> Iterator[None]:
+    """Move the run's counter every `BEAT_SECONDS` for as long as the body runs. 1 PUT a beat.
+
+    A beat that fails is left out: the sensor waits for several before it gives a run up.
+    """
+    stop = threading.Event()
+
+    def beat() -> None:
+        count = 0
+        while not stop.is_set():
+            count += 1
+            try:
+                _store_beat(records, run_id, count)
+            except Exception:  # noqa: BLE001 - the work goes on without a pulse, and is safe if given up
+                dg.get_dagster_logger().warning("a heartbeat could not be written")
+            stop.wait(BEAT_SECONDS)
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=BEAT_SECONDS)
+        with suppress(S3NotifyError):  # a heart that stands still is taken for dead, which it is
+            if (known := records.read(HEARTBEATS, run_id)) is not None:
+                records.remove(HEARTBEATS, run_id, expected=known.version)
+
+
+def _store_beat(records: RecordStore, run_id: str, count: int) -> None:
+    body = str(count).encode()
+    known: Record | None = records.read(HEARTBEATS, run_id)
+    if known is None:
+        records.create(HEARTBEATS, run_id, body)
+    else:
+        records.replace(HEARTBEATS, run_id, body, expected=known.version)
+

@@ -1,0 +1,137 @@
+"""The bucket-level assets of a source: how its slots stand, and what is in quarantine. They follow by automation."""
+
+import base64
+import io as bytes_io
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import dagster as dg
+from matplotlib.figure import Figure
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.orchestration.assets import SourceAssets
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.partitions import SOURCE_TAG
+from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.reader import read_slots
+
+TOP: Final = 25
+SHOWN_REJECTS: Final = 50
+HEADS_IN_FLIGHT: Final = 32
+
+
+def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
+    """`{source}_summary` and `{source}_quarantine`. 1 LIST and 1 GET for each slot, whatever the bucket holds."""
+    # eager() would wait until no slot is missing, and slots without objects always are.
+    follow = (
+        dg.AutomationCondition.any_deps_updated().since_last_handled() & ~dg.AutomationCondition.in_progress()
+    ).with_label("when any slot was committed")
+    common: dict[str, Any] = {
+        "deps": [assets.name],
+        "group_name": assets.group or assets.name,
+        "owners": assets.owners,
+        "tags": {SOURCE_TAG: assets.name},
+        "automation_condition": follow,
+    }
+
+    @dg.multi_asset(
+        name=f"{assets.name}_bucket_level",
+        specs=[
+            dg.AssetSpec(
+                f"{assets.name}_summary",
+                description="Slots by rows and age of their last commit.",
+                kinds={"table"},
+                **common,
+            ),
+            dg.AssetSpec(
+                f"{assets.name}_quarantine",
+                description="Records that could not be taken in, with key, offset and reason. They block nothing.",
+                kinds={"parquet"},
+                **common,
+            ),
+        ],
+        required_resource_keys={assets.io_key},
+    )
+    def bucket_level(context: dg.AssetExecutionContext) -> tuple[dg.MaterializeResult, dg.MaterializeResult]:
+        io: SlotIOManager = getattr(context.resources, assets.io_key)
+        table = io.source.table()
+        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
+            heads = [head for head in pool.map(table.head, io.source.all_slots()) if head is not None]
+        summary = dg.MaterializeResult(asset_key=f"{assets.name}_summary", metadata=_summary(heads))
+        return summary, dg.MaterializeResult(
+            asset_key=f"{assets.name}_quarantine", metadata=_quarantine(io, heads)
+        )
+
+    return bucket_level
+
+
+def _summary(heads: Sequence[SlotCommit]) -> dict[str, Any]:
+    now_ms = SYSTEM_CLOCK.wall_ms()
+    records = [
+        dg.TableRecord(
+            {
+                "slot": head.slot,
+                "rows": head.rows,
+                "files": len(head.files),
+                "rejects": sum(file.rows for file in head.rejects),
+                "generation": head.generation,
+                "age_seconds": round((now_ms - head.created_ms) / 1000),
+                "batch": head.batch,
+            }
+        )
+        for head in sorted(heads, key=lambda head: -head.created_ms)[:TOP]
+    ]
+    metadata: dict[str, Any] = {
+        "slots": len(heads),
+        "dagster/row_count": sum(head.rows for head in heads),
+        "files": sum(len(head.files) for head in heads),
+        "rejects": sum(file.rows for head in heads for file in head.rejects),
+        "bytes": sum(file.bytes for head in heads for file in head.files),
+    }
+    if heads:
+        metadata["latest_slots"] = dg.MetadataValue.table(records)
+        metadata["rows_by_age"] = dg.MetadataValue.md(_plot(heads, now_ms))
+    return metadata
+
+
+def _plot(heads: Sequence[SlotCommit], now_ms: int) -> str:
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.subplots()
+    axes.scatter(
+        [max(1.0, (now_ms - head.created_ms) / 1000) for head in heads],
+        [max(1, head.rows) for head in heads],
+        s=9,
+        alpha=0.6,
+    )
+    axes.set(xscale="log", yscale="log", xlabel="seconds since the last commit", ylabel="rows", title="slots")
+    image = bytes_io.BytesIO()
+    figure.savefig(image, format="png", dpi=100)
+    return f"![slots by rows and age](data:image/png;base64,{base64.b64encode(image.getvalue()).decode()})"
+
+
+def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any]:
+    holding = [head for head in heads if head.rejects]
+    shown: list[dg.TableRecord] = []
+    for part in read_slots(io.source.table(), [head.slot for head in holding], rejects=True):
+        for row in part.table.to_pylist()[: SHOWN_REJECTS - len(shown)]:
+            shown.append(
+                dg.TableRecord(
+                    {
+                        "key": row["_key"],
+                        "offset": row["_offset"],
+                        "reason": row["reason"],
+                        "raw": (row["raw"] or b"")[:80].decode("utf-8", "backslashreplace"),
+                        "etag": row["_etag"],
+                    }
+                )
+            )
+        if len(shown) >= SHOWN_REJECTS:
+            break
+    metadata: dict[str, Any] = {
+        "dagster/row_count": sum(file.rows for head in holding for file in head.rejects),
+        "slots": len(holding),
+    }
+    if shown:
+        metadata["rejects"] = dg.MetadataValue.table(shown)
+    return metadata
