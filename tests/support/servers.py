@@ -1,1 +1,104 @@
-"""Fixtures that start real servers on loopback. Filled together with the stores."""
+"""Real S3 servers for tests, one of each a session: ministack (S3, DynamoDB, SQS) and SeaweedFS."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.local.process import free_ports
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Server:
+    """A running server: a configuration for any bucket of it, and new buckets of unique names."""
+
+    endpoint_url: str
+    config: Callable[[str], S3Config]
+    region: str = "us-east-1"
+    _names: Iterator[int] = field(default_factory=count)
+
+    def make_bucket(self, name: str | None = None) -> str:
+        bucket = name or f"test-{next(self._names)}-{uuid4().hex[:8]}"
+        store = S3ObjectStore(self.config(bucket))
+        with contextlib.closing(store):
+            store.create_bucket()
+        return bucket
+
+
+def _ministack_program() -> str:
+    here = Path(sys.executable).parent / "ministack"
+    program = str(here) if here.is_file() else shutil.which("ministack")
+    assert program, "ministack is not installed: pip install 's3notify-platform[dev]'"
+    return program
+
+
+@pytest.fixture(scope="session")
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """ministack on 127.0.0.1, state in memory. Credentials `test`/`test`."""
+    (port,) = free_ports(1, SYSTEM_CLOCK)
+    folder = tmp_path_factory.mktemp("ministack")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
+        "BIND_HOST": "127.0.0.1",
+        "GATEWAY_PORT": str(port),
+        "SERVICES": "s3,dynamodb,sqs,sns",
+        # Would listen on all interfaces, at a fixed port.
+        "IOT_MTLS_ENABLED": "0",
+    }
+    url = f"http://127.0.0.1:{port}"
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(
+            [_ministack_program()], stdout=log, stderr=log, cwd=folder, env=environment
+        ) as process,
+    ):
+        try:
+            _wait_for(f"{url}/_ministack/health", process, folder / "log")
+            yield S3Server(
+                endpoint_url=url,
+                config=lambda bucket: S3Config(
+                    bucket=bucket, endpoint_url=url, access_key_id="test", secret_access_key="test"
+                ),
+            )
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{url} did not come up: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture(scope="session")
+def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3Server]:
+    """The embedded SeaweedFS itself, for tests that need its pid, environment or folder."""
+    with LocalS3Server(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed(local_server: LocalS3Server) -> S3Server:
+    """The embedded SeaweedFS as an S3 server like the others."""
+    return S3Server(endpoint_url=local_server.endpoint_url, config=local_server.config)
