@@ -1,0 +1,165 @@
+"""Runs `dagster dev` for the embedded default, and starts it again if it dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Final, Self
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import UnavailableError
+from s3notify_platform.local.process import alive_with
+
+HOST: Final = "127.0.0.1"
+RESTARTS_MAX: Final = 20
+STOP_SECONDS: Final = 15.0
+INSTANCE: Final = """\
+telemetry:
+  enabled: false
+concurrency:
+  runs:
+    max_concurrent_runs: 2
+"""
+
+
+class DagsterDev:
+    """`dagster dev` on loopback: webserver, daemon and code server, with `home` as its DAGSTER_HOME.
+
+    It gets its own process group, so that stopping it leaves none of its servers and runs behind.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        port: int,
+        environment: Mapping[str, str],
+        module: str = "s3notify_platform.definitions",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.home = home.resolve()
+        self.port = port
+        self.restarts = 0
+        self._environment = environment
+        self._module = module
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = Event()
+        self._watcher: Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """The UI."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process of this moment."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def log(self) -> Path:
+        """What all its processes print."""
+        return self.home / "dagster.log"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and return; `wait_ready` tells when the UI answers."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        if not (self.home / "dagster.yaml").exists():
+            (self.home / "dagster.yaml").write_text(INSTANCE)
+        self._end_leftover()
+        self._spawn()
+        self._watcher = Thread(target=self._watch, name="dagster-dev", daemon=True)
+        self._watcher.start()
+
+    def stop(self) -> None:
+        """Stop it and everything it started."""
+        self._stopping.set()
+        if self._watcher is not None:
+            self._watcher.join()
+            self._watcher = None
+        self._end(self._process)
+
+    def wait_ready(self, seconds: float = 120.0) -> None:
+        """Return when the UI answers; `UnavailableError` with the log's place after `seconds`."""
+        ends = self._clock.monotonic() + seconds
+        while self._clock.monotonic() < ends:
+            with suppress(OSError), urllib.request.urlopen(f"{self.url}/server_info", timeout=5):
+                return
+            self._clock.sleep(0.3)
+        raise UnavailableError(
+            f"dagster dev did not answer at {self.url} within {seconds:.0f} s; see {self.log}"
+        )
+
+    def _spawn(self) -> None:
+        command = [
+            sys.executable, "-m", "dagster", "dev", "-m", self._module, "-h", HOST, "-p", str(self.port),
+        ]  # fmt: skip
+        environment = {**os.environ, **self._environment, "DAGSTER_HOME": str(self.home)}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._pidfile.write_text(str(self._process.pid))
+
+    @property
+    def _pidfile(self) -> Path:
+        return self.home / "dagster.pid"
+
+    def _end_leftover(self) -> None:
+        """End what a killed parent left: two daemons must not share one home."""
+        with suppress(OSError, ValueError):
+            pid = int(self._pidfile.read_text())
+            if alive_with(pid, "dagster dev"):
+                self._end_group(pid)
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(0.5):
+            process = self._process
+            if process is None or process.poll() is None:
+                continue
+            self._end(process)
+            if self.restarts >= RESTARTS_MAX:
+                return
+            self.restarts += 1
+            self._spawn()
+
+    def _end(self, process: subprocess.Popen[bytes] | None) -> None:
+        if process is None:
+            return
+        self._end_group(process.pid)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+
+    def _end_group(self, group: int) -> None:
+        """SIGTERM to the whole group, and SIGKILL to what is left of it after `STOP_SECONDS`."""
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            ends = self._clock.monotonic() + STOP_SECONDS
+            while self._clock.monotonic() < ends:
+                try:
+                    os.killpg(group, sent if ends - self._clock.monotonic() > STOP_SECONDS - 0.1 else 0)
+                except (ProcessLookupError, PermissionError):
+                    return
+                if self._process is not None:
+                    self._process.poll()  # a zombie would keep the group alive
+                self._clock.sleep(0.2)

@@ -1,0 +1,314 @@
+"""The demo: real objects on the embedded server become committed tables, live in the terminal.
+
+What it shows is what happened: publishes with their request counts, the poll that found the changed slots, the
+slots as Dagster reports them. What it claims at the end it checks against an independent memory of what was
+written: every order is in the table exactly once, every malformed record in quarantine.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, RunsFilter
+from rich.console import Console
+from rich.table import Table
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import S3NotifyError, UnavailableError
+from s3notify_platform.local.dagster_dev import DagsterDev
+from s3notify_platform.local.demo_data import Round, Write, rounds
+from s3notify_platform.local.java import java_environment
+from s3notify_platform.local.process import free_ports
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.protocols.conditional_commit import NativeCommit
+from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Publisher, Put, Watcher
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.reader import read_slots
+
+SOURCE: Final = "orders"
+KEYSPACE: Final = f"_s3notify/{SOURCE}/keyspace/"
+TABLE: Final = f"_s3notify/{SOURCE}/table/"
+ROUNDS_ONCE: Final = 3
+ROUND_SECONDS: Final = 8.0
+PATIENCE_SECONDS: Final = 600.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """The independent memory: what is in the bucket by what was written, and how long it took."""
+
+    live: dict[str, Write] = field(default_factory=dict)
+    puts: int = 0
+    deletes: int = 0
+    slots: set[Slot] = field(default_factory=set)
+
+    def note(self, change: Round) -> None:
+        """Remember a published round."""
+        for write in change.puts:
+            self.live[write.key] = write
+        for key in change.deletes:
+            self.live.pop(key, None)
+        self.puts += len(change.puts)
+        self.deletes += len(change.deletes)
+        self.slots |= {slot_of(key) for key in (*(w.key for w in change.puts), *change.deletes)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The table compared with the ledger."""
+
+    rows: int
+    rejects: int
+    missing: int
+    surplus: int
+    wrong_rejects: int
+
+    @property
+    def exact(self) -> bool:
+        """Every row exactly once, every malformed record in quarantine, nothing else."""
+        return self.missing == self.surplus == self.wrong_rejects == 0
+
+
+class Demo:
+    """One demo in one folder. State stays over restarts; the same seed ends in the same table."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        objects: int = 120,
+        port: int | None = None,
+        seed: int = 1,
+        console: Console | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.folder = folder.resolve()
+        self._objects = objects
+        self._port = port
+        self._seed = seed
+        self._console = console or Console()
+        self._clock = clock
+        self._began = clock.monotonic()
+        self.ledger = Ledger()
+
+    def run(self, *, once: bool) -> bool:
+        """Run until Ctrl-C, or `once` until all is committed; True if the table is exact at the end."""
+        self._say("starting the embedded S3 server")
+        with LocalS3Server(self.folder / "s3") as server:
+            bucket = os.environ.get("S3NOTIFY_DEMO_BUCKET", "s3notify-demo")
+            server.create_bucket(bucket)
+            port = self._port or free_ports(1, self._clock)[0]
+            environment = {
+                **server.environment(),
+                **java_environment(self.folder / "java"),
+                "S3NOTIFY_DEMO_BUCKET": bucket,
+            }
+            self._say(f"S3 at {server.endpoint_url}, bucket {bucket}; starting Dagster")
+            with DagsterDev(self.folder / "dagster", port=port, environment=environment) as dagster:
+                dagster.wait_ready()
+                self._say(f"[bold]Dagster UI at {dagster.url}/assets/{SOURCE}[/bold]")
+                return self._play(server.config(bucket), dagster, once=once)
+
+    def _play(self, config: S3Config, dagster: DagsterDev, *, once: bool) -> bool:
+        store = CountingStore(S3ObjectStore(config))
+        publisher = Publisher(store, prefix=KEYSPACE)
+        watcher = Watcher(store, prefix=KEYSPACE)
+        with DagsterInstance.from_config(str(dagster.home)) as instance:
+            feed = _Feed(instance)
+            script: Iterator[Round] = rounds(self._seed, self._objects)
+            try:
+                for number, change in enumerate(islice(script, ROUNDS_ONCE if once else None)):
+                    self._publish(publisher, store, change, number)
+                    self._poll(watcher, store)
+                    self.ledger.note(change)
+                    self._await_commit(self._table(config), feed, change)
+                    if not once:
+                        self._clock.sleep(ROUND_SECONDS)
+            except KeyboardInterrupt:
+                self._say("stopping")
+            verdict = self._verify(self._table(config))
+            feed.lines()
+            self._report(feed, verdict)
+            return verdict.exact
+
+    def _publish(self, publisher: Publisher, store: CountingStore, change: Round, number: int) -> None:
+        before = Counter(store.counts)
+        batch = [
+            *(Put(key=w.key, body=w.body) for w in change.puts),
+            *(Delete(key=key) for key in change.deletes),
+        ]
+        keys = [item.key for item in batch]
+        for _ in range(30):
+            try:
+                # Writing again and signalling again is harmless, whatever a failed attempt had done.
+                publisher.publish(batch)
+                break
+            except (NotSignalledError, UnavailableError) as error:
+                self._say(f"[yellow]the S3 server is away ({type(error).__name__}); trying again[/yellow]")
+                self._clock.sleep(2.0)
+        else:
+            raise UnavailableError("the S3 server did not come back within a minute")
+        self._say(
+            f"round {number}: published {len(change.puts)} objects, {len(change.deletes)} deletes in "
+            f"{len({slot_of(key) for key in keys})} slots for {_counted(store.counts - before)}"
+        )
+
+    def _poll(self, watcher: Watcher, store: CountingStore) -> None:
+        before = Counter(store.counts)
+        try:
+            poll = watcher.poll()
+        except S3NotifyError as error:
+            self._say(f"[yellow]poll failed: {error}[/yellow]")
+            return
+        shown = ", ".join(map(str, sorted(poll.changed)[:12]))
+        self._say(
+            f"a poll sees {len(poll.changed)} changed slots for {_counted(store.counts - before)}: "
+            f"{shown}{' …' if len(poll.changed) > 12 else ''}"
+        )
+
+    def _table(self, config: S3Config) -> SlotTable:
+        store = S3ObjectStore(config)
+        return SlotTable(store, TableLayout(prefix=TABLE), NativeCommit(store))
+
+    def _await_commit(self, table: SlotTable, feed: "_Feed", change: Round) -> None:
+        """Show what Dagster reports until the slots of `change` hold exactly what the ledger holds."""
+        pending = {slot_of(key) for key in (*(w.key for w in change.puts), *change.deletes)}
+        started = self._clock.monotonic()
+        looked = started
+        while pending:
+            fresh = set()
+            for slot, line in feed.lines():
+                fresh.add(slot)
+                self._console.print(f"  {line}", highlight=False)
+            # Runs that were reported before a crash report nothing again: look at all of them now and then.
+            if self._clock.monotonic() - looked > 15:
+                fresh, looked = set(pending), self._clock.monotonic()
+            pending -= {slot for slot in fresh & pending if self._is_committed(table, slot)}
+            if self._clock.monotonic() - started > PATIENCE_SECONDS:
+                raise UnavailableError(
+                    f"{len(pending)} slots were not committed in {PATIENCE_SECONDS:.0f} s; see the Dagster UI"
+                )
+            if pending:
+                self._clock.sleep(0.5)
+        self._say(f"[green]committed, {self._clock.monotonic() - started:.1f} s after publishing[/green]")
+
+    def _is_committed(self, table: SlotTable, slot: Slot) -> bool:
+        try:
+            states = table.states(table.head(slot))
+        except S3NotifyError:
+            return False
+        wanted = {key: len(write.body) for key, write in self.ledger.live.items() if slot_of(key) == slot}
+        held = {key: state.size for key, state in states.items()}
+        return wanted == held and all(
+            states[key].rows == len(self.ledger.live[key].order_ids) for key in wanted
+        )
+
+    def _verify(self, table: SlotTable) -> Verdict:
+        expected = Counter(
+            (key, order) for key, write in self.ledger.live.items() for order in write.order_ids
+        )
+        expected_rejects = Counter({key: w.malformed for key, w in self.ledger.live.items() if w.malformed})
+        slots = sorted(self.ledger.slots)
+        found: Counter[tuple[str, int]] = Counter()
+        rejects: Counter[str] = Counter()
+        for part in read_slots(table, slots):
+            if part.table.num_rows:
+                found.update(
+                    zip(part.table["_key"].to_pylist(), part.table["order_id"].to_pylist(), strict=True)
+                )
+        for part in read_slots(table, slots, rejects=True):
+            if part.table.num_rows:
+                rejects.update(part.table["_key"].to_pylist())
+        wrong = (rejects - expected_rejects) + (expected_rejects - rejects)
+        return Verdict(
+            rows=found.total(),
+            rejects=rejects.total(),
+            missing=(expected - found).total(),
+            surplus=(found - expected).total(),
+            wrong_rejects=wrong.total(),
+        )
+
+    def _report(self, feed: "_Feed", verdict: Verdict) -> None:
+        table = Table(title="s3notify demo", show_header=False)
+        rows: list[tuple[str, object]] = [
+            ("objects written / deleted", f"{self.ledger.puts} / {self.ledger.deletes}"),
+            ("objects live", len(self.ledger.live)),
+            ("slots touched", len(self.ledger.slots)),
+            ("slot commits reported", feed.commits),
+            ("runs", feed.runs()),
+            ("requests by kind, in runs", _counted(feed.requests)),
+            ("rows", verdict.rows),
+            ("rejects in quarantine", verdict.rejects),
+            ("rows missing / surplus", f"{verdict.missing} / {verdict.surplus}"),
+            ("seconds", f"{self._clock.monotonic() - self._began:.1f}"),
+        ]
+        for name, value in rows:
+            table.add_row(name, str(value))
+        self._console.print(table)
+        if verdict.exact:
+            self._console.print("[green]every row that was written is there exactly once[/green]")
+        else:
+            self._console.print("[red]the table is not what was written[/red]")
+
+    def _say(self, text: str) -> None:
+        self._console.print(
+            f"[dim]{self._clock.monotonic() - self._began:6.1f} s[/dim] {text}", highlight=False
+        )
+
+
+class _Feed:
+    """Materializations of the source's asset, as Dagster stores them."""
+
+    def __init__(self, instance: DagsterInstance) -> None:
+        self._instance = instance
+        self._after: int | None = None
+        self.commits = 0
+        self.requests: Counter[str] = Counter()
+
+    def lines(self) -> Iterator[tuple[Slot, str]]:
+        """What was materialized since the last call."""
+        while True:
+            page = self._instance.fetch_materializations(_filter(self._after), limit=200, ascending=True)
+            for record in page.records:
+                self._after = record.storage_id
+                event = record.asset_materialization
+                if event is None or event.partition is None:
+                    continue
+                metadata = {key: value.value for key, value in event.metadata.items()}
+                self.commits += metadata.get("status") == "committed"
+                self.requests.update(_as_counts(metadata.get("batch_requests")))
+                yield (
+                    Slot(int(event.partition)),
+                    (
+                        f"slot {event.partition:>3} {metadata.get('status')} generation {metadata.get('generation')}: "
+                        f"{metadata.get('objects')} objects, {metadata.get('rows')} rows, {metadata.get('rejects')} rejects, "
+                        f"{metadata.get('objects_gone')} gone"
+                    ),
+                )
+            if not page.has_more:
+                return
+
+    def runs(self) -> int:
+        """Runs of the source's batches."""
+        return self._instance.get_runs_count(RunsFilter(tags={"s3notify/source": SOURCE}))
+
+
+def _filter(after: int | None) -> AssetRecordsFilter:
+    return AssetRecordsFilter(asset_key=AssetKey([SOURCE]), after_storage_id=after)
+
+
+def _as_counts(value: object) -> dict[str, int]:
+    return {str(kind): int(count) for kind, count in value.items()} if isinstance(value, dict) else {}
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()) if count) or "0 requests"
