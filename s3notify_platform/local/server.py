@@ -40,14 +40,14 @@ HOST = "127.0.0.1"
 REGION = "us-east-1"
 READY_SECONDS = 90.0
 STOP_SECONDS = 2.0
-"""Then SIGKILL: its filer often waits on a stream to itself for ever, and acknowledged writes survive that."""
+"""Then SIGKILL: its filer often waits for ever on a stream to itself. Acknowledged writes survive it."""
 POLL_SECONDS = 0.1
 GIVE_UP_AFTER = 5
 """Deaths in a row, without having been ready in between."""
 HEALTH_BUCKET = "s3notify-health"
 
-# Run by a small Python that becomes the server: the kernel then kills the server when its parent dies, however
-# it dies. (A preexec_fn would do it too, but is not safe in a process with threads.)
+# Run by a small Python that becomes the server: the kernel then kills the server when its parent
+# dies, however it dies. (A preexec_fn would do it too, but is not safe in a process with threads.)
 _LAUNCHER = """
 import ctypes, os, signal, sys
 try:
