@@ -1,0 +1,72 @@
+"""Conditional commits under faults: of all writers of a generation one wins, and nobody is told a lie."""
+
+from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.protocols.conditional_commit import Committed, Lost, NativeCommit
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.faults import Fault
+from tests.support.simulation import ROUGH, run_simulation, simulated
+
+STUMBLES = {Fault.LOST: 0.15, Fault.REFUSED: 0.1, Fault.LATE: 0.1, Fault.PAUSE: 0.02}
+
+
+@simulated
+def test_one_winner_each_generation(seed):
+    """Four writers create generations 1 to 5, crash, and start again where they were."""
+    store = MemoryObjectStore()
+    won, lost = {}, {}
+
+    def writer(number):
+        attempt = 0
+
+        def run(faulty, clock):
+            nonlocal attempt
+            commit = NativeCommit(faulty, clock=clock)
+            for generation in range(1, 6):
+                attempt += 1
+                name = f"{number}/{attempt}"
+                try:
+                    outcome = commit.put_if_absent(f"commits/{generation}", name.encode())
+                except (UnavailableError, UnknownOutcomeError):
+                    continue
+                (won if isinstance(outcome, Committed) else lost).setdefault(generation, []).append(name)
+
+        return run
+
+    run_simulation([writer(n) for n in range(4)], store, seed, faults=ROUGH)
+    for generation, names in won.items():
+        found = store.get(f"commits/{generation}")
+        assert [name.encode() for name in names] == [found.body]
+    for generation, names in lost.items():
+        assert store.get(f"commits/{generation}").body.decode() not in names
+
+
+@simulated
+def test_no_update_is_lost_or_applied_twice(seed):
+    """A counter by compare-and-set: its value lies between what was confirmed and what may have been."""
+    store = MemoryObjectStore()
+    store.put("counter", b"0 start")
+    committed, unknown = [], []
+
+    def writer(number):
+        def run(faulty, clock):
+            commit = NativeCommit(faulty, clock=clock)
+            for step in range(6):
+                found = store.get("counter")
+                value = int(found.body.split()[0])
+                body = b"%d %d/%d" % (value + 1, number, step)  # bodies differ, so ETags do
+                try:
+                    outcome = commit.put_if_match("counter", body, found.meta.etag)
+                except UnavailableError:
+                    continue
+                except UnknownOutcomeError:
+                    unknown.append(body)
+                    continue
+                if outcome != Lost():
+                    committed.append(body)
+
+        return run
+
+    run_simulation([writer(n) for n in range(4)], store, seed, faults=STUMBLES)
+    value = int(store.get("counter").body.split()[0])
+    assert len(committed) <= value <= len(committed) + len(unknown)
+    assert len({body.split()[0] for body in committed}) == len(committed)

@@ -1,0 +1,137 @@
+"""The harness itself: seeds repeat, faults happen, failures say how to replay them."""
+
+import contextlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from s3notify_platform.clock import unique_name
+from s3notify_platform.errors import UnavailableError
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.keyspace import Publisher, Watcher
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.faults import Fault
+from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
+
+
+def history_of(seed):
+    """Two stores, three actors, every fault."""
+
+    def publish(stores, clock):
+        publisher = Publisher(stores["objects"], prefix="ks/", clock=clock, parallelism=1)
+        for n in range(5):
+            try:
+                publisher.put(unique_name(clock), b"%d" % n)
+            except Exception:
+                clock.sleep(0.5)
+
+    def watch(stores, clock):
+        watcher = Watcher(stores["objects"], prefix="ks/", clock=clock)
+        for _ in range(10):
+            with contextlib.suppress(UnavailableError):
+                watcher.poll()
+            clock.sleep(0.3)
+
+    def stamp(stores, clock):
+        chains = AckChains(stores["records"], clock=clock)
+        try:
+            chains.open_batch("t", map(str, range(50)))
+            chains.stamp_children("t", map(str, range(0, 50, 3)), starts=["x", "y"])
+        except Exception:
+            clock.sleep(1)
+
+    time = VirtualTime()
+    store = {"objects": MemoryObjectStore(clock=time), "records": MemoryRecordStore()}
+    rates = [1.0, 0.9, 1.2]
+    return run_simulation([publish, watch, stamp], store, seed, faults=ROUGH, clock_rates=rates, time=time)
+
+
+def test_a_seed_run_twice_gives_the_same_history():
+    """And another seed another one."""
+    assert str(history_of(3)) == str(history_of(3))
+    assert history_of(3) == history_of(3)
+    assert str(history_of(3)) != str(history_of(4))
+
+
+def test_a_history_does_not_depend_on_the_process():
+    """Not on the order of sets, nor on anything else that Python draws at its start."""
+    code = "from tests.simulation.test_harness import history_of; print(history_of(5))"
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1] == f"{history_of(5)}\n"
+
+
+def test_every_fault_happens():
+    """Over some seeds, each kind leaves its trace."""
+    text = "\n".join(str(history_of(seed)) for seed in range(40))
+    for trace in ("crashed", "CrashedError before", "CrashedError after", "response lost", "503", "timeout"):
+        assert trace in text
+    assert any(history_of(seed).seconds > 120 for seed in range(40))  # a paused process
+
+
+def test_clocks_run_at_their_rates():
+    """An actor whose clock is fast waits a shorter true time."""
+    order = []
+
+    def sleeper(name, seconds):
+        def run(_store, clock):
+            began = clock.monotonic()
+            clock.sleep(seconds)
+            assert clock.monotonic() - began >= seconds * 0.999
+            order.append(name)
+
+        return run
+
+    run_simulation([sleeper("slow", 10), sleeper("fast", 15)], MemoryObjectStore(), 1, clock_rates=[1.0, 2.0])
+    assert order == ["fast", "slow"]
+
+
+def test_an_actors_error_ends_the_run_and_is_raised():
+    """With nobody left behind."""
+
+    def wrong(store, _clock):
+        store.head("a")
+        raise ValueError("a bug")
+
+    def endless(store, _clock):
+        while True:
+            store.head("a")
+
+    with pytest.raises(ValueError, match="a bug"):
+        run_simulation([wrong, endless], MemoryObjectStore(), 1)
+
+
+def test_a_crashed_actor_lives_again_a_bounded_number_of_times():
+    """Its result is None if it never came to an end."""
+    lives = []
+
+    def doomed(store, _clock):
+        lives.append(1)
+        store.put("a", b"")
+
+    history = run_simulation([doomed], MemoryObjectStore(), 1, faults={Fault.CRASH_AFTER: 1.0}, restarts=3)
+    assert (len(lives), history.crashes, history.results) == (4, 4, [None])
+
+
+def test_a_failure_says_how_to_replay_it():
+    """One command."""
+
+    @simulated
+    def fails(seed):
+        assert seed < 0
+
+    with pytest.raises(AssertionError) as caught:
+        fails(seed=7)
+    assert caught.value.__notes__[0].startswith(
+        "replay: SIM_SEED=7 python -m pytest tests/simulation/test_harness.py::"
+    )

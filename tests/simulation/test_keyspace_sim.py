@@ -1,0 +1,176 @@
+"""Keyspace under faults: whatever was published is found, and causes come before effects."""
+
+from s3notify_platform.errors import UnavailableError
+from s3notify_platform.ports import Conflict, Unknown, list_all
+from s3notify_platform.protocols.keyspace import (
+    CausalCache,
+    Delete,
+    NotSignalledError,
+    Publisher,
+    Put,
+    Watcher,
+    WatcherState,
+    digest_of,
+)
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.faults import Fault
+from tests.support.simulation import ROUGH, run_simulation, simulated
+
+KS = "ks/"
+SLOTS = 20
+NO_CRASH = {fault: rate for fault, rate in ROUGH.items() if "crash" not in fault.value}
+
+
+def persistently(clock, action, publisher):
+    """What a careful writer does: again until it has an answer, signals again until they have moved."""
+    while True:
+        try:
+            return action()
+        except NotSignalledError as error:
+            keys = error.keys
+            while keys:
+                try:
+                    publisher.signal(keys)
+                    keys = ()
+                except NotSignalledError as again:
+                    keys = again.keys
+                    clock.sleep(0.01)
+            if not any(isinstance(outcome, Unknown) for outcome in error.outcomes):
+                return error.outcomes
+        except UnavailableError:
+            clock.sleep(0.01)
+
+
+def writer(number, log):
+    """Publishes a few objects, singly and in batches; starts again where it crashed."""
+
+    def run(store, clock):
+        publisher = Publisher(store, prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
+        while log[number] < 4:
+            step = log[number]
+            body = f"{number}.{step}".encode()
+            if step % 2:
+                batch = [Put(key=f"data/{number}-{n}", body=body) for n in range(3)]
+                batch.append(Delete(key=f"data/{number}-single"))
+                persistently(clock, lambda batch=batch: publisher.publish(batch), publisher)
+            else:
+                key = f"data/{number}-single"
+                persistently(clock, lambda key=key, body=body: publisher.put(key, body), publisher)
+            log[number] += 1
+
+    return run
+
+
+def consumer(saved):
+    """Polls; reads what changed; only then saves its cursor. A crash repeats, and loses nothing."""
+
+    def run(store, clock):
+        while saved["polls"] < 6 or not saved["quiet"]:
+            saved["polls"] += 1
+            writers_ended = saved["stop"]()
+            state = WatcherState.loads(saved["cursor"]) if saved["cursor"] else None
+            watcher = Watcher(store, prefix=KS, slots=SLOTS, clock=clock, state=state)
+            try:
+                poll = watcher.observe(watcher.state, relist=False)
+                if poll.changed:
+                    here = {
+                        meta.key: meta.etag
+                        for meta in list_all(store, "data/")
+                        if slot_of(meta.key, SLOTS) in poll.changed
+                    }
+                    gone = {key for key in saved["view"] if slot_of(key, SLOTS) in poll.changed} - here.keys()
+                    saved["view"] = {key: v for key, v in saved["view"].items() if key not in gone} | here
+                saved["cursor"] = (
+                    watcher.state.advance(poll.changed, poll.signals).at_root(poll.root_etag).dumps()
+                )
+                saved["quiet"] = writers_ended
+            except UnavailableError:
+                pass
+            clock.sleep(0.05)
+
+    return run
+
+
+@simulated
+def test_every_published_change_reaches_every_consumer(seed):
+    """Three writers and two consumers crash and stumble; in the end the views equal the bucket.
+
+    Without one full listing of the keyspace but those that the root asked for.
+    """
+    store = MemoryObjectStore()
+    log = [0, 0, 0]
+    views = [
+        {"cursor": "", "view": {}, "polls": 0, "quiet": False, "stop": lambda: min(log) == 4}
+        for _ in range(2)
+    ]
+    run_simulation(
+        [*(writer(number, log) for number in range(3)), *(consumer(saved) for saved in views)],
+        store,
+        seed,
+        faults=ROUGH,
+        restarts=1000,
+    )
+    bucket = {meta.key: meta.etag for meta in list_all(store, "data/")}
+    for saved in views:
+        assert saved["view"] == bucket
+        state = WatcherState.loads(saved["cursor"])
+        for meta in list_all(store, KS):
+            if not meta.key.endswith("_"):
+                slot = int(meta.key.removeprefix(KS))
+                assert state.seen(slot) == digest_of(meta.etag)
+
+
+@simulated
+def test_no_reader_sees_an_effect_without_its_cause(seed):
+    """One writer counts up `cause`, then `effect`; readers' caches never show an older cause than effect."""
+    store = MemoryObjectStore()
+
+    def write(faulty, clock):
+        publisher = Publisher(faulty, prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
+        for number in range(1, 12):
+            for key in ("cause", "effect"):
+                body = b"%d" % number
+                persistently(clock, lambda key=key, body=body: publisher.put(key, body), publisher)
+
+    def read(faulty, clock):
+        watcher = Watcher(faulty, prefix=KS, slots=SLOTS, clock=clock)
+        cache = CausalCache(faulty, watcher, clock=clock, staleness_seconds=0.05, patience_seconds=1e6)
+        seen = 0
+        while seen < 11:
+            try:
+                effect = cache.get("effect")
+                cause = cache.get("cause")
+            except UnavailableError:
+                continue
+            later, earlier = (int(found.body) if found else 0 for found in (cause, effect))
+            assert later >= earlier >= seen
+            seen = earlier
+            clock.sleep(0.01)
+
+    # A deposed writer's crash would leave a cause unsignalled for ever: that is the queue's business.
+    run_simulation([write, read, read], store, seed, faults=NO_CRASH, clock_rates=[1.0, 0.5, 2.0])
+
+
+@simulated
+def test_of_many_conditional_publishers_one_wins(seed):
+    """Put if absent, through the publisher: at most one `Written`, and its body is there."""
+    store = MemoryObjectStore()
+    outcomes = {}
+
+    def contend(number):
+        def run(faulty, clock):
+            publisher = Publisher(faulty, prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
+            try:
+                outcomes[number] = publisher.put_if_absent("data/x", b"%d" % number)
+            except NotSignalledError as error:
+                outcomes[number] = error.outcomes[0]
+
+        return run
+
+    run_simulation([contend(n) for n in range(4)], store, seed, faults={Fault.LOST: 0.2, Fault.LATE: 0.2})
+    winners = [n for n, outcome in outcomes.items() if not isinstance(outcome, Unknown | Conflict)]
+    assert len(winners) <= 1
+    found = store.get("data/x")
+    assert found is not None
+    assert not winners or found.body == b"%d" % winners[0]

@@ -1,0 +1,304 @@
+"""Several real clients, one store call at a time, in an order drawn from a seed.
+
+`run_simulation(actors, store, seed)` runs each actor, a function `(store, clock)`, in its own thread, but
+hands one baton around: before each store call and in each sleep an actor gives the baton back, and the seed
+decides who goes on. Time is virtual; randomness and faults are drawn from the seed; so a seed run twice
+gives the same history. A crashed actor is started anew, as a new process would be, `restarts` times.
+
+A test takes its seeds by `@simulated`: 50 of them, or `SIM_SEEDS=5000`, or `SIM_SEED=7` alone. A failure ends
+with the command that replays it.
+
+An actor must not block on anything but store calls and its clock, nor start threads: give a `Publisher`
+`parallelism=1`. A store that tells the time takes the simulation's: `time = VirtualTime()`, then
+`run_simulation(…, MemoryObjectStore(clock=time), …, time=time)`.
+"""
+
+import functools
+import os
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from s3notify_platform.clock import Clock
+from tests.support.faults import CrashedError, Fault, FaultyStore, never, seeded
+
+SEEDS = 50
+STEP_SECONDS = 0.001
+STEPS_MAX = 100_000
+STUCK_SECONDS = 30.0
+PAUSE_SECONDS = 120.0
+EPOCH_MS = 1_700_000_000_000
+
+ROUGH: dict[Fault, float] = {
+    Fault.CRASH_BEFORE: 0.02,
+    Fault.CRASH_AFTER: 0.02,
+    Fault.LOST: 0.05,
+    Fault.REFUSED: 0.05,
+    Fault.LATE: 0.03,
+    Fault.PAUSE: 0.01,
+}
+"""All that a store and a machine may do, about one call in six."""
+
+Actor = Callable[[Any, Clock], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A store call, a start or an end of an actor."""
+
+    step: int
+    actor: int
+    what: str
+    key: str = ""
+    result: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """What happened: equal for equal seeds."""
+
+    events: list[Event] = field(default_factory=list)
+    results: list[object] = field(default_factory=list)
+    """What each actor returned; None if it crashed to the end."""
+    crashes: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return "\n".join(f"{e.step:5} #{e.actor} {e.what} {e.key} {e.result}" for e in self.events)
+
+
+class VirtualTime:
+    """The time of a simulation, as the clock of its stores. Only the scheduler moves it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + int(self.now * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("a store in a simulation does not wait")
+
+    def random_bytes(self, count: int) -> bytes:
+        raise AssertionError("a store in a simulation draws nothing")
+
+
+class StoppedError(BaseException):
+    """The simulation is over; the actor's thread ends."""
+
+
+class _Worker:
+    """One actor's thread, its baton, and its view of time and randomness."""
+
+    def __init__(self, simulation: "Simulation", number: int, actor: Actor, rate: float) -> None:
+        self.simulation = simulation
+        self.number = number
+        self.actor = actor
+        self.rate = rate
+        self.dice = random.Random(f"actor {number} of {simulation.seed}")
+        self.baton = threading.Semaphore(0)
+        self.wakes_at = 0.0
+        self.done = False
+        self.error: BaseException | None = None
+        self.result: object = None
+        self.thread = threading.Thread(target=self._run, daemon=True, name=f"actor-{number}")
+
+    # The actor's Clock.
+
+    def monotonic(self) -> float:
+        return self.simulation.time.now * self.rate
+
+    def wall_ms(self) -> int:
+        return EPOCH_MS + int(self.simulation.time.now * self.rate * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.wakes_at = self.simulation.time.now + seconds / self.rate
+        self.yield_baton()
+
+    def random_bytes(self, count: int) -> bytes:
+        return self.dice.randbytes(count)
+
+    # The baton.
+
+    def yield_baton(self) -> None:
+        self.simulation.returned.release()
+        self.baton.acquire()
+        if self.simulation.over:
+            raise StoppedError
+
+    def _run(self) -> None:
+        self.baton.acquire()
+        try:
+            for _ in range(self.simulation.restarts + 1):
+                if self.simulation.over:
+                    break
+                try:
+                    self.result = self.actor(self.simulation.stores_of(self), self)
+                    self.simulation.note(self, "returns")
+                    break
+                except CrashedError as crash:
+                    self.simulation.history.crashes += 1
+                    self.simulation.note(self, "crashed", str(crash))
+                    self.yield_baton()
+        except StoppedError:
+            pass
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.done = True
+            self.simulation.returned.release()
+
+
+class Simulation:
+    """One run. Use `run_simulation`."""
+
+    def __init__(
+        self,
+        actors: Sequence[Actor],
+        store: Any,
+        seed: int,
+        *,
+        faults: Mapping[Fault, float] | None = None,
+        restarts: int = 10,
+        clock_rates: Sequence[float] | None = None,
+        time: VirtualTime | None = None,
+    ) -> None:
+        self.seed = seed
+        self.restarts = restarts
+        self.time = time if time is not None else VirtualTime()
+        self.over = False
+        self.returned = threading.Semaphore(0)
+        self.history = History()
+        self._dice = random.Random(f"order {seed}")
+        self._schedule = seeded(seed, faults) if faults else never
+        self._step = 0
+        # One faulty layer for each store, shared by all: late writes land whoever calls next.
+        self._current: _Worker | None = None
+        self._faulty = {
+            name: FaultyStore(inner, self._schedule, pause=self._pause, late_by_calls=1 + seed % 5)
+            for name, inner in (store.items() if isinstance(store, Mapping) else {"": store}.items())
+        }
+        self._named = isinstance(store, Mapping)
+        rates = clock_rates or [1.0] * len(actors)
+        self._workers = [_Worker(self, n, actor, rates[n]) for n, actor in enumerate(actors)]
+
+    def run(self) -> History:
+        """Hand the baton around until all actors are done."""
+        for worker in self._workers:
+            worker.thread.start()
+        try:
+            while waiting := [worker for worker in self._workers if not worker.done]:
+                self._give_to(self._next(waiting))
+        finally:
+            self._end()
+        for faulty in self._faulty.values():
+            faulty.settle()
+        self.history.results = [worker.result for worker in self._workers]
+        self.history.seconds = self.time.now
+        return self.history
+
+    def _next(self, waiting: list[_Worker]) -> _Worker:
+        awake = [worker for worker in waiting if worker.wakes_at <= self.time.now]
+        if not awake:
+            self.time.now = min(worker.wakes_at for worker in waiting)
+            awake = [worker for worker in waiting if worker.wakes_at <= self.time.now]
+        return self._dice.choice(awake)
+
+    def _give_to(self, worker: _Worker) -> None:
+        self._step += 1
+        self.time.now += STEP_SECONDS
+        if self._step > STEPS_MAX:
+            raise AssertionError(f"no end after {STEPS_MAX} steps")
+        self._current = worker
+        worker.baton.release()
+        if not self.returned.acquire(timeout=STUCK_SECONDS):
+            raise AssertionError(f"actor {worker.number} blocks on something other than a store or its clock")
+        if worker.error is not None:
+            raise worker.error
+
+    def _end(self) -> None:
+        self.over = True
+        for worker in self._workers:
+            worker.baton.release()
+        for worker in self._workers:
+            worker.thread.join(timeout=STUCK_SECONDS)
+
+    def note(self, worker: _Worker, what: str, key: str = "", result: str = "") -> None:
+        """Add to the history."""
+        event = Event(step=self._step, actor=worker.number, what=what, key=key, result=result)
+        self.history.events.append(event)
+
+    def stores_of(self, worker: _Worker) -> Any:
+        """The stores as one actor sees them: each call waits for the baton, and is noted down."""
+        seen = {name: _ActorStore(self, worker, faulty) for name, faulty in self._faulty.items()}
+        return seen if self._named else seen[""]
+
+    def _pause(self) -> None:
+        assert self._current is not None
+        self._current.sleep(PAUSE_SECONDS)
+
+
+class _ActorStore:
+    def __init__(self, simulation: Simulation, worker: _Worker, faulty: FaultyStore) -> None:
+        self._simulation = simulation
+        self._worker = worker
+        self._faulty = faulty
+
+    def __getattr__(self, method: str) -> Any:
+        function = getattr(self._faulty, method)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._worker.yield_baton()
+            key = "/".join(str(arg) for arg in args if isinstance(arg, str))
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                self._simulation.note(self._worker, method, key, f"{type(error).__name__} {error}")
+                raise
+            if method == "scan":
+                result = list(result)
+            self._simulation.note(self._worker, method, key, repr(result)[:200])
+            return iter(result) if method == "scan" else result
+
+        return call
+
+
+def run_simulation(
+    actors: Sequence[Actor],
+    store: Any,
+    seed: int,
+    *,
+    faults: Mapping[Fault, float] | None = None,
+    restarts: int = 10,
+    clock_rates: Sequence[float] | None = None,
+    time: VirtualTime | None = None,
+) -> History:
+    """Run the actors over one store, or over a mapping of named ones, and return what happened.
+
+    An actor's own exception ends the run and is raised. `restarts` bounds the lives of an actor that crashes.
+    """
+    return Simulation(actors, store, seed, faults=faults, restarts=restarts, clock_rates=clock_rates).run()
+
+
+def simulated(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test that takes a `seed` under many, and say on failure how to replay it."""
+    single = os.environ.get("SIM_SEED")
+    seeds = [int(single)] if single else range(int(os.environ.get("SIM_SEEDS", str(SEEDS))))
+
+    @functools.wraps(test)
+    def replayable(*args: Any, **kwargs: Any) -> None:
+        try:
+            test(*args, **kwargs)
+        except BaseException as error:
+            node = os.environ.get("PYTEST_CURRENT_TEST", test.__name__).split("[")[0].split(" ")[0]
+            error.add_note(f"replay: SIM_SEED={kwargs['seed']} python -m pytest {node}")
+            raise
+
+    return pytest.mark.parametrize("seed", seeds)(replayable)

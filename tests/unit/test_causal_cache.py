@@ -1,0 +1,324 @@
+"""The causal cache: no effect without its cause, and few requests."""
+
+import threading
+import time
+
+import pytest
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import UnavailableError
+from s3notify_platform.protocols.keyspace import CausalCache, Publisher, Watcher
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.faults import Fault, FaultyStore
+
+KS = "ks/"
+FOREVER = 1e9
+
+
+class Hand:
+    """A clock moved by hand; sleeping moves it."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    wall_ms = SYSTEM_CLOCK.wall_ms
+    random_bytes = SYSTEM_CLOCK.random_bytes
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+class Hooked(MemoryObjectStore):
+    """A store that runs `after_get(key)` between taking a body and answering with it."""
+
+    after_get = staticmethod(lambda _key: None)
+
+    def get(self, key, **kwargs):
+        found = super().get(key, **kwargs)
+        self.after_get(key)
+        return found
+
+    def once_after(self, key, action):
+        def hook(got):
+            if got == key:
+                self.after_get = lambda _: None
+                action()
+
+        self.after_get = hook
+
+
+@pytest.fixture
+def store():
+    return Hooked()
+
+
+@pytest.fixture
+def publisher(store):
+    return Publisher(store, prefix=KS)
+
+
+def cache_over(store, *, staleness_seconds=FOREVER, clock=None, **kwargs):
+    clock = clock or Hand()
+    watcher = Watcher(store, prefix=KS, clock=clock)
+    return CausalCache(store, watcher, clock=clock, staleness_seconds=staleness_seconds, **kwargs)
+
+
+def body(found):
+    return found.body if found else None
+
+
+def test_requests(store, publisher):
+    """A miss: GET and poll. A hit: nothing. A stale entry: one conditional GET, unfenced if unchanged."""
+    publisher.put("a", b"1")
+    counting = CountingStore(store)
+    cache = cache_over(counting)
+    assert body(cache.get("a")) == b"1"
+    assert counting.counts == {
+        "HEAD": 2,
+        "LIST": 1,
+        "GET": 1,
+    }  # the first poll lists, the fence finds it idle
+    counting.counts.clear()
+    assert body(cache.get("a")) == b"1"
+    assert not counting.counts
+    publisher.signal(["a"])
+    cache.refresh()
+    counting.counts.clear()
+    assert body(cache.get("a")) == b"1"
+    assert counting.counts == {"GET": 1}
+
+
+def test_hits_poll_once_in_the_staleness(store, publisher):
+    """A cached object is at most so much older than what was signalled."""
+    clock = Hand()
+    publisher.put("a", b"1")
+    cache = cache_over(store, clock=clock, staleness_seconds=1)
+    cache.get("a")
+    publisher.put("a", b"2")
+    assert body(cache.get("a")) == b"1"
+    clock.now += 1
+    assert body(cache.get("a")) == b"2"
+
+
+def test_the_poll_begins_after_the_response(store, publisher):
+    """A GET so slow that cause and effect were both written meanwhile still shows the cause."""
+    publisher.put("cause", b"1")
+    cache = cache_over(store)
+    assert body(cache.get("cause")) == b"1"
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(store, name)
+
+        def get(self, key, **kwargs):
+            if key == "effect":
+                publisher.put("cause", b"2")
+                publisher.put("effect", b"2")
+            return store.get(key, **kwargs)
+
+    cache._objects = Slow()
+    assert body(cache.get("effect")) == b"2"
+    assert body(cache.get("cause")) == b"2"
+
+
+def test_absence_is_fenced_too(store, publisher):
+    """`cause` was written, then `effect` deleted: who sees the deletion sees `cause`."""
+    publisher.put("cause", b"1")
+    cache = cache_over(store)
+    cache.get("cause")
+    publisher.put("cause", b"2")
+    publisher.delete("effect")
+    assert cache.get("effect") is None
+    assert body(cache.get("cause")) == b"2"
+
+
+def test_absence_is_cached_and_revalidated(store, publisher):
+    """No GET while nothing changed; the object once it came."""
+    counting = CountingStore(store)
+    cache = cache_over(counting)
+    assert cache.get("a") is None
+    assert cache.get("a") is None
+    assert counting.counts["GET"] == 1
+    publisher.put("a", b"1")
+    cache.refresh()
+    assert body(cache.get("a")) == b"1"
+    publisher.delete("a")
+    cache.refresh()
+    assert cache.get("a") is None
+
+
+def test_a_failing_poll_is_retried_while_its_reader_waits(store, publisher):
+    """Neither released with an unfenced body nor dropped."""
+    publisher.put("cause", b"1")
+    faulty = FaultyStore(store)
+    cache = cache_over(faulty)
+    cache.get("cause")
+    publisher.put("cause", b"2")
+    publisher.put("effect", b"2")
+    failures = 0
+
+    def schedule(call):
+        nonlocal failures
+        if call.method in ("head", "list") and failures < 7:
+            failures += 1
+            return Fault.REFUSED
+        return Fault.NONE
+
+    faulty.schedule = schedule
+    assert body(cache.get("effect")) == b"2"
+    assert failures == 7
+    assert body(cache.get("cause")) == b"2"
+
+
+def test_a_poll_that_never_succeeds_is_an_error_not_a_body(store, publisher):
+    """After the patience; and nothing unfenced was cached."""
+    publisher.put("a", b"1")
+    faulty = FaultyStore(store)
+    cache = cache_over(faulty, patience_seconds=5)
+    cache.refresh()
+    faulty.schedule = lambda call: Fault.REFUSED if call.method == "head" else Fault.NONE
+    with pytest.raises(UnavailableError, match="no poll succeeded"):
+        cache.get("a")
+    publisher.put("a", b"2")
+    faulty.schedule = lambda _: Fault.NONE
+    assert body(cache.get("a")) == b"2"
+
+
+def test_a_change_shown_by_anothers_poll_while_the_get_was_on_its_way_is_not_forgotten(store, publisher):
+    """Else the old body would be cached as valid, for ever."""
+    publisher.put("a", b"1")
+    cache = cache_over(store)
+
+    def meanwhile():
+        publisher.put("a", b"2")
+        cache.refresh()
+
+    cache.refresh()
+    store.once_after("a", meanwhile)
+    cache.get("a")
+    assert body(cache.get("a")) == b"2"
+
+
+def test_errors_of_the_get_leave_no_lock(store, publisher):
+    """The next reader of the key is not kept waiting."""
+    publisher.put("a", b"1")
+    faulty = FaultyStore(store, lambda call: Fault.REFUSED if call.method == "get" else Fault.NONE)
+    cache = cache_over(faulty)
+    with pytest.raises(UnavailableError):
+        cache.get("a")
+    faulty.schedule = lambda _: Fault.NONE
+    assert body(cache.get("a")) == b"1"
+
+
+def test_it_is_bounded(store, publisher):
+    """By entries and by bytes; the least recently used leave, and come again when asked for."""
+    for key in "abc":
+        publisher.put(key, key.encode() * 10)
+    counting = CountingStore(store)
+    cache = cache_over(counting, max_entries=2)
+    for key in "abac":
+        cache.get(key)
+    assert list(cache._entries) == ["a", "c"]
+    cache = cache_over(counting, max_bytes=20)
+    for key in "abc":
+        cache.get(key)
+    assert (list(cache._entries), cache._bytes) == (["b", "c"], 20)
+    publisher.put("big", b"x" * 21)
+    assert len(cache.get("big").body) == 21
+    assert (list(cache._entries), cache._bytes) == ([], 0)
+
+
+def test_concurrent_readers_share_polls_and_gets(store, publisher):
+    """40 readers of 10 keys: 10 GETs, and far fewer polls than readers."""
+    keys = [str(number) for number in range(10)]
+    for key in keys:
+        publisher.put(key, key.encode())
+
+    class Slow(CountingStore):
+        def head(self, key):
+            time.sleep(0.02)
+            return super().head(key)
+
+    slow = Slow(store)
+    cache = cache_over(slow, clock=SYSTEM_CLOCK)
+    cache.refresh()
+    slow.counts.clear()
+    found = []
+    readers = [
+        threading.Thread(target=lambda key=key: found.append((key, body(cache.get(key))))) for key in keys * 4
+    ]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(timeout=30)
+    assert sorted(found) == sorted((key, key.encode()) for key in keys * 4)
+    assert slow.counts["GET"] == 10
+    assert slow.counts["HEAD"] <= 5
+
+
+def test_a_waiting_reader_takes_over_from_one_that_gave_up(store, publisher):
+    """The leader's failed poll drops nobody: another polls for itself."""
+    publisher.put("a", b"1")
+    publisher.put("b", b"1")
+    first_fails = threading.Event()
+    go = threading.Event()
+
+    class Once(MemoryObjectStore):
+        def __getattr__(self, name):
+            return getattr(store, name)
+
+        def get(self, key, **kwargs):
+            return store.get(key, **kwargs)
+
+        def list(self, *args, **kwargs):
+            return store.list(*args, **kwargs)
+
+        def head(self, key):
+            if not first_fails.is_set():
+                first_fails.set()
+                go.wait(10)
+                raise UnavailableError("down")
+            return store.head(key)
+
+    cache = cache_over(Once(), clock=SYSTEM_CLOCK, patience_seconds=-1)
+    errors = []
+
+    def lead():
+        try:
+            cache.refresh()
+        except UnavailableError as error:
+            errors.append(error)
+
+    leader = threading.Thread(target=lead)
+    leader.start()
+    first_fails.wait(10)
+    found = []
+    follower = threading.Thread(target=lambda: found.append(body(cache.get("a"))))
+    follower.start()
+    time.sleep(0.05)
+    go.set()
+    leader.join(10)
+    follower.join(10)
+    assert (len(errors), found) == (1, [b"1"])
+
+
+def test_keys_of_one_slot_are_revalidated_together(store, publisher):
+    """A slot says that one of its keys changed, not which."""
+    other = next(str(n) for n in range(10_000) if slot_of(str(n)) == slot_of("a"))
+    publisher.put("a", b"1")
+    publisher.put(other, b"1")
+    counting = CountingStore(store)
+    cache = cache_over(counting)
+    cache.get("a")
+    cache.get(other)
+    publisher.put(other, b"2")
+    cache.refresh()
+    counting.counts.clear()
+    assert body(cache.get("a")) == b"1"
+    assert body(cache.get(other)) == b"2"
+    assert counting.counts["GET"] == 2
