@@ -1,0 +1,458 @@
+"""Drives one batch: plan, read, seal, commit; slot by slot, each to its own outcome.
+
+The driver holds the batch's splits and manifests, bounded by `Source.max_objects`, and creates the commit
+objects. A slot that another run committed meanwhile is planned again. A job that fails as a whole is tried
+again in halves, so that a slot that cannot be transformed fails alone. Nothing here raises for one slot.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from s3notify_platform import errors
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.protocols.conditional_commit import Committed, Lost
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema
+from s3notify_platform.spark.load import LINEAGE
+from s3notify_platform.spark.plan import Plan, SlotPlan, plan
+from s3notify_platform.spark.read import (
+    CONTROL_SCHEMA,
+    KIND_ROW,
+    LINEAGE_COLUMNS,
+    infer_schema,
+    read_frame,
+    splits_frame,
+)
+from s3notify_platform.spark.seal import SEALED_DDL, SealContext, sealer
+from s3notify_platform.spark.session import parallelism, prepare_environment, ship_package
+from s3notify_platform.spark.source import Source
+from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.layout import Generation
+
+Transform = Callable[[DataFrame], DataFrame]
+SlotStatus = Literal["committed", "unchanged", "failed"]
+Progress = Callable[[str], None]
+
+MAX_ROUNDS: Final = 200
+"""Times one run plans anew because slots had more changes than `max_objects`."""
+
+MAX_LOST_RACES: Final = 6
+"""Times one run plans a slot anew because another run committed it first."""
+
+MAX_SPLIT_JOBS: Final = 128
+"""Jobs spent on finding out which slots of a failing batch are at fault."""
+
+MAX_FAILED_JOBS: Final = 12
+"""Failed jobs, with none that succeeded, after which all slots are held to be at fault."""
+
+COMMITS_IN_FLIGHT: Final = 16
+
+NEVER: Final = Generation(0)
+
+JOB_ERRORS: Final = (PySparkException, Py4JError)
+"""What a failing job raises: Py4JError where PySpark does not know the JVM's exception."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotResult:
+    """How one slot ended, and what the run did to it.
+
+    `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
+    what the slot holds now. `failed_objects` are keys whose read failed; the other objects are committed.
+    """
+
+    slot: Slot
+    status: SlotStatus
+    generation: Generation = NEVER
+    objects: int = 0
+    rows: int = 0
+    rejects: int = 0
+    gone: int = 0
+    superseded: int = 0
+    bytes: int = 0
+    live_objects: int = 0
+    live_rows: int = 0
+    live_files: int = 0
+    live_rejects: int = 0
+    failed_objects: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was found is committed."""
+        return self.status != "failed" and not self.failed_objects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchResult:
+    """How a batch ended: its slots, the seconds of each phase, and the requests by kind."""
+
+    slots: Mapping[Slot, SlotResult]
+    seconds: Mapping[str, float]
+    requests: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Spent:
+    seconds: dict[str, float] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+
+    def took(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+    def asked(self, requests: Iterable[tuple[str, int]]) -> None:
+        for kind, count in requests:
+            self.requests[kind] = self.requests.get(kind, 0) + count
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """What one call of `Ingest.run` knows so far."""
+
+    batch: str
+    signals: Mapping[Slot, str]
+    only_found: bool
+    results: dict[Slot, SlotResult] = field(default_factory=dict)
+    spent: _Spent = field(default_factory=_Spent)
+    lost: Counter[Slot] = field(default_factory=Counter)
+
+    @property
+    def skip(self) -> frozenset[str]:
+        """Keys whose read failed: not tried again in this run, so that they stand in no other's way."""
+        return frozenset(key for result in self.results.values() for key in result.failed_objects)
+
+
+class Ingest:
+    """Turns changed objects of slots into commits. One instance a run; holds a Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: Source,
+        *,
+        transform: Transform | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        progress: Progress = lambda _: None,
+    ) -> None:
+        prepare_environment()
+        ship_package(spark)
+        self._spark = spark
+        self._source = source
+        self._transform = transform
+        self._clock = clock
+        self._progress = progress
+        self._table = source.table()
+        self._width = parallelism(spark)
+
+    def run(
+        self,
+        slots: Iterable[Slot],
+        *,
+        batch: str,
+        signals: Mapping[Slot, str] | None = None,
+        only_found: bool = False,
+    ) -> BatchResult:
+        """Ingest `slots`. Every slot has a result, unless `only_found`: then those without any object have none.
+
+        `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
+        `UsageError` before anything is written if bucket, schema or transform are at fault for all slots.
+        """
+        state = _Run(batch=batch, signals=signals or {}, only_found=only_found)
+        pending = sorted(set(slots))
+        for _ in range(MAX_ROUNDS):
+            if not pending:
+                break
+            pending = self._round(pending, state)
+        for slot in pending:
+            state.results[slot] = replace(
+                state.results[slot], status="failed", error="has more objects than one run takes in"
+            )
+        return BatchResult(slots=state.results, seconds=state.spent.seconds, requests=state.spent.requests)
+
+    def _round(self, slots: Sequence[Slot], state: _Run) -> list[Slot]:
+        """One plan and what follows from it; the slots that have to be planned again."""
+        planned_at = self._clock.monotonic()
+        self._progress(f"planning {len(slots)} slots")
+        found = self._plan(slots, state)
+        busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
+        for slot, slot_plan in found.slots.items():
+            if not slot_plan.changes:
+                self._unchanged(slot_plan, found.listed[slot], state)
+        if not busy:
+            return []
+        self._progress(
+            f"reading {sum(len(p.changes.read) for p in busy)} objects of {len(busy)} slots, "
+            f"{sum(len(p.changes.gone) for p in busy)} gone"
+        )
+        sealed = self._seal(busy, state)
+        started = self._clock.monotonic()
+        with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
+            outcomes = list(pool.map(lambda row: self._commit(row, found, planned_at), sealed))
+        state.spent.took("commit", self._clock.monotonic() - started)
+        state.spent.asked([("PUT", sum(1 for row in sealed if row["body"]))])
+        again = []
+        for outcome in outcomes:
+            slot = outcome.slot
+            if outcome.error == _LOST:
+                state.lost[slot] += 1
+                if state.lost[slot] < MAX_LOST_RACES:
+                    again.append(slot)
+            elif outcome.status != "failed" and not found.slots[slot].changes.complete:
+                again.append(slot)
+            state.results[slot] = _added(state.results.get(slot), outcome)
+        return again
+
+    def _plan(self, slots: Sequence[Slot], state: _Run) -> Plan:
+        started = self._clock.monotonic()
+        try:
+            found = plan(self._spark, self._source, slots, self._width, skip=state.skip)
+        except JOB_ERRORS as error:
+            raise_own(error)
+            raise
+        state.spent.took("plan", self._clock.monotonic() - started)
+        state.spent.asked(found.requests.items())
+        return found
+
+    def _unchanged(self, slot_plan: SlotPlan, listed: int, state: _Run) -> None:
+        slot = slot_plan.slot
+        if state.only_found and not (listed or slot_plan.generation):
+            return
+        result = SlotResult(
+            slot=slot, status="unchanged", generation=slot_plan.generation, live_objects=listed
+        )
+        earlier = state.results.get(slot)
+        state.results[slot] = (
+            earlier if earlier and earlier.status == "committed" else _added(earlier, result)
+        )
+
+    def _seal(self, busy: Sequence[SlotPlan], state: _Run) -> list[dict[str, Any]]:
+        """Manifest rows of `busy`, one each. A failing job is halved until the slots at fault stand alone."""
+        frame_of = self._frames(busy, state)
+        todo: list[Sequence[SlotPlan]] = [busy]
+        sealed: list[dict[str, Any]] = []
+        jobs = failed = 0
+        started = self._clock.monotonic()
+        while todo:
+            part = todo.pop()
+            jobs += 1
+            try:
+                rows = frame_of(part, state).toArrow().to_pylist()
+            except JOB_ERRORS as error:
+                failed += 1
+                hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS
+                if len(part) > 1 and not hopeless:
+                    self._progress(f"a job of {len(part)} slots failed, trying halves: {reason_of(error)}")
+                    middle = len(part) // 2
+                    todo += [part[middle:], part[:middle]]
+                    continue
+                reason = reason_of(error)
+                sealed += [{"slot": p.slot, "error": reason, "body": None} for p in part]
+                continue
+            for row in rows:
+                if row["slot"] >= 0:
+                    sealed.append(row)
+                else:
+                    state.spent.asked(json.loads(row["requests"]).items())
+            state.spent.asked([("GET", sum(len(p.changes.read) for p in part))])
+        state.spent.took("job", self._clock.monotonic() - started)
+        return sealed
+
+    def _frames(
+        self, busy: Sequence[SlotPlan], state: _Run
+    ) -> Callable[[Sequence[SlotPlan], _Run], DataFrame]:
+        """Fixes the schemas of the batch, and returns what builds the DataFrame of any part of it."""
+        source, inferred = self._source_schema(busy, state)
+        rows_schema = self._check_transform(source)
+        pinned = self._source.schemas().pin(source=source.json(), rows=rows_schema.json(), inferred=inferred)
+        if pinned.source != source.json():
+            # Another run was first to infer: what it found stands for all.
+            source = StructType.fromJson(json.loads(pinned.source))
+            self._check_transform(source)
+
+        def build(part: Sequence[SlotPlan], state: _Run) -> DataFrame:
+            versions = [version for p in part for version in p.changes.read]
+            splits = splits_frame(self._spark, [p.slot for p in part], versions, self._width)
+            everything = read_frame(splits, self._source, source, inferred=pinned.inferred)
+            if self._transform is not None:
+                everything = self._transformed(everything, source)
+            context = SealContext(
+                source=self._source,
+                heads={p.slot: p.generation for p in part},
+                gone={p.slot: p.changes.gone for p in part if p.changes.gone},
+                signals={p.slot: state.signals[p.slot] for p in part if p.slot in state.signals},
+                batch=state.batch,
+                schema_generation=pinned.generation,
+                transformed=self._transform is not None,
+            )
+            return (
+                everything.repartition(min(self._width, len(part)), "_slot")
+                .sortWithinPartitions("_slot", "_kind", "_key", "_offset")
+                .mapInArrow(sealer(context), SEALED_DDL)
+            )
+
+        return build
+
+    def _transformed(self, everything: DataFrame, source: StructType) -> DataFrame:
+        assert self._transform is not None
+        # Rows and outcomes part here, and have to be of one read: without the checkpoint each would be read for
+        # itself, and an object overwritten in between would count as read, without its rows.
+        everything = everything.localCheckpoint()
+        rows = everything.where(F.col("_kind") == KIND_ROW).select(
+            *LINEAGE_COLUMNS, *map(_column, source.names)
+        )
+        control = everything.where(F.col("_kind") != KIND_ROW).select(*CONTROL_SCHEMA.names)
+        marked = self._transform(rows).withColumn("_kind", F.lit(KIND_ROW))
+        return marked.unionByName(control, allowMissingColumns=True)
+
+    def _source_schema(self, busy: Sequence[SlotPlan], state: _Run) -> tuple[StructType, bool]:
+        declared = self._source.schema
+        if declared is not None:
+            return parse_schema(declared, self._source), False
+        if self._source.format in FIXED_SCHEMAS:
+            return from_arrow_schema(FIXED_SCHEMAS[self._source.format]), False
+        head = self._source.schemas().head()
+        if head is not None and head.inferred and json.loads(head.source)["fields"]:
+            return StructType.fromJson(json.loads(head.source)), True
+        started = self._clock.monotonic()
+        self._progress("inferring the schema from a sample")
+        try:
+            found = infer_schema(self._spark, self._source, [v for p in busy for v in p.changes.read])
+        except JOB_ERRORS as error:
+            raise_own(error)
+            raise
+        state.spent.took("infer", self._clock.monotonic() - started)
+        return found or StructType(), True
+
+    def _check_transform(self, source: StructType) -> StructType:
+        """The columns that data files will have; `UsageError` if the transform raises or loses lineage."""
+        given = StructType(LINEAGE.fields + source.fields)
+        out = given
+        if self._transform is not None:
+            whose = f"the transform of source {self._source.name!r}"
+            try:
+                out = self._transform(self._spark.createDataFrame([], given)).schema
+            except JOB_ERRORS as error:
+                raise UsageError(f"{whose} fails: {reason_of(error)}") from error
+            except Exception as error:
+                raise UsageError(f"{whose} raised {type(error).__name__}: {error}") from error
+            for column in LINEAGE:
+                kept = [f for f in out if f.name == column.name]
+                if len(kept) != 1 or kept[0].dataType != column.dataType:
+                    raise UsageError(
+                        f"{whose} drops or changes the lineage column {column.name!r}: keep "
+                        f"{', '.join(LINEAGE_COLUMNS)} as they are (use withColumn, or add them to select)"
+                    )
+            taken = {*CONTROL_SCHEMA.names} - {*LINEAGE_COLUMNS}
+            names = [f.name for f in out]
+            if clash := [name for name in names if name in taken or names.count(name) > 1]:
+                raise UsageError(f"{whose} makes a column {clash[0]!r}, twice or reserved: rename it")
+        return StructType(
+            [StructField(f.name, f.dataType, nullable=True) for f in out if f.name not in LINEAGE_COLUMNS]
+        )
+
+    def _commit(self, row: dict[str, Any], found: Plan, planned_at: float) -> SlotResult:
+        slot = Slot(row["slot"])
+        result = SlotResult(
+            slot=slot,
+            status="unchanged",
+            generation=found.slots[slot].generation,
+            failed_objects=json.loads(row["failed"]) if row.get("failed") else {},
+            superseded=row.get("superseded") or 0,
+            live_objects=found.listed[slot],
+        )
+        if row["error"]:
+            return replace(result, status="failed", error=row["error"])
+        if row["body"] is None:
+            return result
+        commit = SlotCommit.loads(row["body"], where=f"sealed commit of slot {slot}")
+        try:
+            outcome = self._table.commit(commit, planned_at=planned_at)
+        except S3NotifyError as error:
+            return replace(result, status="failed", error=f"{type(error).__name__}: {error}")
+        match outcome:
+            case Lost():
+                return replace(result, status="failed", error=_LOST)
+            case Committed():
+                return replace(
+                    result,
+                    status="committed",
+                    generation=commit.generation,
+                    objects=row["objects"],
+                    rows=row["rows"],
+                    rejects=row["rejects"],
+                    gone=row["gone"],
+                    bytes=row["bytes"],
+                    live_rows=commit.rows,
+                    live_files=len(commit.files),
+                    live_rejects=sum(file.rows for file in commit.rejects),
+                )
+
+
+_LOST: Final = "another run committed this slot first"
+
+
+def _added(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
+    """What one run did to a slot in several rounds, together."""
+    if earlier is None:
+        return later
+    failed = {**earlier.failed_objects, **later.failed_objects}
+    if earlier.status != "committed":
+        return replace(later, failed_objects=failed)
+    if later.status == "unchanged":
+        return replace(earlier, failed_objects=failed)
+    return replace(
+        later,
+        objects=earlier.objects + later.objects,
+        rows=earlier.rows + later.rows,
+        rejects=earlier.rejects + later.rejects,
+        gone=earlier.gone + later.gone,
+        superseded=earlier.superseded + later.superseded,
+        bytes=earlier.bytes + later.bytes,
+        failed_objects=failed,
+    )
+
+
+def parse_schema(declared: str, source: Source) -> StructType:
+    """A declared schema; `UsageError` if it does not parse or the format cannot give it. Needs a Spark session."""
+    whose = f"schema {declared!r} of source {source.name!r}"
+    try:
+        schema = StructType.fromDDL(declared)
+        if not isinstance(schema, StructType):
+            raise UsageError(f"{whose}: give columns, like 'id bigint, name string'")
+        columns = to_arrow_schema(schema, timezone="UTC")
+    except JOB_ERRORS as error:
+        raise UsageError(f"{whose} does not parse: {reason_of(error)}") from error
+    check_schema(columns, source.format)
+    return schema
+
+
+def _column(name: str) -> Any:
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def reason_of(error: Exception) -> str:
+    """The line of a Spark error that a person wants: the last of the Python traceback, or the first of Spark's."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    python = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    return (python[-1] if python else lines[0] if lines else type(error).__name__)[:1000]
+
+
+def raise_own(error: Exception) -> None:
+    """Raise the error of this package that a task ended with, if it is one."""
+    found = re.findall(r"^\s*s3notify_platform\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
+    if found:
+        kind = getattr(errors, found[-1][0], S3NotifyError)
+        raise kind(found[-1][1]) from error

@@ -1,0 +1,100 @@
+"""Committed slots as one DataFrame, read in tasks by exactly the files that their heads name.
+
+Neither the bucket nor the data is listed, and no s3a is needed. The columns are those of the table's pinned
+schema; files written before a column existed give nulls.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from s3notify_platform.errors import CorruptError, NotFoundError
+from s3notify_platform.ports import StoredObject
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.session import parallelism, prepare_environment, ship_package
+from s3notify_platform.spark.source import Source
+from s3notify_platform.table.layout import Generation, TableLayout
+
+LINEAGE: Final = (
+    StructType().add("_slot", "integer").add("_key", "string").add("_etag", "string").add("_offset", "long")
+)
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def load_slots(
+    spark: SparkSession,
+    source: Source,
+    slots: Iterable[Slot],
+    *,
+    layout: TableLayout | None = None,
+    generations: Mapping[Slot, Generation] | None = None,
+) -> DataFrame:
+    """The live rows of `slots`, with `_slot`, `_key`, `_etag` and `_offset`.
+
+    With `generations`, exactly those (no LIST at all); else each task takes the head of each slot as it reads
+    it. `NotFoundError` if nothing was ever committed. Driver: 1 LIST + 1 GET; tasks: for each slot 1 GET (and 1
+    LIST without `generations`), and 1 GET for each file.
+    """
+    prepare_environment()
+    ship_package(spark)
+    pinned = source.schemas(layout).head()
+    if pinned is None:
+        raise NotFoundError(f"the table of source {source.name!r} has no commit yet: materialize it first")
+    schema = StructType(LINEAGE.fields + StructType.fromJson(json.loads(pinned.rows)).fields)
+    wanted = sorted(set(slots))
+    tasks = max(1, min(len(wanted), 2 * parallelism(spark)))
+    frame = pa.table(
+        {
+            "task": pa.array([n % tasks for n in range(len(wanted))], pa.int32()),
+            "slot": pa.array(wanted, pa.int32()),
+            "generation": pa.array([(generations or {}).get(slot) for slot in wanted], pa.int64()),
+        }
+    )
+    spread = spark.createDataFrame(frame).repartitionById(tasks, "task")
+    return spread.mapInArrow(_loader(source, layout, to_arrow_schema(schema, timezone="UTC")), schema)
+
+
+def _loader(source: Source, layout: TableLayout | None, output: pa.Schema) -> Callable[[Batches], Batches]:
+    output = pa.schema([field.with_nullable(True) for field in output])
+
+    def run(batches: Batches) -> Batches:
+        table = source.table(layout)
+        for batch in batches:
+            for row in batch.to_pylist():
+                slot, generation = Slot(row["slot"]), row["generation"]
+                if generation == 0:
+                    continue
+                commit = table.head(slot) if generation is None else table.read(slot, generation)
+                for file in commit.files if commit else ():
+                    key = table.layout.data(slot, file.name)
+                    found = table.store.get(key)
+                    if not isinstance(found, StoredObject):
+                        raise CorruptError(
+                            f"{key}: named by the commit of slot {slot} and missing; restore it"
+                        )
+                    parquet = pq.ParquetFile(pa.BufferReader(found.body))
+                    for piece in parquet.iter_batches(batch_size=50_000):
+                        yield _conformed(piece, slot, output)
+
+    return run
+
+
+def _conformed(piece: pa.RecordBatch, slot: Slot, output: pa.Schema) -> pa.RecordBatch:
+    count = piece.num_rows
+    columns = []
+    for field in output:
+        if field.name == "_slot":
+            columns.append(pa.repeat(pa.scalar(slot, pa.int32()), count))
+        elif field.name in piece.schema.names:
+            columns.append(pc.cast(piece.column(field.name), field.type))
+        else:
+            columns.append(pa.nulls(count, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=output)

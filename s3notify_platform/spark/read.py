@@ -1,0 +1,199 @@
+"""Second job, first half: splits to rows. Each task fetches its objects and parses them to Arrow.
+
+A batch of the output holds one kind of record (`_kind`): a slot of the batch (so that a slot with nothing to
+read is sealed too), the outcome of one object, a reject, or rows. The driver never sees them.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, deal
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.fetch import Fetched, fetch
+from s3notify_platform.spark.formats import FIXED_SCHEMAS, Parsed, format_of, infer, parse, rejected_whole
+from s3notify_platform.spark.source import Source
+
+KIND_SLOT: Final = 0
+KIND_OUTCOME: Final = 1
+KIND_REJECT: Final = 2
+KIND_ROW: Final = 3
+
+LINEAGE_COLUMNS: Final = ("_slot", "_key", "_etag", "_offset")
+"""What a transform receives beside the source's columns and has to keep."""
+
+CONTROL_SCHEMA: Final = pa.schema(
+    [
+        ("_kind", pa.int32()), ("_slot", pa.int32()), ("_key", pa.string()), ("_etag", pa.string()),
+        ("_offset", pa.int64()), ("_note", pa.string()), ("_raw", pa.binary()),
+    ]
+)  # fmt: skip
+
+TASK_BYTES: Final = 64 << 20
+SAMPLE_OBJECTS: Final = 64
+SAMPLE_BYTES: Final = 32 << 20
+
+Batches = Iterator[pa.RecordBatch]
+
+
+def splits_frame(
+    spark: SparkSession, slots: Sequence[Slot], versions: Sequence[ObjectVersion], width: int
+) -> DataFrame:
+    """The splits as a DataFrame, one Spark partition for each task, balanced by bytes."""
+    total = sum(version.size for version in versions)
+    tasks = max(1, min(len(versions), max(width, -(-total // TASK_BYTES))))
+    dealt = deal([version.size for version in versions], tasks)
+    sentinels = len(slots)
+    table = pa.table(
+        {
+            "task": pa.array([0] * sentinels + dealt, pa.int32()),
+            "slot": pa.array([*slots, *(v.slot for v in versions)], pa.int32()),
+            "key": pa.array([None] * sentinels + [v.key for v in versions], pa.string()),
+            "etag": pa.array([None] * sentinels + [v.etag for v in versions], pa.string()),
+            "size": pa.array([0] * sentinels + [v.size for v in versions], pa.int64()),
+        }
+    )
+    return spark.createDataFrame(table).repartitionById(tasks, "task")
+
+
+def read_frame(splits: DataFrame, source: Source, schema: StructType, *, inferred: bool) -> DataFrame:
+    """Rows, rejects and outcomes of `splits`, parsed with `schema`."""
+    data = to_arrow_schema(schema, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+    output = pa.schema([*CONTROL_SCHEMA, *(field.with_nullable(True) for field in data)])
+    return splits.mapInArrow(_reader(source, data, output, inferred=inferred), from_arrow_schema(output))
+
+
+def _reader(
+    source: Source, data: pa.Schema, output: pa.Schema, *, inferred: bool
+) -> Callable[[Batches], Batches]:
+    def run(batches: Batches) -> Batches:
+        slots: list[tuple[object, ...]] = []
+        versions: list[ObjectVersion] = []
+        for batch in batches:
+            for row in batch.to_pylist():
+                if row["key"] is None:
+                    slots.append((KIND_SLOT, row["slot"], None, None, None, None, None))
+                else:
+                    versions.append(
+                        ObjectVersion(
+                            slot=Slot(row["slot"]), key=row["key"], etag=row["etag"], size=row["size"]
+                        )
+                    )
+        if slots:
+            yield _control(output, slots)
+        for window in fetch(source.bucket, versions):
+            yield from _parse_window(window, source, data, output, inferred=inferred)
+
+    return run
+
+
+def _parse_window(
+    window: Sequence[Fetched], source: Source, data: pa.Schema, output: pa.Schema, *, inferred: bool
+) -> Batches:
+    outcomes: list[tuple[object, ...]] = []
+    by_format = lambda f: (f.status, format_of(f.version.key, source.format) or "")  # noqa: E731
+    for (status, fmt), group in groupby(sorted(window, key=by_format), key=by_format):
+        part = list(group)
+        rows = np.zeros(len(part), np.int64)
+        rejects = np.zeros(len(part), np.int64)
+        if status == "ok":
+            for parsed in _parsed(part, fmt, data, inferred=inferred):
+                if len(parsed.index):
+                    rows += np.bincount(parsed.index, minlength=len(part))
+                    yield from _row_batches(part, parsed, output)
+                if parsed.rejects:
+                    for reject in parsed.rejects:
+                        rejects[reject.index] += 1
+                    yield _control(
+                        output,
+                        [
+                            (KIND_REJECT, *_place(part[r.index]), r.offset, r.reason, r.raw)
+                            for r in parsed.rejects
+                        ],
+                    )
+        for number, fetched in enumerate(part):
+            note = {
+                "status": status,
+                "size": len(fetched.body) if status == "ok" else fetched.version.size,
+                "rows": int(rows[number]),
+                "rejects": int(rejects[number]),
+                "reason": fetched.reason,
+            }
+            outcomes.append((KIND_OUTCOME, *_place(fetched), None, json.dumps(note), None))
+    yield _control(output, outcomes)
+
+
+def _parsed(part: Sequence[Fetched], fmt: str, data: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
+    if fmt:
+        yield from parse([fetched.body for fetched in part], data, fmt, inferred=inferred)
+        return
+    for number, fetched in enumerate(part):
+        if fetched.body:
+            yield rejected_whole(
+                number, fetched.body, "the key's suffix names no format; set the source's format", data
+            )
+
+
+def _place(fetched: Fetched) -> tuple[int, str, str]:
+    return fetched.version.slot, fetched.version.key, fetched.version.etag
+
+
+def _row_batches(part: Sequence[Fetched], parsed: Parsed, output: pa.Schema) -> Batches:
+    count = len(parsed.index)
+    index = pa.array(parsed.index, pa.int64())
+    slot, key, etag = (pa.array(column).take(index) for column in zip(*map(_place, part), strict=True))
+    columns = [
+        pa.array(np.full(count, KIND_ROW), pa.int32()),
+        slot.cast(pa.int32()),
+        key,
+        etag,
+        pa.array(parsed.offset, pa.int64()),
+        pa.nulls(count, pa.string()),
+        pa.nulls(count, pa.binary()),
+        *parsed.table.columns,
+    ]
+    yield from pa.Table.from_arrays(columns, schema=output).combine_chunks().to_batches(max_chunksize=100_000)
+
+
+def _control(output: pa.Schema, rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+    columns: list[Any] = list(zip(*rows, strict=True)) if rows else [[] for _ in CONTROL_SCHEMA]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, CONTROL_SCHEMA, strict=True)]
+    blank = [pa.nulls(len(rows), field.type) for field in list(output)[len(CONTROL_SCHEMA) :]]
+    return pa.RecordBatch.from_arrays([*arrays, *blank], schema=output)
+
+
+def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectVersion]) -> StructType | None:
+    """A schema from a sample of `versions`, read in one task; None if the sample holds no data.
+
+    Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each.
+    """
+    if source.format in FIXED_SCHEMAS:
+        return from_arrow_schema(FIXED_SCHEMAS[source.format])
+    candidates = [v for v in versions if v.size and format_of(v.key, source.format)]
+    step = max(1, len(candidates) // SAMPLE_OBJECTS)
+    sample: list[ObjectVersion] = []
+    for version in candidates[::step][:SAMPLE_OBJECTS]:
+        if not sample or sum(v.size for v in sample) + version.size <= SAMPLE_BYTES:
+            sample.append(version)
+
+    def run(batches: Batches) -> Batches:
+        for _ in batches:
+            pass
+        got = [f for window in fetch(source.bucket, sample) for f in window if f.status == "ok"]
+        schema = infer([(format_of(f.version.key, source.format) or "", f.body) for f in got])
+        found = schema.serialize().to_pybytes() if schema is not None else None
+        yield pa.record_batch({"schema": pa.array([found], pa.binary())})
+
+    if not sample:
+        return None
+    body = spark.range(0, 1, 1, 1).mapInArrow(run, "schema binary").toArrow()["schema"][0].as_py()
+    if body is None:
+        return None
+    return from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))

@@ -1,0 +1,350 @@
+"""Second job, second half: the rows of each slot become its files and its next commit, in tasks.
+
+The rows of a slot arrive together, its outcomes and rejects first. Files are named at random and uploaded;
+whatever a lost or doubled attempt leaves behind is named by no commit. Files that hold rows of overwritten or
+deleted objects are rewritten without them, so that live files hold exactly the live rows; small files are
+merged when `MAX_SMALL_FILES` have gathered. The commit's body is made here and returned; the driver creates
+the object.
+"""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
+from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.ports import StoredObject, Written
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.table.commit import (
+    NextStates,
+    ObjectState,
+    SlotCommit,
+    SlotTable,
+    TableFile,
+    apply_deltas,
+    next_states,
+)
+from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.reader import REJECT_SCHEMA
+
+FILE_BYTES: Final = 64 << 20
+"""Arrow bytes gathered before a file is written."""
+
+SMALL_FILE_BYTES: Final = 8 << 20
+MAX_SMALL_FILES: Final = 16
+"""Small files of one slot that a commit leaves behind; more are merged into one."""
+
+SLOTS_IN_FLIGHT: Final = 16
+BYTES_IN_FLIGHT: Final = 256 << 20
+"""Arrow bytes of slots that wait to be written, in one task."""
+
+SEALED_SCHEMA: Final = pa.schema(
+    [
+        ("slot", pa.int32()), ("error", pa.string()), ("body", pa.binary()), ("objects", pa.int64()),
+        ("rows", pa.int64()), ("rejects", pa.int64()), ("gone", pa.int64()), ("superseded", pa.int64()),
+        ("bytes", pa.int64()), ("failed", pa.string()), ("requests", pa.string()),
+    ]
+)  # fmt: skip
+SEALED_DDL: Final = (
+    "slot int, error string, body binary, objects bigint, rows bigint, rejects bigint, gone bigint, "
+    "superseded bigint, bytes bigint, failed string, requests string"
+)
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealContext:
+    """What every seal task knows of its batch. `heads` has the planned generation of each of its slots."""
+
+    source: Source
+    heads: Mapping[Slot, Generation]
+    gone: Mapping[Slot, tuple[str, ...]]
+    signals: Mapping[Slot, str]
+    batch: str
+    schema_generation: int
+    transformed: bool
+
+
+def sealer(context: SealContext) -> Callable[[Batches], Batches]:
+    """The function of a seal task: rows sorted by (`_slot`, `_kind`) in, one row for each slot out."""
+
+    def run(batches: Batches) -> Batches:
+        store = CountingStore(shared_store(context.source.platform))
+        table = context.source.table(store=store)
+        pending: list[tuple[int, Future[dict[str, Any]]]] = []
+        done: list[dict[str, Any]] = []
+        with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
+            current: _SlotSeal | None = None
+            for slot, piece in slot_pieces(batches):
+                if current is None or current.slot != slot:
+                    if current is not None:
+                        pending.append((current.data.waiting_bytes, pool.submit(current.finish)))
+                    current = _SlotSeal.of(slot, context, table)
+                current.add(piece)
+                while (
+                    len(pending) > 4 * SLOTS_IN_FLIGHT or sum(size for size, _ in pending) > BYTES_IN_FLIGHT
+                ):
+                    done.append(pending.pop(0)[1].result())
+            if current is not None:
+                pending.append((0, pool.submit(current.finish)))
+            done.extend(future.result() for _, future in pending)
+        yield pa.RecordBatch.from_pylist(
+            [*done, {"slot": -1, "requests": json.dumps(store.counts)}], schema=SEALED_SCHEMA
+        )
+
+    return run
+
+
+def slot_pieces(batches: Batches) -> Iterator[tuple[Slot, pa.RecordBatch]]:
+    """Batches sorted by `_slot`, cut at each new slot."""
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        if batch.column("_slot").null_count:
+            raise UsageError("rows without _slot: a transform must keep _slot, _key, _etag and _offset")
+        slots = batch.column("_slot").to_numpy(zero_copy_only=False)
+        cuts = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), batch.num_rows]
+        for low, high in pairwise(cuts):
+            yield Slot(int(slots[low])), batch.slice(low, high - low)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Files:
+    """New files of one slot, data or rejects: rows gather until a file is full. `holds` tells whose rows are where."""
+
+    table: SlotTable
+    key_of: Callable[[str], str]
+    waiting: list[pa.Table] = field(default_factory=list)
+    waiting_bytes: int = 0
+    written: list[TableFile] = field(default_factory=list)
+    holds: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            self.waiting.append(rows)
+            self.waiting_bytes += rows.nbytes
+            if self.waiting_bytes >= FILE_BYTES:
+                self.flush()
+
+    def flush(self) -> None:
+        if not self.waiting:
+            return
+        rows = pa.concat_tables(self.waiting, promote_options="default")
+        self.waiting, self.waiting_bytes = [], 0
+        name = unique_name(SYSTEM_CLOCK)
+        sink = io.BytesIO()
+        pq.write_table(rows, sink, compression="zstd")
+        body = sink.getvalue()
+        _put(self.table, self.key_of(name), body)
+        self.written.append(TableFile(name=name, rows=rows.num_rows, bytes=len(body)))
+        for key in pc.unique(rows["_key"]).to_pylist():
+            self.holds.setdefault(key, []).append(name)
+
+    def rewrite(self, files: Iterable[TableFile], affected: set[str], leaving: set[str]) -> set[str]:
+        """Take over what stays of `affected` files, and of small ones if these are many; the files taken over."""
+        small = [file.name for file in files if file.bytes < SMALL_FILE_BYTES]
+        taken = affected | (set(small) if len(small) >= MAX_SMALL_FILES else set())
+        for name in sorted(taken):
+            key = self.key_of(name)
+            found = self.table.store.get(key)
+            if not isinstance(found, StoredObject):
+                raise CorruptError(f"{key}: named by a commit and missing; restore it")
+            # ParquetFile, not read_table: the latter would turn "slot=…" of a path into a column.
+            rows = pq.ParquetFile(pa.BufferReader(found.body)).read()
+            self.add(rows.filter(pc.invert(pc.is_in(rows["_key"], pa.array(sorted(leaving), pa.string())))))
+        self.flush()
+        return taken
+
+    def places(self, key: str, earlier: Iterable[str], taken: set[str]) -> tuple[str, ...]:
+        """The files that hold rows of `key` after a `rewrite` that took over `taken`."""
+        return (*(name for name in earlier if name not in taken), *self.holds.get(key, ()))
+
+
+@dataclass(slots=True, kw_only=True)
+class _SlotSeal:
+    """One slot on its way to a commit."""
+
+    slot: Slot
+    context: SealContext
+    table: SlotTable
+    data: _Files
+    rejects: _Files
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    arrived: dict[str, int] = field(default_factory=dict)
+    error: str | None = None
+
+    @classmethod
+    def of(cls, slot: Slot, context: SealContext, table: SlotTable) -> "_SlotSeal":
+        if slot not in context.heads:
+            raise UsageError(
+                f"rows of slot {slot}, which is not of this batch: a transform must keep _slot as it is"
+            )
+        return cls(
+            slot=slot,
+            context=context,
+            table=table,
+            data=_Files(table=table, key_of=lambda name: table.layout.data(slot, name)),
+            rejects=_Files(table=table, key_of=lambda name: table.layout.quarantine(slot, name)),
+        )
+
+    def add(self, piece: pa.RecordBatch) -> None:
+        """Rows of one slot in the order of their kinds: outcomes, rejects, data."""
+        if self.error:
+            return
+        kinds = piece.column("_kind").to_numpy(zero_copy_only=False)
+        for kind in np.unique(kinds):
+            part = pa.table(piece.filter(pa.array(kinds == kind)))
+            if kind == KIND_OUTCOME:
+                for row in part.select(["_key", "_etag", "_note"]).to_pylist():
+                    self.outcomes[row["_key"]] = {"etag": row["_etag"]} | json.loads(row["_note"])
+            elif kind == KIND_REJECT:
+                names = ["_key", "_etag", "_offset", "_note", "_raw"]
+                self.rejects.add(part.select(names).rename_columns(REJECT_SCHEMA.names).cast(REJECT_SCHEMA))
+            elif kind == KIND_ROW:
+                self._check_lineage(part)
+                control = {"_kind", "_slot", "_note", "_raw"}
+                self.data.add(part.drop_columns([name for name in part.column_names if name in control]))
+
+    def _check_lineage(self, rows: pa.Table) -> None:
+        counts = rows.group_by(["_key", "_etag"]).aggregate([([], "count_all")])
+        for row in counts.to_pylist():
+            outcome = self.outcomes.get(row["_key"])
+            if outcome is None or outcome["status"] != "ok" or outcome["etag"] != row["_etag"]:
+                self.error = (
+                    f"the transform made rows of {row['_key']!r} ({row['_etag']}), which is not an object of "
+                    "this batch and slot: it must keep _slot, _key, _etag and _offset as they are"
+                )
+                return
+            self.arrived[row["_key"]] = self.arrived.get(row["_key"], 0) + row["count_all"]
+
+    def finish(self) -> dict[str, Any]:
+        """The slot's manifest row; every failure becomes an `error` of this slot alone."""
+        try:
+            return {"slot": self.slot, "error": self.error} if self.error else self._finish()
+        except Exception as error:  # noqa: BLE001 - of whatever kind, it must not stop the other slots
+            return {"slot": self.slot, "error": f"{type(error).__name__}: {error}"}
+
+    def _finish(self) -> dict[str, Any]:
+        generation = self.context.heads[self.slot]
+        head = self.table.read(self.slot, generation) if generation else None
+        live = self.table.states(head)
+        read = {key: o for key, o in self.outcomes.items() if o["status"] == "ok"}
+        gone = {key for key in self.context.gone.get(self.slot, ()) if key in live}
+        gone |= {key for key, o in self.outcomes.items() if o["status"] == "deleted" and key in live}
+        self._check_all_arrived(read)
+        changed = self._changed(head, live, read, gone)
+        failed = {key: o["reason"] for key, o in self.outcomes.items() if o["status"] == "failed"}
+        return {
+            "slot": self.slot,
+            "body": self._commit_body(head, live, changed) if changed else None,
+            "objects": len(read),
+            "rows": sum(o["rows"] for o in read.values()),
+            "rejects": sum(o["rejects"] for o in read.values()),
+            "gone": len(gone),
+            "superseded": sum(o["status"] == "superseded" for o in self.outcomes.values()),
+            "bytes": sum(o["size"] for o in read.values()),
+            "failed": json.dumps(failed) if failed else None,
+        }
+
+    def _check_all_arrived(self, read: Mapping[str, dict[str, Any]]) -> None:
+        if self.context.transformed:
+            return
+        for key, outcome in read.items():
+            if (arrived := self.arrived.get(key, 0)) != outcome["rows"]:
+                raise CorruptError(f"{key!r}: {outcome['rows']} rows were parsed and {arrived} arrived")
+
+    def _changed(
+        self,
+        head: SlotCommit | None,
+        live: Mapping[str, ObjectState],
+        read: Mapping[str, dict[str, Any]],
+        gone: set[str],
+    ) -> list[ObjectState]:
+        """Writes the files; the states that differ from those of `head`, of objects whose rows moved too."""
+        leaving = read.keys() | gone
+        left = [live[key] for key in leaving if key in live]
+        moved = self.data.rewrite(
+            head.files if head else (), {name for state in left for name in state.files}, leaving
+        )
+        moved_rejects = self.rejects.rewrite(
+            head.rejects if head else (), {name for state in left for name in state.rejected_in}, leaving
+        )
+        changed = [
+            replace(
+                state,
+                files=self.data.places(key, state.files, moved),
+                rejected_in=self.rejects.places(key, state.rejected_in, moved_rejects),
+            )
+            for key, state in live.items()
+            if key not in leaving
+            and not (moved.isdisjoint(state.files) and moved_rejects.isdisjoint(state.rejected_in))
+        ]
+        changed += [
+            ObjectState(
+                key=key,
+                etag=outcome["etag"],
+                size=outcome["size"],
+                offset=outcome["size"],
+                rows=outcome["rows"],
+                rejects=outcome["rejects"],
+                files=self.data.places(key, (), moved),
+                rejected_in=self.rejects.places(key, (), moved_rejects),
+            )
+            for key, outcome in read.items()
+        ]
+        return changed + [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
+
+    def _commit_body(
+        self, head: SlotCommit | None, live: Mapping[str, ObjectState], changed: list[ObjectState]
+    ) -> bytes:
+        commit_id = unique_name(SYSTEM_CLOCK)
+        after = apply_deltas(live, changed)
+        states = next_states(head, after, changed, commit_id)
+        self._write_base(states)
+        named = {name for state in after.values() for name in state.files}
+        quarantined = {name for state in after.values() for name in state.rejected_in}
+        return SlotCommit(
+            slot=self.slot,
+            generation=Generation((head.generation if head else 0) + 1),
+            commit_id=commit_id,
+            parent_id=head.commit_id if head else None,
+            batch=self.context.batch,
+            created_ms=SYSTEM_CLOCK.wall_ms(),
+            signal=self.context.signals.get(self.slot) or (head.signal if head else None),
+            schema=self.context.schema_generation,
+            files=_named(named, head.files if head else (), self.data.written),
+            rejects=_named(quarantined, head.rejects if head else (), self.rejects.written),
+            base=states.base,
+            base_objects=states.base_objects,
+            deltas=states.deltas,
+        ).dumps()
+
+    def _write_base(self, states: NextStates) -> None:
+        if states.base_body is not None and states.base is not None:
+            _put(self.table, self.table.layout.state(self.slot, states.base), states.base_body)
+
+
+def _named(
+    names: set[str], earlier: Iterable[TableFile], written: Iterable[TableFile]
+) -> tuple[TableFile, ...]:
+    return tuple(file for file in (*earlier, *written) if file.name in names)
+
+
+def _put(table: SlotTable, key: str, body: bytes) -> None:
+    # Unconditional and under a fresh name: writing it again is harmless.
+    if not isinstance(outcome := table.store.put(key, body), Written):
+        raise UnavailableError(f"{key}: {outcome}; the slot is asked for again")

@@ -1,0 +1,85 @@
+"""Spark sessions: embedded, standalone or Connect, by configuration alone.
+
+`master` is anything Spark takes (`local[*]`, `spark://host:7077`, `yarn`), `remote` a Connect address
+(`sc://host:15002`). On anything but local mode this package is shipped to the workers; its dependencies
+(obstore, pyarrow, boto3, blake3) have to be installed there.
+"""
+
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from s3notify_platform.errors import UsageError
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # A batch is a few small jobs: planning them anew at each shuffle costs more than it gains.
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
+def session_conf(
+    *, master: str | None = None, remote: str | None = None, extra: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Spark configuration of a session; `UsageError` if both or neither of `master` and `remote` are given."""
+    if (master is None) == (remote is None):
+        raise UsageError(
+            "give a Spark master (local[*], spark://host:7077) or a Connect remote (sc://host:15002), not both"
+        )
+    conf = dict(DEFAULTS)
+    if master is not None:
+        conf["spark.master"] = master
+        if master.startswith("local"):
+            # Loopback only, whatever the machine's name resolves to.
+            conf |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    else:
+        conf = {"spark.remote": str(remote), "spark.sql.session.timeZone": "UTC"}
+    return conf | dict(extra or {})
+
+
+def prepare_environment() -> None:
+    """Make the workers of an embedded session run this very Python. Call before the session starts."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if not os.environ.get("SPARK_LOCAL_IP"):
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether the session speaks Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Tasks that run at once: of the cluster, or what `spark.default.parallelism` says of a Connect server."""
+    if is_remote(spark):
+        return int(spark.conf.get("spark.default.parallelism", None) or os.cpu_count() or 2)
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def ship_package(spark: SparkSession) -> None:
+    """Send this package to the workers, once a session; nothing to do in local mode."""
+    if not is_remote(spark) and str(spark.sparkContext.master).startswith("local"):
+        return
+    if getattr(spark, "_s3notify_shipped", False):
+        return
+    root = Path(__file__).resolve().parents[1]
+    target = Path(tempfile.mkdtemp(prefix="s3notify-")) / f"{root.name}.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(root.rglob("*.py")):
+            archive.write(file, Path(root.name) / file.relative_to(root))
+    if is_remote(spark):
+        spark.addArtifacts(str(target), pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(str(target))
+    spark._s3notify_shipped = True  # type: ignore[attr-defined]  # noqa: SLF001 - a mark on the session itself

@@ -1,0 +1,140 @@
+"""`ObjectStore` over S3 for many small objects: GET and PUT by obstore, at a fraction of boto3's CPU.
+
+What obstore cannot express, and every failure that is not plain, goes to `S3ObjectStore`, which retries and
+tells outcomes apart. A PUT if absent is sent once; whatever is neither success nor "exists" is `Unknown`.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+from s3notify_platform.ports import (
+    Absent,
+    Conflict,
+    ETag,
+    IfMatch,
+    NotModified,
+    ObjectMeta,
+    Page,
+    Precondition,
+    StoredObject,
+    Unknown,
+    WriteOutcome,
+    Written,
+)
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast import fits_obstore, obstore_store
+from s3notify_platform.stores.memory import check_key
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_NOT_METADATA = frozenset(
+    {
+        "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Cache-Control",
+        "Storage-Class",
+    }
+)  # fmt: skip
+
+
+class FastObjectStore:
+    """One bucket. Thread-safe; nothing is sent before the first call."""
+
+    def __init__(self, config: S3Config) -> None:
+        self.config = config
+        self._slow = S3ObjectStore(config)
+
+    @cached_property
+    def _fast(self) -> "S3Store":
+        return obstore_store(self.config)
+
+    @cached_property
+    def _once(self) -> "S3Store":
+        return obstore_store(self.config, attempts=1)
+
+    def get(
+        self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
+    ) -> StoredObject | NotModified | Conflict | None:
+        """See `ObjectStore.get`."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        if if_match is None and if_none_match is None and fits_obstore(check_key(key)):
+            try:
+                found = obstore.get(self._fast, key)
+                meta, body = found.meta, bytes(found.bytes())
+            except (BaseError, OSError):
+                pass  # also when there is none: whether key or bucket is missing, obstore does not tell
+            else:
+                return StoredObject(
+                    meta=ObjectMeta(
+                        key=key,
+                        etag=ETag(str(meta["e_tag"]).strip('"')),
+                        size=len(body),
+                        modified_ms=int(meta["last_modified"].timestamp() * 1000),
+                        metadata={
+                            name: value
+                            for name, value in found.attributes.items()
+                            if name not in _NOT_METADATA
+                        },
+                    ),
+                    body=body,
+                )
+        return self._slow.get(key, if_match=if_match, if_none_match=if_none_match)
+
+    def head(self, key: str) -> ObjectMeta | None:
+        """See `ObjectStore.head`."""
+        return self._slow.head(key)
+
+    def put(
+        self,
+        key: str,
+        body: bytes,
+        *,
+        precondition: Precondition | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
+        """See `ObjectStore.put`."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, BaseError
+
+        if isinstance(precondition, IfMatch) or not fits_obstore(check_key(key)):
+            return self._slow.put(key, body, precondition=precondition, metadata=metadata)
+        absent = isinstance(precondition, Absent)
+        try:
+            written = obstore.put(
+                self._once if absent else self._fast,
+                key,
+                body,
+                mode="create" if absent else "overwrite",
+                attributes=dict(metadata or {}),
+                use_multipart=False,
+            )
+        except AlreadyExistsError:
+            return Conflict()
+        except (BaseError, OSError) as error:
+            if absent:
+                return Unknown(cause=f"{type(error).__name__}: {str(error)[:200]}")
+            return self._slow.put(key, body, metadata=metadata)
+        return Written(etag=ETag(str(written["e_tag"]).strip('"')))
+
+    def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
+        """See `ObjectStore.delete`."""
+        return self._slow.delete(key, precondition=precondition)
+
+    def copy(self, source: str, target: str, *, precondition: Absent | None = None) -> WriteOutcome:
+        """See `ObjectStore.copy`."""
+        return self._slow.copy(source, target, precondition=precondition)
+
+    def list(
+        self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
+    ) -> Page:
+        """See `ObjectStore.list`."""
+        return self._slow.list(prefix, start_after=start_after, token=token, limit=limit)
+
+
+@lru_cache(maxsize=32)
+def shared_store(config: S3Config) -> FastObjectStore:
+    """One store, with its connections, for each bucket and process: making a client costs 0.1 s."""
+    return FastObjectStore(config)

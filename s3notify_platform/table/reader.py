@@ -1,0 +1,59 @@
+"""Reads committed rows and rejects without Spark, for the command line, checks and small tools.
+
+Requests: 1 LIST + 1 GET for each slot, 1 GET for each live file.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.ports import StoredObject
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
+
+REJECT_SCHEMA = pa.schema(
+    [
+        pa.field("_key", pa.string()),
+        pa.field("_etag", pa.string()),
+        pa.field("_offset", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("raw", pa.binary()),
+    ]
+)
+"""A rejected record: where it stands, why it was refused, and its bytes (at most `MAX_RAW_BYTES`)."""
+
+MAX_RAW_BYTES = 1 << 20
+"""Raw bytes kept of one reject; the rest is still in the bucket, at `_offset` of that ETag."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRows:
+    """The live rows or rejects of one slot, of the generation `commit`."""
+
+    slot: Slot
+    commit: SlotCommit
+    table: pa.Table
+
+
+def read_slots(table: SlotTable, slots: Iterable[Slot], *, rejects: bool = False) -> Iterator[SlotRows]:
+    """The live rows (or rejects) of each committed slot; slots without a commit are passed over."""
+    for slot in slots:
+        commit = table.head(slot)
+        if commit is None:
+            continue
+        files = commit.rejects if rejects else commit.files
+        parts = [_read_file(table, slot, file, rejects=rejects) for file in files]
+        whole = pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+        yield SlotRows(slot=slot, commit=commit, table=whole)
+
+
+def _read_file(table: SlotTable, slot: Slot, file: TableFile, *, rejects: bool) -> pa.Table:
+    key = table.layout.quarantine(slot, file.name) if rejects else table.layout.data(slot, file.name)
+    found = table.store.get(key)
+    if not isinstance(found, StoredObject):
+        raise CorruptError(f"{key}: named by the head of slot {slot} and missing; restore it")
+    # ParquetFile, not read_table: the latter would turn "slot=…" of a path into a column.
+    return pq.ParquetFile(pa.BufferReader(found.body)).read()

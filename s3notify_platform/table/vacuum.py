@@ -1,0 +1,88 @@
+"""Removes commits outside the retention and files that no remaining commit names.
+
+Invariants. A slot's head is never removed. A superseded commit is removed only when its successor is older
+than the retention, and the retention is never shorter than the longest a run may live: otherwise a paused run
+could create an old generation anew. A file is removed only when it is older than the retention and named by no
+commit that stays, so files of a run that has not committed yet are safe. Ages are measured by the store's own
+clock, against a probe object written at the start.
+
+Requests: one LIST for each 1000 objects of the table, 1 GET for each remaining commit, 1 DELETE for each
+removed object.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ObjectMeta, list_all
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.layout import generation_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumReport:
+    """What one pass removed and left."""
+
+    commits_removed: int
+    files_removed: int
+    bytes_removed: int
+    commits_kept: int
+    files_kept: int
+
+
+def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_CLOCK) -> VacuumReport:
+    """One pass over the whole table; safe beside running batches and beside another vacuum."""
+    if retention_seconds < table.max_run_seconds:
+        raise UsageError(
+            f"retention {retention_seconds:.0f} s is shorter than a run may live ({table.max_run_seconds:.0f} s): "
+            "a sleeping run could create a removed generation anew"
+        )
+    oldest_ms = _server_now_ms(table, clock) - retention_seconds * 1000
+    layout = table.layout
+    histories: dict[Slot, list[ObjectMeta]] = defaultdict(list)
+    for meta in list_all(table.store, layout.all_commits):
+        histories[Slot(int(meta.key.split("/")[-2]))].append(meta)
+
+    doomed: list[ObjectMeta] = []
+    named: set[str] = set()
+    kept = 0
+    for slot, metas in histories.items():
+        metas.sort(key=lambda meta: generation_of(meta.key), reverse=True)
+        expired = next((n for n in range(1, len(metas)) if metas[n - 1].modified_ms < oldest_ms), len(metas))
+        # Oldest first: a pass that dies half-way leaves a history without holes.
+        doomed.extend(reversed(metas[expired:]))
+        for meta in metas[:expired]:
+            commit = table.read(slot, generation_of(meta.key))
+            kept += 1
+            named.update(layout.data(slot, file.name) for file in commit.files)
+            named.update(layout.quarantine(slot, file.name) for file in commit.rejects)
+            if commit.base is not None:
+                named.add(layout.state(slot, commit.base))
+
+    commits_removed = len(doomed)
+    files_kept = 0
+    for folder in ("data/", "state/", "quarantine/"):
+        for meta in list_all(table.store, layout.prefix + folder):
+            if meta.key not in named and meta.modified_ms < oldest_ms:
+                doomed.append(meta)
+            else:
+                files_kept += 1
+    for meta in doomed:
+        table.store.delete(meta.key)
+    return VacuumReport(
+        commits_removed=commits_removed,
+        files_removed=len(doomed) - commits_removed,
+        bytes_removed=sum(meta.size for meta in doomed),
+        commits_kept=kept,
+        files_kept=files_kept,
+    )
+
+
+def _server_now_ms(table: SlotTable, clock: Clock) -> int:
+    key = f"{table.layout.prefix}vacuum/{unique_name(clock)}"
+    table.store.put(key, b"now")
+    page = table.store.list(key, limit=1)
+    table.store.delete(key)
+    return page.objects[0].modified_ms
