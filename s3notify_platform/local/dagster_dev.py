@@ -106,6 +106,11 @@ class DagsterDev:
             f"dagster dev did not answer at {self.url} within {seconds:.0f} s; see {self.log}"
         )
 
+    def wait(self) -> None:
+        """Return when it has been stopped, or died too often."""
+        if self._watcher is not None:
+            self._watcher.join()
+
     def _spawn(self) -> None:
         command = [
             sys.executable, "-m", "dagster", "dev", "-m", self._module, "-h", HOST, "-p", str(self.port),

@@ -37,6 +37,7 @@ from s3notify_platform.table.reader import read_slots
 SOURCE: Final = "orders"
 KEYSPACE: Final = f"_s3notify/{SOURCE}/keyspace/"
 TABLE: Final = f"_s3notify/{SOURCE}/table/"
+SHOWN_SLOTS: Final = 8
 ROUNDS_ONCE: Final = 3
 ROUND_SECONDS: Final = 8.0
 PATIENCE_SECONDS: Final = 600.0
@@ -186,9 +187,12 @@ class Demo:
         looked = started
         while pending:
             fresh = set()
-            for slot, line in feed.lines():
+            for number, (slot, line) in enumerate(feed.lines()):
                 fresh.add(slot)
-                self._console.print(f"  {line}", highlight=False)
+                if number < SHOWN_SLOTS:
+                    self._console.print(f"         {line}", highlight=False)
+            if len(fresh) > SHOWN_SLOTS:
+                self._console.print(f"         … and {len(fresh) - SHOWN_SLOTS} slots more", highlight=False)
             # Runs that were reported before a crash report nothing again: look at all of them now and then.
             if self._clock.monotonic() - looked > 15:
                 fresh, looked = set(pending), self._clock.monotonic()
