@@ -1,0 +1,89 @@
+"""An HTTP proxy before a real S3 server that fails requests on demand: before, after or instead of sending."""
+
+import http.client
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Literal
+from urllib.parse import urlsplit
+
+Fault = Literal["pass", "lose_request", "lose_response", "409", "500", "503", "slow_down"]
+
+
+class FaultProxy:
+    """`with FaultProxy(url) as proxy: proxy.faults.extend([...])`: one fault a request, then all pass."""
+
+    def __init__(self, backend_url: str) -> None:
+        self.faults: deque[Fault] = deque()
+        self.requests: list[str] = []
+        backend = urlsplit(backend_url)
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *arguments):
+                pass
+
+            def handle_any(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                proxy.requests.append(self.command)
+                fault = proxy.faults.popleft() if proxy.faults else "pass"
+                if fault == "lose_request":
+                    self.close_connection = True
+                    return
+                if fault in ("409", "500", "503", "slow_down"):
+                    self.refuse(fault)
+                    return
+                upstream = http.client.HTTPConnection(backend.hostname, backend.port, timeout=30)
+                try:
+                    upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                    for name, value in self.headers.items():
+                        if name.lower() not in ("connection", "expect"):
+                            upstream.putheader(name, value)
+                    upstream.endheaders(body or None)
+                    answer = upstream.getresponse()
+                    content = answer.read()
+                finally:
+                    upstream.close()
+                if fault == "lose_response":
+                    self.close_connection = True
+                    return
+                self.send_response_only(answer.status)
+                for name, value in answer.getheaders():
+                    if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                        self.send_header(name, value)
+                length = answer.getheader("Content-Length") if self.command == "HEAD" else len(content)
+                self.send_header("Content-Length", str(length or 0))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def refuse(self, fault):
+                code = {"409": "ConditionalRequestConflict", "slow_down": "SlowDown"}.get(
+                    fault, "InternalError"
+                )
+                content = f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()
+                self.send_response_only(503 if fault == "slow_down" else int(fault))
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(content)
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - http.server's names
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = Thread(target=self._server.serve_forever, args=(0.05,))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

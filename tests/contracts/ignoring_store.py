@@ -1,0 +1,25 @@
+"""A store that answers as if it had no idea of conditions, like some servers do."""
+
+from s3notify_platform.ports import Absent, IfMatch
+from s3notify_platform.stores.counting import CountingStore
+
+
+class IgnoringStore(CountingStore):
+    """Ignores the conditions named: `create`, `match`, `delete`, `copy`."""
+
+    def __init__(self, store, ignores):
+        super().__init__(store)
+        self.ignores = set(ignores)
+
+    def put(self, key, body, *, precondition=None, metadata=None):
+        if (isinstance(precondition, Absent) and "create" in self.ignores) or (
+            isinstance(precondition, IfMatch) and "match" in self.ignores
+        ):
+            precondition = None
+        return super().put(key, body, precondition=precondition, metadata=metadata)
+
+    def delete(self, key, *, precondition=None):
+        return super().delete(key, precondition=None if "delete" in self.ignores else precondition)
+
+    def copy(self, source, target, *, precondition=None):
+        return super().copy(source, target, precondition=None if "copy" in self.ignores else precondition)

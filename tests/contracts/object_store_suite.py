@@ -1,0 +1,236 @@
+"""What every `ObjectStore` must do. A subclass gives the store, and what its server is known not to do."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.ports import (
+    ABSENT,
+    Conflict,
+    ETag,
+    IfMatch,
+    NotModified,
+    ObjectStore,
+    StoredObject,
+    Unknown,
+    Written,
+    list_all,
+)
+
+ODD_KEYS = {
+    "spaces": " a b ",
+    "plus": "a+b",
+    "percent": "a%20b%",
+    "double slash": "a//b",
+    "leading slash": "/a",
+    "trailing slash": "a/",
+    "dots": "a/../b/./c",
+    "newline": "a\nb",
+    "tab": "a\tb",
+    "emoji": "\U0001f642",
+    "letters": "日本語/ключ",
+    "query": "a?b#c&d=e",
+    "wild": "a*b~c^d`e|f{g}",
+    "quotes": "a'b\"c<d>e",
+    "backslash": "a\\b",
+    "1024 bytes": "/".join(["x" * 204] * 5),
+    "long segment": "x" * 1024,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """Known limits of a server; each is a finding, not a licence."""
+
+    refused_keys: frozenset[str] = frozenset()
+    copy_conditions: bool = True
+    ordered: bool = True
+
+
+class ObjectStoreSuite:
+    """The contract. Subclasses define the fixture `store`: an empty bucket."""
+
+    traits = Traits()
+
+    @pytest.fixture
+    def store(self) -> Iterator[ObjectStore]:
+        raise NotImplementedError
+
+    def test_round_trip(self, store):
+        """GET and HEAD return body, metadata, size and ETag of what was put; absence is None."""
+        assert store.get("a") is None
+        assert store.head("a") is None
+        written = store.put("a", b"body", metadata={"writer": "w1"})
+        found = store.get("a")
+        assert isinstance(written, Written)
+        assert isinstance(found, StoredObject)
+        assert found.body == b"body"
+        assert found.meta.etag == written.etag
+        assert found.meta.metadata == {"writer": "w1"}
+        head = store.head("a")
+        assert head is not None
+        assert (head.key, head.etag, head.size) == ("a", written.etag, 4)
+        assert head.metadata == {"writer": "w1"}
+        assert head.modified_ms > 0
+
+    def test_empty_body(self, store):
+        """An object of 0 bytes is an object."""
+        store.put("empty", b"")
+        assert store.get("empty").body == b""
+        assert store.head("empty").size == 0
+
+    def test_etag_moves_with_content_and_has_no_quotes(self, store):
+        """Other content, other ETag; quotes stay in the adapter."""
+        first, second = store.put("a", b"1").etag, store.put("a", b"2").etag
+        assert first != second
+        assert '"' not in first
+        assert [meta.etag for meta in store.list("").objects] == [second]
+
+    def test_get_conditions(self, store):
+        """if_match pins a version; if_none_match spares the body."""
+        first = store.put("a", b"1").etag
+        second = store.put("a", b"2").etag
+        assert store.get("a", if_match=first) == Conflict()
+        assert store.get("a", if_match=second).body == b"2"
+        assert store.get("a", if_none_match=second) == NotModified()
+        assert store.get("a", if_none_match=first).body == b"2"
+        assert store.get("gone", if_match=first) is None
+
+    def test_create_if_absent(self, store):
+        """The second create conflicts and changes nothing; after a delete it may be created again."""
+        assert isinstance(store.put("a", b"1", precondition=ABSENT), Written)
+        assert store.put("a", b"2", precondition=ABSENT) == Conflict()
+        assert store.get("a").body == b"1"
+        store.delete("a")
+        assert isinstance(store.put("a", b"3", precondition=ABSENT), Written)
+
+    def test_put_if_match(self, store):
+        """Applied under the current ETag only; not on a missing object."""
+        first = store.put("a", b"1").etag
+        second = store.put("a", b"2", precondition=IfMatch(etag=first))
+        assert isinstance(second, Written)
+        assert store.put("a", b"3", precondition=IfMatch(etag=first)) == Conflict()
+        assert store.put("gone", b"3", precondition=IfMatch(etag=first)) == Conflict()
+        assert store.get("a").body == b"2"
+        assert store.get("gone") is None
+
+    def test_delete(self, store):
+        """Deleting what is not there is fine without a condition, and a conflict with one."""
+        first = store.put("a", b"1").etag
+        second = store.put("a", b"2").etag
+        assert store.delete("a", precondition=IfMatch(etag=first)) == Conflict()
+        assert store.get("a").body == b"2"
+        assert store.delete("a", precondition=IfMatch(etag=second)) == Written(etag=None)
+        assert store.get("a") is None
+        assert store.delete("a", precondition=IfMatch(etag=second)) == Conflict()
+        assert store.delete("a") == Written(etag=None)
+
+    def test_copy(self, store):
+        """Body and metadata travel; a missing source is named; onto itself is refused."""
+        store.put("a", b"1", metadata={"writer": "w1"})
+        assert isinstance(store.copy("a", "b"), Written)
+        assert store.get("b").body == b"1"
+        assert store.get("b").meta.metadata == {"writer": "w1"}
+        with pytest.raises(NotFoundError, match="gone"):
+            store.copy("gone", "c")
+        with pytest.raises(UsageError, match="itself"):
+            store.copy("a", "a")
+
+    def test_copy_if_absent(self, store):
+        """The target is made once. Where the server ignores this, the probe must say so."""
+        store.put("a", b"1")
+        store.put("b", b"2")
+        assert isinstance(store.copy("a", "c", precondition=ABSENT), Written)
+        second = store.copy("b", "c", precondition=ABSENT)
+        assert (second == Conflict()) == self.traits.copy_conditions
+        assert (store.get("c").body == b"1") == self.traits.copy_conditions
+
+    @pytest.mark.parametrize("kind", ODD_KEYS)
+    def test_odd_keys(self, store, kind):
+        """Any key comes back as itself: from GET, LIST and COPY."""
+        key = ODD_KEYS[kind]
+        target = key[:-1] + "z"
+        if kind in self.traits.refused_keys:
+            pytest.skip(f"this server is known to fail keys with: {kind}")
+        assert isinstance(store.put(key, kind.encode(), precondition=ABSENT), Written)
+        assert store.get(key).body == kind.encode()
+        assert store.head(key).key == key
+        assert [meta.key for meta in list_all(store, "")] == [key]
+        assert [meta.key for meta in list_all(store, key)] == [key]
+        if target != key:
+            assert isinstance(store.copy(key, target), Written)
+            assert store.get(target).body == kind.encode()
+        assert store.delete(key) == Written(etag=None)
+        assert store.get(key) is None
+
+    @pytest.mark.parametrize("key", ["", "x" * 1025])
+    def test_impossible_keys(self, store, key):
+        """No store holds them; nothing is sent."""
+        with pytest.raises(UsageError, match="bytes"):
+            store.put(key, b"")
+
+    def test_list_pages(self, store):
+        """Every object once, in order, whatever the page size; start_after is exclusive."""
+        keys = [f"p/{number:02}" for number in range(11)]
+        for key in reversed(keys):
+            store.put(key, b"1")
+        store.put("q", b"other")
+        seen, token = [], None
+        while True:
+            page = store.list("p/", token=token, limit=3)
+            assert len(page.objects) <= 3
+            seen += [meta.key for meta in page.objects]
+            if (token := page.next_token) is None:
+                break
+        assert seen == keys
+        assert [meta.key for meta in store.list("p/", start_after="p/08").objects] == keys[9:]
+        assert [meta.key for meta in list_all(store, "p/", start_after="p/045")] == keys[5:]
+        assert store.list("nothing/").objects == ()
+        assert store.list("p/", limit=11).next_token is None
+
+    def test_list_beyond_a_page(self, store):
+        """1001 keys are two pages, and none is lost or doubled."""
+        keys = [f"many/{number % 7} {number}" for number in range(1001)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda key: store.put(key, b""), keys))
+        first = store.list("many/")
+        assert len(first.objects) == 1000
+        assert first.next_token is not None
+        assert sorted(meta.key for meta in list_all(store, "many/")) == sorted(keys)
+
+    def test_list_order(self, store):
+        """Keys come in order of their UTF-8 bytes, also around a `/`."""
+        keys = sorted(["1", "1-a", "1/x", "10", "A", "_", "a", "é", "\U0001f642"])
+        for key in keys:
+            store.put("o/" + key, b"")
+        seen = [meta.key for meta in list_all(store, "o/")]
+        assert sorted(seen) == ["o/" + key for key in keys]
+        assert (seen == sorted(seen)) == self.traits.ordered
+
+    @pytest.mark.parametrize("limit", [0, 1001])
+    def test_list_limit(self, store, limit):
+        """A page has 1 to 1000 objects."""
+        with pytest.raises(UsageError, match="limit"):
+            store.list("", limit=limit)
+
+    def test_one_winner_of_concurrent_creators(self, store):
+        """Of 16 creators one is told that it won, and its body is there."""
+        self._one_winner(store, "race", ABSENT)
+
+    def test_one_winner_of_concurrent_replacers(self, store):
+        """Of 16 writers under one ETag one wins."""
+        first = store.put("race", b"first").etag
+        self._one_winner(store, "race", IfMatch(etag=ETag(first)))
+
+    def _one_winner(self, store, key, precondition):
+        bodies = [b"body %d" % number for number in range(16)]
+        with ThreadPoolExecutor(16) as pool:
+            outcomes = list(pool.map(lambda body: store.put(key, body, precondition=precondition), bodies))
+        winners = [
+            body for body, outcome in zip(bodies, outcomes, strict=True) if isinstance(outcome, Written)
+        ]
+        assert all(isinstance(outcome, Written | Conflict | Unknown) for outcome in outcomes)
+        assert [store.get(key).body] == winners

@@ -1,0 +1,156 @@
+"""What every `RecordStore` must do."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.ports import Conflict, RecordStore, Version, Written
+
+
+class RecordStoreSuite:
+    """The contract. Subclasses define the fixture `records`: an empty store."""
+
+    writers = 16
+
+    @pytest.fixture
+    def records(self) -> Iterator[RecordStore]:
+        raise NotImplementedError
+
+    def test_create_once(self, records):
+        """The second create conflicts; partitions do not see each other."""
+        assert records.read("p", "a") is None
+        assert isinstance(records.create("p", "a", b"1"), Written)
+        assert records.create("p", "a", b"2") == Conflict()
+        assert isinstance(records.create("q", "a", b"3"), Written)
+        assert records.read("p", "a").value == b"1"
+        assert records.read("q", "a").value == b"3"
+
+    @pytest.mark.parametrize("value", [b"", b"\n", b"1 live x\n", bytes(range(256))])
+    def test_values_are_opaque(self, records, value):
+        """Any bytes come back."""
+        records.create("p", "a", value)
+        assert records.read("p", "a").value == value
+        assert [record.value for record in records.scan("p")] == [value]
+
+    def test_replace_needs_the_version(self, records):
+        """One version, one successor, also if the content is the same."""
+        records.create("p", "a", b"same")
+        first = records.read("p", "a").version
+        assert isinstance(records.replace("p", "a", b"same", expected=first), Written)
+        second = records.read("p", "a").version
+        assert second != first
+        assert records.replace("p", "a", b"late", expected=first) == Conflict()
+        assert records.replace("p", "none", b"late", expected=first) == Conflict()
+        assert records.read("p", "a").value == b"same"
+
+    def test_written_etag_is_the_version(self, records):
+        """What a write returns may be expected by the next."""
+        first = records.create("p", "a", b"1").etag
+        second = records.replace("p", "a", b"2", expected=Version(first)).etag
+        assert records.read("p", "a").version == second
+
+    def test_remove_needs_the_version(self, records):
+        """Removed under its version only, and once."""
+        records.create("p", "a", b"1")
+        first = records.read("p", "a").version
+        records.replace("p", "a", b"2", expected=first)
+        second = records.read("p", "a").version
+        assert records.remove("p", "a", expected=first) == Conflict()
+        assert records.remove("p", "a", expected=second) == Written(etag=None)
+        assert records.remove("p", "a", expected=second) == Conflict()
+        assert records.replace("p", "a", b"3", expected=second) == Conflict()
+        assert records.read("p", "a") is None
+        assert list(records.scan("p")) == []
+
+    def test_create_after_remove(self, records):
+        """A removed key may be created again; the old versions stay dead."""
+        records.create("p", "a", b"1")
+        old = records.read("p", "a").version
+        records.remove("p", "a", expected=old)
+        assert isinstance(records.create("p", "a", b"1"), Written)
+        assert records.read("p", "a").version != old
+        assert records.remove("p", "a", expected=old) == Conflict()
+        assert records.create("p", "a", b"2") == Conflict()
+
+    def test_scan_in_key_order(self, records):
+        """All records of one partition, keys as they were given, in order of their bytes."""
+        keys = [
+            "a",
+            "a b",
+            "a-b",
+            "a/b",
+            "a.b",
+            "A",
+            "a%b",
+            "a_b",
+            "a~",
+            "..",
+            "é",
+            "\U0001f642",
+            "0",
+            "a\nb",
+        ]
+        for key in keys:
+            records.create("p", key, key.encode())
+        records.create("p/q", "other", b"")
+        records.create("p2", "other", b"")
+        found = list(records.scan("p"))
+        assert [record.key for record in found] == sorted(keys)
+        assert all(record.value == record.key.encode() for record in found)
+        assert [record.key for record in records.scan("p/q")] == ["other"]
+        assert list(records.scan("none")) == []
+
+    def test_add(self, records):
+        """Counts from 0, never below 0 nor above the ceiling; an overdraft changes nothing."""
+        assert records.add("p", "n", 3) == 3
+        assert records.add("p", "n", 2, ceiling=5) == 5
+        assert records.add("p", "n", 1, ceiling=5) == Conflict()
+        assert records.add("p", "n", -6) == Conflict()
+        assert records.add("p", "n", 0) == 5
+        assert records.add("p", "n", -1, ceiling=2) == 4
+        assert records.add("p", "fresh", -1) == Conflict()
+        assert records.add("p", "fresh", 6, ceiling=5) == Conflict()
+        assert records.read("p", "fresh") is None
+
+    def test_add_to_no_number(self, records):
+        """A record that is no counter is not overwritten."""
+        records.create("p", "a", b"text")
+        with pytest.raises(CorruptError, match="text"):
+            records.add("p", "a", 1)
+
+    def test_one_winner_of_concurrent_creators(self, records):
+        """Of all creators one wins, and its value is there."""
+        values = [b"%d" % number for number in range(self.writers)]
+        with ThreadPoolExecutor(self.writers) as pool:
+            outcomes = list(pool.map(lambda value: records.create("p", "a", value), values))
+        winners = [
+            value for value, outcome in zip(values, outcomes, strict=True) if isinstance(outcome, Written)
+        ]
+        assert winners == [records.read("p", "a").value]
+
+    def test_concurrent_adds_lose_nothing(self, records):
+        """Every addition is counted, and the ceiling holds among all writers."""
+        with ThreadPoolExecutor(self.writers) as pool:
+            totals = list(pool.map(lambda _: records.add("p", "n", 1, ceiling=10), range(self.writers)))
+        assert sorted(total for total in totals if isinstance(total, int)) == list(range(1, 11))
+        assert totals.count(Conflict()) == self.writers - 10
+
+    def test_concurrent_create_and_remove(self, records):
+        """However they interleave, each successful create is removed at most once."""
+        removed = []
+
+        def work(number: int) -> int:
+            created = 0
+            for _ in range(3):
+                created += isinstance(records.create("p", "a", b"%d" % number), Written)
+                found = records.read("p", "a")
+                if found and isinstance(records.remove("p", "a", expected=found.version), Written):
+                    removed.append(found.version)
+            return created
+
+        with ThreadPoolExecutor(4) as pool:
+            created = sum(pool.map(work, range(4)))
+        left = 1 if records.read("p", "a") else 0
+        assert len(removed) == len(set(removed)) == created - left

@@ -1,0 +1,68 @@
+"""The object store contract, over every store there is."""
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.contracts.object_store_suite import ObjectStoreSuite, Traits
+
+
+class TestMemory(ObjectStoreSuite):
+    @pytest.fixture
+    def store(self):
+        return MemoryObjectStore()
+
+
+class TestCounting(ObjectStoreSuite):
+    @pytest.fixture
+    def store(self):
+        return CountingStore(MemoryObjectStore())
+
+
+class TestMoto(ObjectStoreSuite):
+    """In-process: botocore's requests never leave it."""
+
+    traits = Traits(copy_conditions=False)
+
+    @pytest.fixture
+    def store(self, monkeypatch):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        with mock_aws():
+            boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="moto")
+            store = S3ObjectStore(S3Config(bucket="moto"))
+            yield store
+            store.close()
+
+
+@pytest.mark.server
+class TestMinistack(ObjectStoreSuite):
+    traits = Traits(copy_conditions=False)
+
+    @pytest.fixture
+    def store(self, ministack):
+        store = S3ObjectStore(ministack.config(ministack.make_bucket()))
+        yield store
+        store.close()
+
+
+@pytest.mark.server
+class TestSeaweed(ObjectStoreSuite):
+    # A filer keeps directories: `a/x` sorts before `a-x`, and a key is a path of names of up to 255 bytes. It
+    # turns `\\` into `/` and drops empty names without a word; what it cannot name otherwise it refuses.
+    traits = Traits(
+        refused_keys=frozenset(
+            {"backslash", "double slash", "leading slash", "trailing slash", "dots", "long segment"}
+        ),
+        ordered=False,
+    )
+
+    @pytest.fixture
+    def store(self, seaweed):
+        store = S3ObjectStore(seaweed.config(seaweed.make_bucket()))
+        yield store
+        store.close()

@@ -1,0 +1,171 @@
+"""What S3ObjectStore makes of failures, on a real server behind a proxy that loses things."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.clock import SystemClock
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ports import ABSENT, IfMatch, StoredObject, Unknown, Written
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.records import ObjectRecordStore
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.contracts.fault_proxy import FaultProxy
+
+pytestmark = pytest.mark.server
+
+
+class HurriedClock(SystemClock):
+    """Does not wait."""
+
+    def sleep(self, seconds):
+        assert seconds >= 0
+
+
+@pytest.fixture
+def proxy(ministack):
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(ministack, proxy):
+    config = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
+    store = S3ObjectStore(config, clock=HurriedClock())
+    yield store
+    store.close()
+
+
+def test_lost_response_of_a_conditional_put_is_unknown(store, proxy):
+    """It was applied, nobody told us, and it is sent once: a second try would conflict with itself."""
+    proxy.faults.append("lose_response")
+    assert isinstance(store.put("a", b"1", precondition=ABSENT), Unknown)
+    assert proxy.requests == ["PUT"]
+    assert store.get("a").body == b"1"
+
+
+@pytest.mark.parametrize("fault", ["lose_request", "409", "500", "503"])
+def test_unclear_answers_are_unknown(store, proxy, fault):
+    """Not applied here, but nothing in the answer says so."""
+    first = store.put("a", b"1").etag
+    proxy.requests.clear()
+    for write in (
+        lambda: store.put("b", b"2", precondition=ABSENT),
+        lambda: store.put("a", b"2", precondition=IfMatch(etag=first)),
+        lambda: store.delete("a", precondition=IfMatch(etag=first)),
+        lambda: store.copy("a", "b", precondition=ABSENT),
+    ):
+        proxy.faults.append(fault)
+        assert isinstance(write(), Unknown)
+    assert proxy.requests == ["PUT", "PUT", "DELETE", "PUT"]
+    assert store.get("a").body == b"1"
+    assert store.get("b") is None
+
+
+def test_slow_down_is_certain_and_sent_again(store, proxy):
+    """SlowDown means not applied: safe to repeat, even under a condition."""
+    proxy.faults.extend(["slow_down", "slow_down"])
+    assert isinstance(store.put("a", b"1", precondition=ABSENT), Written)
+    assert proxy.requests == ["PUT"] * 3
+
+
+def test_slow_down_for_ever_is_unavailable(store, proxy):
+    """Bounded; and nothing was applied."""
+    proxy.faults.extend(["slow_down"] * 5)
+    with pytest.raises(UnavailableError, match="SlowDown"):
+        store.put("a", b"1", precondition=ABSENT)
+    assert len(proxy.requests) == 5
+    assert store.get("a") is None
+
+
+@pytest.mark.parametrize("fault", ["lose_request", "lose_response", "500", "503", "slow_down"])
+def test_reads_and_plain_writes_are_repeated(store, proxy, fault):
+    """Four failures of anything, then it works."""
+    for work in (
+        lambda: store.put("a", b"1"),
+        lambda: store.get("a"),
+        lambda: store.head("a"),
+        lambda: store.list(""),
+        lambda: store.copy("a", "b"),
+        lambda: store.delete("b"),
+    ):
+        proxy.faults.extend([fault] * 4)
+        assert work() is not None
+    assert not proxy.faults
+
+
+def test_a_plain_write_that_never_got_through_is_unknown(store, proxy):
+    """All five sent, none answered: any of them may have been applied."""
+    proxy.faults.extend(["lose_request"] * 5)
+    assert isinstance(store.put("a", b"1"), Unknown)
+
+
+def test_a_read_that_never_gets_through_is_unavailable(store, proxy):
+    """Bounded, and the endpoint is named."""
+    proxy.faults.extend(["500"] * 5)
+    with pytest.raises(UnavailableError, match=proxy.url):
+        store.get("a")
+
+
+def test_records_settle_a_lost_response(store, proxy):
+    """The write token tells one's own write from another's."""
+    records = ObjectRecordStore(store, "r/", clock=HurriedClock())
+    proxy.faults.append("lose_response")
+    created = records.create("p", "a", b"1")
+    assert isinstance(created, Written)
+    version = records.read("p", "a").version
+    assert version == created.etag
+    for fault in ("lose_response", "lose_request", "500", "409"):
+        proxy.faults.append(fault)
+        assert isinstance(records.replace("p", "a", fault.encode(), expected=version), Written)
+        version = records.read("p", "a").version
+    proxy.faults.append("lose_response")
+    assert isinstance(records.remove("p", "a", expected=version), Written)
+    proxy.faults.append("pass")
+    proxy.faults.append("lose_response")
+    assert records.add("p", "n", 2) == 2
+    assert records.add("p", "n", 0) == 2
+
+
+@pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
+def test_what_an_operator_must_mend(ministack, work):
+    """A missing bucket, refused credentials and a dead endpoint each say what to do, and show no secret."""
+
+    def run(config: S3Config):
+        store = S3ObjectStore(config, clock=HurriedClock(), attempts=2)
+        try:
+            return {
+                "get": lambda: store.get("a"),
+                "head": lambda: store.head("a"),
+                "put": lambda: store.put("a", b"1", precondition=ABSENT),
+                "list": lambda: store.list(""),
+                "delete": lambda: store.delete("a"),
+            }[work]()
+        finally:
+            store.close()
+
+    with pytest.raises(UsageError, match=r"no bucket 'no-such-bucket'.*create it"):
+        run(ministack.config("no-such-bucket"))
+    with pytest.raises(UnavailableError, match=r"http://127\.0\.0\.1:9 is unavailable"):
+        run(S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", access_key_id="x", secret_access_key="y"))
+
+
+@pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
+@pytest.mark.parametrize("wrong", [{"access_key_id": "nobody"}, {"secret_access_key": "s3cr3t-guess"}])
+def test_refused_credentials(seaweed, work, wrong):
+    """Endpoint and bucket are named; the secret is not."""
+    store = S3ObjectStore(replace(seaweed.config(seaweed.make_bucket()), **wrong), clock=HurriedClock())
+    arguments = {"put": ("a", b"1"), "list": ("",)}.get(work, ("a",))
+    with pytest.raises(UsageError, match=r"refused access.*check") as caught:
+        getattr(store, work)(*arguments)
+    store.close()
+    assert seaweed.endpoint_url in str(caught.value)
+    assert "s3cr3t-guess" not in str(caught.value)
+
+
+def test_no_condition_is_lost_on_the_way(store):
+    """A pinned read after a change is a conflict, not other bytes."""
+    first = store.put("a", b"1").etag
+    assert isinstance(store.get("a", if_match=first), StoredObject)
+    store.put("a", b"2")
+    assert not isinstance(store.get("a", if_match=first), StoredObject)
