@@ -1,4 +1,4 @@
-"""An HTTP proxy before a real S3 server that fails requests on demand: before, after or instead of sending."""
+"""An HTTP proxy before a real server that fails requests on demand: before, after or instead of sending."""
 
 import http.client
 from collections import deque

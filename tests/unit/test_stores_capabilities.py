@@ -1,0 +1,93 @@
+"""The probe, on stores that do and do not keep what they promise."""
+
+import pytest
+
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ports import list_all
+from s3notify_platform.stores.capabilities import Capabilities, probe, require
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.contracts.ignoring_store import IgnoringStore
+
+
+def test_a_store_that_keeps_everything():
+    """Native mode; the scratch objects are gone, other objects untouched."""
+    store = MemoryObjectStore()
+    store.put("mine", b"1")
+    found = probe(store, "p/")
+    assert found.problems == ()
+    assert found.mode == "native"
+    assert all(getattr(found, name) for name in Capabilities.__slots__ if name.startswith(("can_", "copy_")))
+    require(found)
+    assert [meta.key for meta in list_all(store, "")] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("ignored", "lacking", "refusal"),
+    [
+        ("create", "create_if_absent", r"lacks create-if-absent.*which slot commits need.*DynamoDB"),
+        ("match", "put_if_match", r"lacks put-if-match.*which ack chains and records need.*DynamoDB"),
+        ("delete", "delete_if_match", None),
+        ("copy", "copy_if_absent", None),
+    ],
+)
+def test_an_ignored_condition_is_found(ignored, lacking, refusal):
+    """It answers like one that honours it; only the object tells. Refused where commits need it."""
+    found = probe(IgnoringStore(MemoryObjectStore(), {ignored}), "")
+    conditions = {"create_if_absent", "put_if_match", "delete_if_match", "copy_if_absent"}
+    assert {name for name in conditions if not getattr(found, name)} == {lacking}
+    assert any(problem.startswith(lacking) and "ignored" in problem for problem in found.problems)
+    if refusal is None:
+        require(found)
+        assert found.mode == "native"
+    else:
+        assert found.mode == "external"
+        with pytest.raises(UsageError, match=refusal):
+            require(found)
+
+
+class _Refusing(IgnoringStore):
+    def __init__(self, refused, error):
+        super().__init__(MemoryObjectStore(), ())
+        self.refused, self.error = refused, error
+
+    def _count(self, kind):
+        if kind in self.refused:
+            raise self.error
+        return super()._count(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("LIST", "can_list"), ("PUT", "can_write"), ("GET", "can_read"), ("DELETE", "can_delete")],
+)
+def test_a_missing_permission_is_named(kind, name):
+    """Reachable, but unusable, with the reason."""
+    found = probe(_Refusing({kind}, UsageError("refused: check the policy")), "")
+    assert found.reachable
+    assert not getattr(found, name)
+    assert found.mode == "unusable"
+    with pytest.raises(UsageError, match="check the policy"):
+        require(found)
+
+
+def test_unreachable():
+    """Told once, and nothing else is tried."""
+    kinds = {"LIST", "PUT", "GET", "HEAD", "DELETE", "COPY"}
+    found = probe(_Refusing(kinds, UnavailableError("nobody there")), "")
+    assert not found.reachable
+    assert found.problems == ("nobody there",)
+
+
+@pytest.mark.server
+def test_servers(ministack, seaweed):
+    """What the two servers of the tests were found to keep, in native mode both."""
+    from s3notify_platform.stores.s3 import S3ObjectStore
+
+    for server, copy_if_absent, ordered in ((ministack, False, True), (seaweed, True, False)):
+        store = S3ObjectStore(server.config(server.make_bucket()))
+        found = probe(store, "p/")
+        assert store.list("").objects == ()
+        store.close()
+        assert found.mode == "native"
+        assert (found.copy_if_absent, found.list_is_ordered) == (copy_if_absent, ordered)
+        assert abs(found.clock_skew_ms) < 60_000
