@@ -22,9 +22,12 @@ STOP_SECONDS: Final = 15.0
 INSTANCE: Final = """\
 telemetry:
   enabled: false
-concurrency:
-  runs:
+run_coordinator:
+  module: dagster.core.run_coordinator
+  class: QueuedRunCoordinator
+  config:
     max_concurrent_runs: 2
+    dequeue_interval_seconds: 1
 """
 
 

@@ -38,7 +38,7 @@ SOURCE: Final = "orders"
 KEYSPACE: Final = f"_s3notify/{SOURCE}/keyspace/"
 TABLE: Final = f"_s3notify/{SOURCE}/table/"
 SHOWN_SLOTS: Final = 8
-ROUNDS_ONCE: Final = 3
+ROUNDS_ONCE: Final = 2
 ROUND_SECONDS: Final = 8.0
 PATIENCE_SECONDS: Final = 600.0
 

@@ -1,0 +1,132 @@
+"""(3) 5,000 objects of 2 KB from bucket to committed table, against the same Spark reading with boto3.
+
+The alternative is what a user writes by hand: list the bucket, spread the keys over tasks, read with boto3 one
+after another or with 32 threads, parse, write one Parquet file a task, and a manifest in the end. It has
+neither slots nor states, and so writes far fewer objects than ours.
+"""
+
+import asyncio
+import io
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import boto3
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.formats import parse
+from s3notify_platform.spark.ingest import BatchResult, Ingest
+from s3notify_platform.spark.session import prepare_environment, session_conf
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast import obstore_store
+from tests.benchmarks.figures import Figure, short, timed, times
+
+BUCKET = "bench-pipeline"
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
+DDL = "id bigint, name string, note string"
+
+
+def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
+    count = 100 if small else 5_000
+    server.create_bucket(BUCKET)
+    config = server.config(BUCKET)
+    asyncio.run(_fill(config, count))
+    prepare_environment()
+    builder = SparkSession.builder
+    for key, value in session_conf(master="local[2]").items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    source = Source(name="bench", bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL)
+    try:
+        warm = replace(source, name="warm", platform_prefix="", keyspace_prefix="")
+        Ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
+        boto(spark, config, threads=1, limit=10)
+        ours, result = timed(lambda: Ingest(spark, source).run(source.all_slots(), batch="bench", only_found=True))
+        assert sum(slot.rows for slot in result.slots.values()) == 10 * count, "rows"
+        sequential, rows = timed(lambda: boto(spark, config, threads=1))
+        assert rows == 10 * count
+        threaded, rows = timed(lambda: boto(spark, config, threads=32))
+        assert rows == 10 * count
+    finally:
+        spark.stop()
+    phases = ", ".join(f"{phase} {short(took)}" for phase, took in result.seconds.items())
+    what = f"{count:,} objects of 2 KB, bucket to committed table"
+    ours_text = f"{short(ours)} ({phases}; {_requests(result)})"
+    return [
+        Figure(what=what, ours=ours_text, instead=f"boto3, one by one {short(sequential)}", ratio=times(sequential, ours)),
+        Figure(what="the same", ours=short(ours), instead=f"boto3, 32 threads {short(threaded)}", ratio=times(threaded, ours)),
+    ]
+
+
+def _requests(result: BatchResult) -> str:
+    return ", ".join(f"{n} {kind}" for kind, n in sorted(result.requests.items()))
+
+
+def boto(spark: SparkSession, config: S3Config, *, threads: int, limit: int | None = None) -> int:
+    """The hand-written pipeline; the rows it wrote."""
+    keys = [
+        item["Key"]
+        for page in _client(config).get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="in/")
+        for item in page["Contents"]
+    ][:limit]
+    frame = spark.createDataFrame(pa.table({"key": keys})).repartition(4)
+    written = frame.mapInArrow(_task(config, threads), "name string, rows bigint").toArrow().to_pylist()
+    _client(config).put_object(Bucket=BUCKET, Key=f"out/{threads}/manifest", Body=json.dumps(written).encode())
+    return sum(row["rows"] for row in written)
+
+
+def _task(config: S3Config, threads: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        client = _client(config)
+        keys = [key for batch in batches for key in batch["key"].to_pylist()]
+        if not keys:
+            return
+
+        def read(key: str) -> pa.Table:
+            body = client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+            return pa.concat_tables(parsed.table for parsed in parse([body], SCHEMA, "jsonl"))
+
+        if threads == 1:
+            tables = [read(key) for key in keys]
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                tables = list(pool.map(read, keys))
+        sink = io.BytesIO()
+        table = pa.concat_tables(tables)
+        pq.write_table(table, sink, compression="zstd")
+        name = f"out/{threads}/{keys[0].replace('/', '_')}"
+        client.put_object(Bucket=BUCKET, Key=name, Body=sink.getvalue())
+        yield pa.record_batch({"name": [name], "rows": [table.num_rows]})
+
+    return run
+
+
+def _client(config: S3Config) -> "boto3.client":
+    return boto3.client(
+        "s3",
+        endpoint_url=config.endpoint_url,
+        region_name=config.region,
+        aws_access_key_id=config.access_key_id,
+        aws_secret_access_key=config.secret_access_key,
+    )
+
+
+async def _fill(config: S3Config, count: int) -> None:
+    store = obstore_store(config)
+    gate = asyncio.Semaphore(64)
+
+    async def one(number: int) -> None:
+        lines = [
+            json.dumps({"id": number * 10 + n, "name": f"name {n}", "note": "n" * 150}) for n in range(10)
+        ]
+        async with gate:
+            await obstore.put_async(store, f"in/{number:06d}.jsonl", ("\n".join(lines) + "\n").encode())
+
+    await asyncio.gather(*(one(n) for n in range(count)))

@@ -1,0 +1,81 @@
+"""SIGKILL to the run, the daemon, the S3 server and the demo itself, at seeded moments: the same table."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+VICTIMS = {
+    "run": ("execute_run", "execute_step", "spawn_main"),
+    "daemon": ("dagster._daemon", "daemon run"),
+    "server": ("weed",),
+}
+
+
+def demo(folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    with log.open("ab") as sink:
+        command = [sys.executable, "-m", "s3notify_platform.cli", "demo", "--once", "--folder", str(folder)]
+        return subprocess.Popen(
+            [*command, "--objects", "60"], stdout=sink, stderr=sink, start_new_session=True
+        )
+
+
+def processes(folder: Path, victim: str) -> list[int]:
+    """Processes of this demo that play the victim's part."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            environment = (entry / "environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in command + environment and any(word in command for word in VICTIMS[victim]):
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_killed_anywhere_it_ends_in_the_same_table(tmp_path: Path, seed: int) -> None:
+    """The demo's own exit code says whether every row that was written is there exactly once."""
+    draw = random.Random(seed)
+    folder, log = tmp_path / "demo", tmp_path / "demo.log"
+    running = demo(folder, log)
+    killed: list[str] = []
+    try:
+        for number, victim in enumerate(["server", "run", "daemon", "demo", "run", "server"]):
+            ends = time.monotonic() + draw.uniform(6, 14)
+            while time.monotonic() < ends and running.poll() is None:
+                time.sleep(0.2)
+            if running.poll() is not None:
+                break
+            if victim == "demo":
+                os.kill(running.pid, signal.SIGKILL)
+                running.wait()
+                running = demo(folder, log)
+                killed.append(victim)
+                continue
+            # The victim may not be there yet: wait for it, it is what the moment is about.
+            waits = time.monotonic() + 40
+            while not (pids := processes(folder, victim)) and time.monotonic() < waits:
+                if running.poll() is not None:
+                    break
+                time.sleep(0.1)
+            if pids:
+                os.kill(draw.choice(pids), signal.SIGKILL)
+                killed.append(f"{victim} {number}")
+        code = running.wait(timeout=600)
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGTERM)
+            running.wait(timeout=60)
+    assert code == 0, f"killed {killed}\n{log.read_text(errors='replace')[-4000:]}"
+    assert len(killed) >= 4, killed

@@ -1,0 +1,103 @@
+"""The main job in the whole: a real S3 server, daemon, webserver, Spark and browser."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from s3notify_platform.protocols.keyspace import Delete, Put
+from s3notify_platform.slots import slot_of
+from s3notify_platform.table.reader import read_slots
+from tests.support.platform import Platform, running
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with running(tmp_path_factory.mktemp("platform")) as started:
+        yield started
+
+
+def order(number: int, amount: str = "5.00") -> dict[str, object]:
+    return {"order_id": number, "customer": "ada", "amount": amount, "at": "2026-01-01T00:00:00Z"}
+
+
+def lines(*orders: dict[str, object]) -> bytes:
+    return "".join(json.dumps(o) + "\n" for o in orders).encode()
+
+
+def rows_of(platform: Platform, keys: list[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for part in read_slots(platform.table, sorted({slot_of(key) for key in keys})):
+        if part.table.num_rows:
+            for row in part.table.select(["_key", "order_id"]).to_pylist():
+                found.setdefault(row["_key"], []).append(row["order_id"])
+    return found
+
+
+def test_a_published_change_becomes_a_committed_visible_partition(platform: Platform) -> None:
+    """Publish, wait for the materialization, read the rows, and see exactly the touched slots in the grid."""
+    keys = [f"raw/orders/e2e {n}.jsonl" for n in range(12)]
+    platform.publisher.publish(
+        [Put(key=key, body=lines(order(n), order(n + 1000, "-1.00"))) for n, key in enumerate(keys)]
+    )
+    touched = {str(slot_of(key)) for key in keys}
+    platform.until("materialization", lambda: platform.grid("orders")["materializedPartitions"] >= touched)
+
+    assert rows_of(platform, keys) == {key: [n, n + 1000] for n, key in enumerate(keys)}
+    for asset in ("orders", "paid_orders"):
+        grid = platform.grid(asset)
+        assert grid["materializedPartitions"] == touched
+        assert grid["failedPartitions"] == set()
+
+    changed, gone = keys[0], keys[1]
+    platform.publisher.publish([Put(key=changed, body=lines(order(7))), Delete(key=gone)])
+    platform.until(
+        "overwrite and delete", lambda: rows_of(platform, [changed, gone]) == {changed: [7]}
+    )
+
+
+def test_bucket_level_assets_follow_by_automation(platform: Platform) -> None:
+    """The summary is materialized after a batch, by its automation condition alone."""
+    query = """
+    query Latest { assetNodeOrError(assetKey: {path: ["orders_summary"]}) {
+      ... on AssetNode { assetMaterializations(limit: 1) { metadataEntries { label } } } } }"""
+
+    def labels() -> set[str]:
+        events = platform.graphql(query)["assetNodeOrError"]["assetMaterializations"]
+        return {entry["label"] for event in events for entry in event["metadataEntries"]}
+
+    platform.until("summary", lambda: "rows_by_age" in labels())
+    assert {"latest_slots", "slots", "dagster/row_count"} <= labels()
+
+
+def test_the_asset_page_shows_what_happened(platform: Platform, tmp_path: Path) -> None:
+    """The page of the asset, in a browser: its description, and a partition's figures."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert chromium, "no Chromium: .ci/run installs it"
+    slot = min(platform.grid("orders")["materializedPartitions"], key=int)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=chromium,
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"],
+        )
+        try:
+            page = browser.new_page(viewport={"width": 1500, "height": 1100})
+            page.goto(f"{platform.dagster.url}/assets/orders?view=partitions&partition={slot}")
+            page.get_by_text("generation", exact=True).first.wait_for(timeout=60_000)
+            page.get_by_text("1000 partitions").first.wait_for(timeout=60_000)
+            text = page.inner_text("body")
+            shots = Path(os.environ.get("S3NOTIFY_SCREENSHOTS", tmp_path))
+            page.screenshot(path=shots / "asset.png")
+            page.goto(f"{platform.dagster.url}/assets/orders_summary?view=events")
+            page.get_by_text("rows_by_age", exact=True).first.wait_for(timeout=60_000)
+            page.screenshot(path=shots / "summary.png")
+        finally:
+            browser.close()
+    for label in ("objects", "rows", "rejects", "bytes", "generation", "place"):
+        assert label in text

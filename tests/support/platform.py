@@ -1,0 +1,90 @@
+"""The whole platform as a person starts it: embedded S3 server, Dagster's webserver and daemon, the demo's source."""
+
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.local.dagster_dev import DagsterDev
+from s3notify_platform.local.java import java_environment
+from s3notify_platform.local.process import free_ports
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.protocols.conditional_commit import NativeCommit
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.layout import TableLayout
+
+BUCKET = "s3notify-e2e"
+KEYSPACE = "_s3notify/orders/keyspace/"
+
+
+class Platform:
+    """What a test does with a running platform."""
+
+    def __init__(self, server: LocalS3Server, dagster: DagsterDev) -> None:
+        self.server = server
+        self.dagster = dagster
+        self.store = S3ObjectStore(server.config(BUCKET))
+        self.publisher = Publisher(self.store, prefix=KEYSPACE)
+        self.table = SlotTable(
+            self.store, TableLayout(prefix="_s3notify/orders/table/"), NativeCommit(self.store)
+        )
+
+    def graphql(self, query: str, **variables: Any) -> Any:
+        """The webserver's answer; an error in it fails the test."""
+        body = json.dumps({"query": query, "variables": variables}).encode()
+        request = urllib.request.Request(
+            f"{self.dagster.url}/graphql", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answer = json.load(response)
+        assert "errors" not in answer, answer["errors"]
+        return answer["data"]
+
+    def grid(self, asset: str) -> dict[str, set[str]]:
+        """The partition grid of an asset: partition keys by status."""
+        query = """
+        query Grid($path: [String!]!) {
+          assetNodeOrError(assetKey: {path: $path}) {
+            ... on AssetNode {
+              assetPartitionStatuses {
+                ... on DefaultPartitionStatuses {
+                  materializedPartitions failedPartitions materializingPartitions
+                }
+              }
+            }
+          }
+        }"""
+        found = self.graphql(query, path=[asset])["assetNodeOrError"]["assetPartitionStatuses"]
+        return {status: set(keys) for status, keys in found.items()}
+
+    def until(self, what: str, condition: Callable[[], bool], seconds: float = 180.0) -> None:
+        """Wait for a condition of the running system; fails with `what` after `seconds`."""
+        ends = SYSTEM_CLOCK.monotonic() + seconds
+        while not condition():
+            assert SYSTEM_CLOCK.monotonic() < ends, f"{what}: not within {seconds:.0f} s; {self.tail()}"
+            SYSTEM_CLOCK.sleep(0.5)
+
+    def tail(self) -> str:
+        """The end of Dagster's log."""
+        return self.dagster.log.read_text(errors="replace")[-3000:]
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Platform]:
+    """A platform with its data in `folder`."""
+    with LocalS3Server(folder / "s3") as server:
+        server.create_bucket(BUCKET)
+        environment = {
+            **server.environment(),
+            **java_environment(folder / "java"),
+            "S3NOTIFY_DEMO_BUCKET": BUCKET,
+        }
+        (port,) = free_ports(1, SYSTEM_CLOCK)
+        with DagsterDev(folder / "dagster", port=port, environment=environment) as dagster:
+            dagster.wait_ready()
+            yield Platform(server, dagster)
