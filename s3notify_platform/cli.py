@@ -55,7 +55,9 @@ def doctor(bucket: str, endpoint_url: str | None, region: str, prefix: str) -> N
 
 
 @main.command()
-@click.option("--once", is_flag=True, help="End by itself when all is committed; exit 0 only if the table is exact.")
+@click.option(
+    "--once", is_flag=True, help="End by itself when all is committed; exit 0 only if the table is exact."
+)
 @click.option("--folder", type=click.Path(path_type=Path), default=Path(".s3notify/demo"), show_default=True)
 @click.option("--port", type=int, help="Port of the Dagster UI; a free one if not given.")
 @click.option("--objects", type=click.IntRange(20, 20_000), default=120, show_default=True)
@@ -82,7 +84,9 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
     help="Folder with a defs.yaml for each source.",
 )
 @click.option("--home", type=click.Path(path_type=Path), default=Path(".s3notify/home"), show_default=True)
-@click.option("--port", type=int, default=3000, show_default=True, help="Port of the Dagster UI, on loopback.")
+@click.option(
+    "--port", type=int, default=3000, show_default=True, help="Port of the Dagster UI, on loopback."
+)
 def dev(defs: Path, home: Path, port: int) -> None:
     """Watch your own buckets: Dagster's UI, daemon and sensors for the sources of a folder.
 
@@ -110,7 +114,9 @@ def dev(defs: Path, home: Path, port: int) -> None:
 @click.option("--keyspace", required=True, help="Prefix of the signals, as in the source's keyspace_prefix.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
 @click.option("--region", default="us-east-1", show_default=True)
-def signal(keys: tuple[str, ...], *, bucket: str, keyspace: str, endpoint_url: str | None, region: str) -> None:
+def signal(
+    keys: tuple[str, ...], *, bucket: str, keyspace: str, endpoint_url: str | None, region: str
+) -> None:
     """Tell that objects were written by a program that does not signal: 1 PUT a touched slot, and 1."""
     from s3notify_platform.protocols.keyspace import Publisher
     from s3notify_platform.stores.config import S3Config
@@ -126,7 +132,9 @@ def signal(keys: tuple[str, ...], *, bucket: str, keyspace: str, endpoint_url: s
 @main.command()
 @click.option("--bucket", required=True, help="Bucket that holds the table.")
 @click.option("--table", required=True, help="Prefix of the table, like _s3notify/orders/table/.")
-@click.option("--days", type=click.FloatRange(min=1), default=7.0, show_default=True, help="Days of history to keep.")
+@click.option(
+    "--days", type=click.FloatRange(min=1), default=7.0, show_default=True, help="Days of history to keep."
+)
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
 @click.option("--region", default="us-east-1", show_default=True)
 def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, region: str) -> None:

@@ -65,5 +65,5 @@ def backoff_seconds(attempt: int, clock: Clock, *, base: float = 0.1, ceiling: f
 
     `attempt` counts from 0. Formula: Brooker, "Exponential Backoff And Jitter".
     """
-    limit = min(ceiling, base * 2 ** min(attempt, 30))
+    limit: float = min(ceiling, base * 2 ** min(attempt, 30))
     return limit * int.from_bytes(clock.random_bytes(4), "little") / 2**32

@@ -20,7 +20,9 @@ def load(folder: Path) -> dg.Definitions:
     """The definitions of every component below `folder`; `UsageError` if it cannot be one."""
     folder = folder.resolve()
     if not folder.is_dir() or not folder.name.isidentifier():
-        raise UsageError(f"{DEFS_VARIABLE}={folder}: must be a folder with a defs.yaml in it, named like a Python module")
+        raise UsageError(
+            f"{DEFS_VARIABLE}={folder}: must be a folder with a defs.yaml in it, named like a Python module"
+        )
     package = Path(__file__).parent
     if folder == package / "defs":
         module = import_module("s3notify_platform.defs")

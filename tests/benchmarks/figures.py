@@ -1,8 +1,7 @@
 """One line of the table, and how seconds are taken."""
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -40,7 +39,7 @@ def timed(function: Callable[[], T], repeats: int = 1) -> tuple[float, T]:
     return median(taken), result
 
 
-def counted(counts: "Counter[str]") -> str:
+def counted(counts: Mapping[str, int]) -> str:
     return " + ".join(f"{n} {kind}" for kind, n in sorted(counts.items()) if n) or "0 requests"
 
 

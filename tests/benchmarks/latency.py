@@ -28,7 +28,9 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
             head = platform.table.head(slot)
             assert head is not None
             (record,) = instance.get_run_records(RunsFilter(tags={"s3notify/batch": head.batch}))
-            platform.until("run's end", lambda i=record.dagster_run.run_id: instance.get_run_by_id(i).is_finished)
+            platform.until(
+                "run's end", lambda i=record.dagster_run.run_id: instance.get_run_by_id(i).is_finished
+            )
             event = instance.fetch_materializations(_asset(), limit=1).records[0].asset_materialization
             took = event.metadata["batch_seconds"].value
             (record,) = instance.get_run_records(RunsFilter(tags={"s3notify/batch": head.batch}))

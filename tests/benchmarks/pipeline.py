@@ -48,7 +48,9 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
         warm = replace(source, name="warm", platform_prefix="", keyspace_prefix="")
         Ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
         boto(spark, config, threads=1, limit=10)
-        ours, result = timed(lambda: Ingest(spark, source).run(source.all_slots(), batch="bench", only_found=True))
+        ours, result = timed(
+            lambda: Ingest(spark, source).run(source.all_slots(), batch="bench", only_found=True)
+        )
         assert sum(slot.rows for slot in result.slots.values()) == 10 * count, "rows"
         sequential, rows = timed(lambda: boto(spark, config, threads=1))
         assert rows == 10 * count
@@ -60,8 +62,18 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     what = f"{count:,} objects of 2 KB, bucket to committed table"
     ours_text = f"{short(ours)} ({phases}; {_requests(result)})"
     return [
-        Figure(what=what, ours=ours_text, instead=f"boto3, one by one {short(sequential)}", ratio=times(sequential, ours)),
-        Figure(what="the same", ours=short(ours), instead=f"boto3, 32 threads {short(threaded)}", ratio=times(threaded, ours)),
+        Figure(
+            what=what,
+            ours=ours_text,
+            instead=f"boto3, one by one {short(sequential)}",
+            ratio=times(sequential, ours),
+        ),
+        Figure(
+            what="the same",
+            ours=short(ours),
+            instead=f"boto3, 32 threads {short(threaded)}",
+            ratio=times(threaded, ours),
+        ),
     ]
 
 
@@ -78,7 +90,9 @@ def boto(spark: SparkSession, config: S3Config, *, threads: int, limit: int | No
     ][:limit]
     frame = spark.createDataFrame(pa.table({"key": keys})).repartition(4)
     written = frame.mapInArrow(_task(config, threads), "name string, rows bigint").toArrow().to_pylist()
-    _client(config).put_object(Bucket=BUCKET, Key=f"out/{threads}/manifest", Body=json.dumps(written).encode())
+    _client(config).put_object(
+        Bucket=BUCKET, Key=f"out/{threads}/manifest", Body=json.dumps(written).encode()
+    )
     return sum(row["rows"] for row in written)
 
 

@@ -1,7 +1,7 @@
 """(2) What telling costs a writer: published writes against plain PUTs."""
 
-from concurrent.futures import ThreadPoolExecutor
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put
@@ -27,7 +27,9 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     single_requests = store.counts - before
 
     with ThreadPoolExecutor(PARALLELISM) as pool:
-        plain_parallel, _ = timed(lambda: list(pool.map(lambda n: store.put(f"in/pp {n}", body), range(count))))
+        plain_parallel, _ = timed(
+            lambda: list(pool.map(lambda n: store.put(f"in/pp {n}", body), range(count)))
+        )
     before = Counter(store.counts)
     batch = [Put(key=f"in/batch {n}", body=body) for n in range(count)]
     batched, _ = timed(lambda: publisher.publish(batch))

@@ -57,9 +57,7 @@ def test_a_published_change_becomes_a_committed_visible_partition(platform: Plat
 
     changed, gone = keys[0], keys[1]
     platform.publisher.publish([Put(key=changed, body=lines(order(7))), Delete(key=gone)])
-    platform.until(
-        "overwrite and delete", lambda: rows_of(platform, [changed, gone]) == {changed: [7]}
-    )
+    platform.until("overwrite and delete", lambda: rows_of(platform, [changed, gone]) == {changed: [7]})
 
 
 def test_bucket_level_assets_follow_by_automation(platform: Platform) -> None:

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 
-from s3notify_platform import s3_slot_asset
+from s3notify_platform.orchestration import s3_slot_asset
 
 
 def with_day(orders: DataFrame) -> DataFrame:
