@@ -7,7 +7,7 @@ written: every order is in the table exactly once, every malformed record in qua
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -20,10 +20,11 @@ from rich.table import Table
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UnavailableError
 from s3notify_platform.local.dagster_dev import DagsterDev
-from s3notify_platform.local.demo_data import Round, Write, rounds
+from s3notify_platform.local.demo_data import PREFIX, Round, Write, rounds
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.ports import Written, list_all
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Publisher, Put, Watcher
 from s3notify_platform.slots import Slot, slot_of
@@ -40,6 +41,7 @@ TABLE: Final = f"_s3notify/{SOURCE}/table/"
 SHOWN_SLOTS: Final = 8
 ROUNDS_ONCE: Final = 2
 ROUND_SECONDS: Final = 8.0
+AWAY_SECONDS: Final = 90.0
 PATIENCE_SECONDS: Final = 600.0
 
 
@@ -128,6 +130,8 @@ class Demo:
             script: Iterator[Round] = rounds(self._seed, self._objects)
             try:
                 for number, change in enumerate(islice(script, ROUNDS_ONCE if once else None)):
+                    if number == 0:
+                        change.deletes += self._strays(store, change)
                     self._publish(publisher, store, change, number)
                     self._poll(watcher, store)
                     self.ledger.note(change)
@@ -148,20 +152,31 @@ class Demo:
             *(Delete(key=key) for key in change.deletes),
         ]
         keys = [item.key for item in batch]
-        for _ in range(30):
-            try:
-                # Writing again and signalling again is harmless, whatever a failed attempt had done.
-                publisher.publish(batch)
-                break
-            except (NotSignalledError, UnavailableError) as error:
-                self._say(f"[yellow]the S3 server is away ({type(error).__name__}); trying again[/yellow]")
-                self._clock.sleep(2.0)
-        else:
-            raise UnavailableError("the S3 server did not come back within a minute")
+        self._until_written(publisher, batch)
         self._say(
             f"round {number}: published {len(change.puts)} objects, {len(change.deletes)} deletes in "
             f"{len({slot_of(key) for key in keys})} slots for {_counted(store.counts - before)}"
         )
+
+    def _strays(self, store: CountingStore, first: Round) -> list[str]:
+        """Objects of an earlier demo in this folder, which went further in the script or had another one."""
+        ours = {write.key for write in first.puts}
+        return [meta.key for meta in list_all(store, PREFIX) if meta.key not in ours]
+
+    def _until_written(self, publisher: Publisher, batch: Sequence[Put | Delete]) -> None:
+        """Publish until every write is confirmed; writing and signalling again is harmless."""
+        ends = self._clock.monotonic() + AWAY_SECONDS
+        while True:
+            try:
+                outcomes = publisher.publish(batch)
+            except (NotSignalledError, UnavailableError):
+                outcomes = ()
+            if outcomes and all(isinstance(outcome, Written) for outcome in outcomes):
+                return
+            if self._clock.monotonic() > ends:
+                raise UnavailableError(f"the S3 server was away for {AWAY_SECONDS:.0f} s; see its log")
+            self._say("[yellow]the S3 server is away; publishing again[/yellow]")
+            self._clock.sleep(1.0)
 
     def _poll(self, watcher: Watcher, store: CountingStore) -> None:
         before = Counter(store.counts)
