@@ -1,8 +1,11 @@
-"""Source enumerator: which object versions a batch has to read, and which task reads them (after RisingWave's S3 source).
+"""Source enumerator: which object versions a batch has to read, and which task reads them.
 
-Steps of a batch. (1) `Enumerator.versions` finds the object versions of the wanted slots. (2) `changes_of_slot`
-compares those of one slot with the committed state: a key not in the state, or with another ETag, is a split to
-read; a key in the state that is not in the bucket has left. (3) `deal` gives the splits to tasks by bytes.
+After the S3 source of RisingWave (its RFC).
+
+Steps of a batch. (1) `Enumerator.versions` finds the object versions of the wanted slots. (2)
+`changes_of_slot` compares those of one slot with the committed state: a key not in the state, or with
+another ETag, is a split to read; a key in the state that is not in the bucket has left. (3) `deal` gives the
+splits to tasks by bytes.
 
 Invariants. Identity is (key, ETag), never the name alone, and never LastModified. What is planned twice is
 committed once: the state of the commit decides. An object that changes after it was enumerated fails its
@@ -10,8 +13,8 @@ pinned read and is left to its own signal.
 
 Limits. Enumerating lists the source prefix, one request for each 1000 objects of the bucket, once for a batch
 however many slots it has. Only this class knows: the notification queue replaces the listing behind the same
-method. A plan holds at most `max_objects` changes, deletions first; a slot with more is `complete=False` and is planned again
-after its commit.
+method. A plan holds at most `max_objects` changes, deletions first; a slot with more is `complete=False` and
+is planned again after its commit.
 
 What differs from the original: overwrites, deletions and emptied objects are changes like any other.
 """

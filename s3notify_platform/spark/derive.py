@@ -97,9 +97,11 @@ def replace_slots(
     written = _write(frame, source, asset, min(parallelism(spark), len(slots)))
     if foreign := sorted(written.keys() - slots.keys()):
         raise UsageError(
-            f"slot asset {asset!r} made rows of slot {foreign[0]}, which is not of this run: keep _slot as it is"
+            f"slot asset {asset!r} made rows of slot {foreign[0]}, which is not of this run: keep _slot as it "
+            "is"
         )
     pinned = source.schemas(layout).pin(source="{}", rows=rows_schema.json(), inferred=False)
+    assert pinned is not None, "only an inferred source has to be pinned again"
 
     def commit(slot: Slot) -> SlotResult:
         head = heads[slot]

@@ -32,7 +32,7 @@ Status = Literal["ok", "superseded", "deleted", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """One object, or why there is none: `superseded` (another ETag now), `deleted`, or `failed` with `reason`."""
+    """One object, or why there is none: `superseded` (another ETag), `deleted`, `failed` with `reason`."""
 
     version: ObjectVersion
     status: Status

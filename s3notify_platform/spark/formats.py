@@ -8,7 +8,7 @@ together are as many as the records. Blank lines of JSONL and CSV are no records
 `_offset` is the byte at which a record starts in its object; for Parquet, the row number.
 
 Fields the schema does not name: with a given schema they are left out, as declared; with an inferred one the
-record is a reject, because nobody has decided to lose them.
+record is a reject (`Reject.unknown_field`), because nobody has decided to lose them.
 
 Timestamps without a zone are UTC. CSV: the first line names the columns; a quote opens a value only at its
 start, and one that is never closed, or has text behind it, makes its record a reject.
@@ -53,6 +53,9 @@ _NEWLINE: Final = ord("\n")
 _RETURN: Final = ord("\r")
 _QUOTE: Final = ord('"')
 
+UNKNOWN_FIELD: Final = "is not in the schema"
+"""Part of the reason of such rejects."""
+
 RESERVED: Final = frozenset({"_kind", "_slot", "_key", "_etag", "_offset", "_note", "_raw"})
 """Names that a source's columns cannot have."""
 Offsets = npt.NDArray[np.int64]
@@ -67,10 +70,15 @@ class Reject:
     reason: str
     raw: bytes
 
+    @property
+    def unknown_field(self) -> bool:
+        """Whether the record has a field that the inferred schema does not have."""
+        return UNKNOWN_FIELD in self.reason
+
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """Rows of several objects: `table` has the schema's columns, `index` and `offset` say where each row is from."""
+    """Rows of several objects in the schema's columns; `index` and `offset` say where each is from."""
 
     table: pa.Table
     index: Offsets
@@ -111,7 +119,7 @@ class _Records:
 
 
 def format_of(key: str, declared: str) -> str | None:
-    """The format of an object: as declared, or by the key's last suffix under `auto`; None if that tells nothing."""
+    """The format of an object: as declared, or under `auto` by the key's last suffix, or None."""
     if declared != "auto":
         return declared
     return _SUFFIXES.get(key.rsplit("/", 1)[-1].rsplit(".", 1)[-1].lower())
@@ -276,7 +284,8 @@ def _convert_or_halve(records: _Records, schema: pa.Schema, convert: Convert) ->
 
 
 def _reason(error: Exception) -> str:
-    return str(error).replace(" in row 0", "").strip()[:500]
+    reason = str(error).replace(" in row 0", "").strip()[:500]
+    return f"a field {UNKNOWN_FIELD}" if "unexpected field" in reason else reason
 
 
 def _json_block(schema: pa.Schema, *, inferred: bool) -> Convert:
@@ -462,7 +471,7 @@ def _csv_names(header: bytes, schema: pa.Schema | None, *, inferred: bool) -> tu
         return names, "a column name stands twice"
     unknown = [name for name in names if schema is not None and name not in schema.names]
     if unknown and (inferred or len(unknown) == len(names)):
-        return names, f"column {unknown[0]!r} is not in the schema"
+        return names, f"column {unknown[0]!r} {UNKNOWN_FIELD}"
     return names, ""
 
 
@@ -523,7 +532,7 @@ def _read_parquet(body: bytes, schema: pa.Schema, *, inferred: bool) -> pa.Table
     names = file.schema_arrow.names
     unknown = [name for name in names if name not in schema.names]
     if unknown and (inferred or len(unknown) == len(names)):
-        raise pa.ArrowInvalid(f"column {unknown[0]!r} is not in the schema")
+        raise pa.ArrowInvalid(f"column {unknown[0]!r} {UNKNOWN_FIELD}")
     table = file.read(columns=[name for name in schema.names if name in names], use_threads=False)
     table.validate(full=True)
     columns = []
@@ -547,8 +556,8 @@ def infer(objects: Sequence[tuple[str, bytes]]) -> pa.Schema | None:
     """A schema from sample objects given as `(format, body)`, nullable; None without data.
 
     Types are the widest seen. Where two cannot be one, text formats give a string if either was one, and else
-    the first seen stands: what does not fit it is rejected later, and stops nothing now. Types that Spark lacks
-    become their nearest wider one; columns that are null everywhere become strings.
+    the first seen stands: what does not fit it is rejected later, and stops nothing now. Types that Spark
+    lacks become their nearest wider one; columns that are null everywhere become strings.
     """
     columns: dict[str, pa.Field] = {}
     for fmt, body in objects:
@@ -647,34 +656,40 @@ def _widest(known: pa.Field, found: pa.Field, *, fmt: str) -> pa.Field:
 
 
 def _spark_type(kind: pa.DataType) -> pa.DataType:
-    types = pa.types
+    """The nearest type that Spark has; string where there is none."""
     if isinstance(kind, pa.BaseExtensionType):
         return _spark_type(kind.storage_type)
-    if types.is_dictionary(kind):
+    if pa.types.is_dictionary(kind):
         return _spark_type(kind.value_type)
-    if types.is_struct(kind) and kind.num_fields:
-        return pa.struct([pa.field(part.name, _spark_type(part.type)) for part in kind])
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return pa.list_(_spark_type(kind.value_type))
-    if types.is_map(kind):
-        return pa.map_(_spark_type(kind.key_type), _spark_type(kind.item_type))
-    if types.is_uint64(kind):
-        return pa.decimal128(20, 0)
-    if types.is_unsigned_integer(kind):
-        return pa.int64()
-    if types.is_timestamp(kind):
-        return pa.timestamp("us", tz="UTC" if kind.tz else None)
-    if types.is_float16(kind):
-        return pa.float32()
-    if types.is_date(kind):
-        return pa.date32()
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return pa.binary()
-    if (
-        types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_decimal128(kind)
-    ):
-        return kind
+    if pa.types.is_nested(kind):
+        return _spark_nested(kind)
+    for holds, spark in _SPARK_TYPES:
+        if holds(kind):
+            return spark or kind
     return pa.string()
+
+
+def _spark_nested(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind) and kind.num_fields:
+        return pa.struct([pa.field(part.name, _spark_type(part.type)) for part in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_spark_type(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_spark_type(kind.key_type), _spark_type(kind.item_type))
+    return pa.string()
+
+
+_SPARK_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType | None], ...]] = (
+    (pa.types.is_uint64, pa.decimal128(20, 0)),
+    (pa.types.is_unsigned_integer, pa.int64()),
+    (lambda kind: bool(pa.types.is_timestamp(kind)) and kind.tz is None, pa.timestamp("us")),
+    (pa.types.is_timestamp, pa.timestamp("us", tz="UTC")),
+    (pa.types.is_float16, pa.float32()),
+    (pa.types.is_date, pa.date32()),
+    (lambda kind: "binary" in str(kind), pa.binary()),
+    (pa.types.is_boolean, None),
+    (pa.types.is_integer, None),
+    (pa.types.is_floating, None),
+    (pa.types.is_decimal128, None),
+)
+"""What Spark has in place of an Arrow type; None stands for the type itself."""

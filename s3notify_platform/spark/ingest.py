@@ -22,8 +22,9 @@ from pyspark.sql.types import StructField, StructType
 
 from s3notify_platform import errors
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.errors import ConflictError, S3NotifyError, UsageError
 from s3notify_platform.protocols.conditional_commit import Committed, Lost
+from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema
 from s3notify_platform.spark.load import LINEAGE
@@ -41,6 +42,7 @@ from s3notify_platform.spark.session import parallelism, prepare_environment, sh
 from s3notify_platform.spark.source import Source
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
 
 Transform = Callable[[DataFrame], DataFrame]
 SlotStatus = Literal["committed", "unchanged", "failed"]
@@ -57,6 +59,9 @@ MAX_SPLIT_JOBS: Final = 128
 
 MAX_FAILED_JOBS: Final = 12
 """Failed jobs, with none that succeeded, after which all slots are held to be at fault."""
+
+MAX_EVOLUTIONS: Final = 3
+"""Times that one batch widens its inferred schema for fields not seen before."""
 
 COMMITS_IN_FLIGHT: Final = 16
 
@@ -118,6 +123,14 @@ class _Spent:
             self.requests[kind] = self.requests.get(kind, 0) + count
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Schema:
+    """What a batch is parsed with, pinned together with the columns of its data files."""
+
+    source: StructType
+    pinned: TableSchema
+
+
 @dataclass(slots=True, kw_only=True)
 class _Run:
     """What one call of `Ingest.run` knows so far."""
@@ -165,7 +178,7 @@ class Ingest:
         signals: Mapping[Slot, str] | None = None,
         only_found: bool = False,
     ) -> BatchResult:
-        """Ingest `slots`. Every slot has a result, unless `only_found`: then those without any object have none.
+        """Ingest `slots`. Each has a result; with `only_found`, only if it has objects or a commit.
 
         `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots.
@@ -239,8 +252,27 @@ class Ingest:
         )
 
     def _seal(self, busy: Sequence[SlotPlan], state: _Run) -> list[dict[str, Any]]:
-        """Manifest rows of `busy`, one each. A failing job is halved until the slots at fault stand alone."""
-        frame_of = self._frames(busy, state)
+        """Manifest rows of `busy`, one each, sealed with a schema that has the fields of their objects."""
+        schema = self._schema(busy, state)
+        sealed: list[dict[str, Any]] = []
+        for attempt in range(MAX_EVOLUTIONS + 1):
+            evolving = schema.pinned.inferred and attempt < MAX_EVOLUTIONS
+            rows = self._jobs(busy, schema, state, evolving=evolving)
+            sealed += [row for row in rows if not row["unknown"]]
+            wider = {Slot(row["slot"]): set(json.loads(row["unknown"])) for row in rows if row["unknown"]}
+            if not wider:
+                break
+            busy = [p for p in busy if p.slot in wider]
+            versions = [v for p in busy for v in p.changes.read if v.key in wider[p.slot]]
+            self._progress(f"inferring what {len(versions)} objects with new fields add to the schema")
+            found = self._inferred(versions, state)
+            schema = self._pinned(StructType.fromJson(json.loads(schema.pinned.source)), found, inferred=True)
+        return sealed
+
+    def _jobs(
+        self, busy: Sequence[SlotPlan], schema: _Schema, state: _Run, *, evolving: bool
+    ) -> list[dict[str, Any]]:
+        """Manifest rows. A failing job is halved until the slots at fault stand alone."""
         todo: list[Sequence[SlotPlan]] = [busy]
         sealed: list[dict[str, Any]] = []
         jobs = failed = 0
@@ -249,7 +281,7 @@ class Ingest:
             part = todo.pop()
             jobs += 1
             try:
-                rows = frame_of(part, state).toArrow().to_pylist()
+                rows = self._frame(part, schema, state, evolving=evolving).toArrow().to_pylist()
             except JOB_ERRORS as error:
                 failed += 1
                 hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS
@@ -259,7 +291,7 @@ class Ingest:
                     todo += [part[middle:], part[:middle]]
                     continue
                 reason = reason_of(error)
-                sealed += [{"slot": p.slot, "error": reason, "body": None} for p in part]
+                sealed += [{"slot": p.slot, "error": reason, "body": None, "unknown": None} for p in part]
                 continue
             for row in rows:
                 if row["slot"] >= 0:
@@ -270,45 +302,32 @@ class Ingest:
         state.spent.took("job", self._clock.monotonic() - started)
         return sealed
 
-    def _frames(
-        self, busy: Sequence[SlotPlan], state: _Run
-    ) -> Callable[[Sequence[SlotPlan], _Run], DataFrame]:
-        """Fixes the schemas of the batch, and returns what builds the DataFrame of any part of it."""
-        source, inferred = self._source_schema(busy, state)
-        rows_schema = self._check_transform(source)
-        pinned = self._source.schemas().pin(source=source.json(), rows=rows_schema.json(), inferred=inferred)
-        if pinned.source != source.json():
-            # Another run was first to infer: what it found stands for all.
-            source = StructType.fromJson(json.loads(pinned.source))
-            self._check_transform(source)
-
-        def build(part: Sequence[SlotPlan], state: _Run) -> DataFrame:
-            versions = [version for p in part for version in p.changes.read]
-            splits = splits_frame(self._spark, [p.slot for p in part], versions, self._width)
-            everything = read_frame(splits, self._source, source, inferred=pinned.inferred)
-            if self._transform is not None:
-                everything = self._transformed(everything, source)
-            context = SealContext(
-                source=self._source,
-                heads={p.slot: p.generation for p in part},
-                gone={p.slot: p.changes.gone for p in part if p.changes.gone},
-                signals={p.slot: state.signals[p.slot] for p in part if p.slot in state.signals},
-                batch=state.batch,
-                schema_generation=pinned.generation,
-                transformed=self._transform is not None,
-            )
-            return (
-                everything.repartition(min(self._width, len(part)), "_slot")
-                .sortWithinPartitions("_slot", "_kind", "_key", "_offset")
-                .mapInArrow(sealer(context), SEALED_DDL)
-            )
-
-        return build
+    def _frame(self, part: Sequence[SlotPlan], schema: _Schema, state: _Run, *, evolving: bool) -> DataFrame:
+        versions = [version for p in part for version in p.changes.read]
+        splits = splits_frame(self._spark, [p.slot for p in part], versions, self._width)
+        everything = read_frame(splits, self._source, schema.source, inferred=schema.pinned.inferred)
+        if self._transform is not None:
+            everything = self._transformed(everything, schema.source)
+        context = SealContext(
+            source=self._source,
+            heads={p.slot: p.generation for p in part},
+            gone={p.slot: p.changes.gone for p in part if p.changes.gone},
+            signals={p.slot: state.signals[p.slot] for p in part if p.slot in state.signals},
+            batch=state.batch,
+            schema_generation=schema.pinned.generation,
+            transformed=self._transform is not None,
+            evolving=evolving,
+        )
+        return (
+            everything.repartition(min(self._width, len(part)), "_slot")
+            .sortWithinPartitions("_slot", "_kind", "_key", "_offset")
+            .mapInArrow(sealer(context), SEALED_DDL)
+        )
 
     def _transformed(self, everything: DataFrame, source: StructType) -> DataFrame:
         assert self._transform is not None
-        # Rows and outcomes part here, and have to be of one read: without the checkpoint each would be read for
-        # itself, and an object overwritten in between would count as read, without its rows.
+        # Rows and outcomes part here, and have to be of one read: without the checkpoint each would be read
+        # for itself, and an object overwritten in between would count as read, without its rows.
         everything = everything.localCheckpoint()
         rows = everything.where(F.col("_kind") == KIND_ROW).select(
             *LINEAGE_COLUMNS, *map(_column, source.names)
@@ -317,24 +336,47 @@ class Ingest:
         marked = self._transform(rows).withColumn("_kind", F.lit(KIND_ROW))
         return marked.unionByName(control, allowMissingColumns=True)
 
-    def _source_schema(self, busy: Sequence[SlotPlan], state: _Run) -> tuple[StructType, bool]:
-        declared = self._source.schema
-        if declared is not None:
-            return parse_schema(declared, self._source), False
+    def _schema(self, busy: Sequence[SlotPlan], state: _Run) -> _Schema:
+        """What this batch is parsed with: as declared, as pinned, or inferred from a sample of it."""
+        none = StructType()
+        if self._source.schema is not None:
+            return self._pinned(none, parse_schema(self._source.schema, self._source), inferred=False)
         if self._source.format in FIXED_SCHEMAS:
-            return from_arrow_schema(FIXED_SCHEMAS[self._source.format]), False
+            fixed = from_arrow_schema(FIXED_SCHEMAS[self._source.format])
+            return self._pinned(none, fixed, inferred=False)
         head = self._source.schemas().head()
         if head is not None and head.inferred and json.loads(head.source)["fields"]:
-            return StructType.fromJson(json.loads(head.source)), True
-        started = self._clock.monotonic()
+            return self._pinned(none, StructType.fromJson(json.loads(head.source)), inferred=True)
         self._progress("inferring the schema from a sample")
+        return self._pinned(
+            none, self._inferred([v for p in busy for v in p.changes.read], state), inferred=True
+        )
+
+    def _inferred(self, versions: Sequence[ObjectVersion], state: _Run) -> StructType:
+        started = self._clock.monotonic()
         try:
-            found = infer_schema(self._spark, self._source, [v for p in busy for v in p.changes.read])
+            found = infer_schema(self._spark, self._source, versions)
         except JOB_ERRORS as error:
             raise_own(error)
             raise
         state.spent.took("infer", self._clock.monotonic() - started)
-        return found or StructType(), True
+        return found or StructType()
+
+    def _pinned(self, known: StructType, found: StructType, *, inferred: bool) -> _Schema:
+        """The schema `known`, with what only `found` has, pinned with the columns of the rows it leads to."""
+        registry = self._source.schemas()
+        source = merged(known.json(), found.json(), strict=False)
+        for _ in range(PIN_ATTEMPTS):
+            parsing = StructType.fromJson(json.loads(source))
+            pinned = registry.pin(
+                source=source, rows=self._check_transform(parsing).json(), inferred=inferred
+            )
+            if pinned is not None:
+                return _Schema(source=parsing, pinned=pinned)
+            # Another run was first to infer: what it found stands, and ours adds to it.
+            head = registry.head()
+            source = merged(head.source, source, strict=False) if head is not None else source
+        raise ConflictError("the table's schema kept changing; try again")
 
     def _check_transform(self, source: StructType) -> StructType:
         """The columns that data files will have; `UsageError` if the transform raises or loses lineage."""
@@ -426,7 +468,7 @@ def _added(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
 
 
 def parse_schema(declared: str, source: Source) -> StructType:
-    """A declared schema; `UsageError` if it does not parse or the format cannot give it. Needs a Spark session."""
+    """A declared schema; `UsageError` if it does not parse or the format cannot give it."""
     whose = f"schema {declared!r} of source {source.name!r}"
     try:
         schema = StructType.fromDDL(declared)
@@ -444,7 +486,7 @@ def _column(name: str) -> Any:
 
 
 def reason_of(error: Exception) -> str:
-    """The line of a Spark error that a person wants: the last of the Python traceback, or the first of Spark's."""
+    """The line of a Spark error that a person wants: Python's last, or Spark's first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     python = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     return (python[-1] if python else lines[0] if lines else type(error).__name__)[:1000]

@@ -40,8 +40,8 @@ def load_slots(
     """The live rows of `slots`, with `_slot`, `_key`, `_etag` and `_offset`.
 
     With `generations`, exactly those (no LIST at all); else each task takes the head of each slot as it reads
-    it. `NotFoundError` if nothing was ever committed. Driver: 1 LIST + 1 GET; tasks: for each slot 1 GET (and 1
-    LIST without `generations`), and 1 GET for each file.
+    it. `NotFoundError` if nothing was ever committed. Driver: 1 LIST + 1 GET; tasks: for each slot 1 GET
+    (and 1 LIST without `generations`), and 1 GET for each file.
     """
     prepare_environment()
     ship_package(spark)

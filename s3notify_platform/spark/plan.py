@@ -1,7 +1,8 @@
 """First job: which object versions the batch reads. Lists once, in one task; compares slot by slot, in tasks.
 
 What reaches the driver is the batch: at most `max_objects` splits and keys that left (and one more for each
-slot). The bucket's other objects pass through Spark's own shuffle, which spills, and never through the driver.
+slot). The bucket's other objects pass through Spark's own shuffle, which spills, and never through the
+driver.
 """
 
 from collections.abc import Callable, Iterable, Iterator

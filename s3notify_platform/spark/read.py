@@ -103,6 +103,7 @@ def _parse_window(
         part = list(group)
         rows = np.zeros(len(part), np.int64)
         rejects = np.zeros(len(part), np.int64)
+        unknown: set[int] = set()
         if status == "ok":
             for parsed in _parsed(part, fmt, data, inferred=inferred):
                 if len(parsed.index):
@@ -111,6 +112,8 @@ def _parse_window(
                 if parsed.rejects:
                     for reject in parsed.rejects:
                         rejects[reject.index] += 1
+                        if inferred and reject.unknown_field:
+                            unknown.add(reject.index)
                     yield _control(
                         output,
                         [
@@ -125,6 +128,7 @@ def _parse_window(
                 "rows": int(rows[number]),
                 "rejects": int(rejects[number]),
                 "reason": fetched.reason,
+                "unknown_field": number in unknown,
             }
             outcomes.append((KIND_OUTCOME, *_place(fetched), None, json.dumps(note), None))
     yield _control(output, outcomes)

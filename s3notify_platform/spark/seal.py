@@ -51,16 +51,19 @@ SLOTS_IN_FLIGHT: Final = 16
 BYTES_IN_FLIGHT: Final = 256 << 20
 """Arrow bytes of slots that wait to be written, in one task."""
 
+UNKNOWN_KEYS: Final = 8
+"""Objects with unknown fields that a slot names."""
+
 SEALED_SCHEMA: Final = pa.schema(
     [
         ("slot", pa.int32()), ("error", pa.string()), ("body", pa.binary()), ("objects", pa.int64()),
         ("rows", pa.int64()), ("rejects", pa.int64()), ("gone", pa.int64()), ("superseded", pa.int64()),
-        ("bytes", pa.int64()), ("failed", pa.string()), ("requests", pa.string()),
+        ("bytes", pa.int64()), ("failed", pa.string()), ("unknown", pa.string()), ("requests", pa.string()),
     ]
 )  # fmt: skip
 SEALED_DDL: Final = (
     "slot int, error string, body binary, objects bigint, rows bigint, rejects bigint, gone bigint, "
-    "superseded bigint, bytes bigint, failed string, requests string"
+    "superseded bigint, bytes bigint, failed string, unknown string, requests string"
 )
 
 Batches = Iterator[pa.RecordBatch]
@@ -77,6 +80,8 @@ class SealContext:
     batch: str
     schema_generation: int
     transformed: bool
+    evolving: bool
+    """Whether a slot with fields that the schema lacks waits for another schema, in place of a commit."""
 
 
 def sealer(context: SealContext) -> Callable[[Batches], Batches]:
@@ -124,7 +129,7 @@ def slot_pieces(batches: Batches) -> Iterator[tuple[Slot, pa.RecordBatch]]:
 
 @dataclass(slots=True, kw_only=True)
 class _Files:
-    """New files of one slot, data or rejects: rows gather until a file is full. `holds` tells whose rows are where."""
+    """New files of one slot, data or rejects: rows gather until one is full. `holds`: the files of a key."""
 
     table: SlotTable
     key_of: Callable[[str], str]
@@ -155,7 +160,7 @@ class _Files:
             self.holds.setdefault(key, []).append(name)
 
     def rewrite(self, files: Iterable[TableFile], affected: set[str], leaving: set[str]) -> set[str]:
-        """Take over what stays of `affected` files, and of small ones if these are many; the files taken over."""
+        """Take over what stays of `affected` files, and of small ones if many; returns the names of both."""
         small = [file.name for file in files if file.bytes < SMALL_FILE_BYTES]
         taken = affected | (set(small) if len(small) >= MAX_SMALL_FILES else set())
         for name in sorted(taken):
@@ -245,6 +250,9 @@ class _SlotSeal:
         read = {key: o for key, o in self.outcomes.items() if o["status"] == "ok"}
         gone = {key for key in self.context.gone.get(self.slot, ()) if key in live}
         gone |= {key for key, o in self.outcomes.items() if o["status"] == "deleted" and key in live}
+        unknown = [key for key, outcome in read.items() if outcome["unknown_field"]]
+        if self.context.evolving and unknown:
+            return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_KEYS])}
         self._check_all_arrived(read)
         changed = self._changed(head, live, read, gone)
         failed = {key: o["reason"] for key, o in self.outcomes.items() if o["status"] == "failed"}

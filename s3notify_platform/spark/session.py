@@ -31,10 +31,11 @@ DEFAULTS: Final[Mapping[str, str]] = {
 def session_conf(
     *, master: str | None = None, remote: str | None = None, extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Spark configuration of a session; `UsageError` if both or neither of `master` and `remote` are given."""
+    """Spark configuration of a session; `UsageError` unless one of `master` and `remote` is given."""
     if (master is None) == (remote is None):
         raise UsageError(
-            "give a Spark master (local[*], spark://host:7077) or a Connect remote (sc://host:15002), not both"
+            "give a Spark master (local[*], spark://host:7077) "
+            "or a Connect remote (sc://host:15002), not both"
         )
     conf = dict(DEFAULTS)
     if master is not None:
@@ -61,7 +62,7 @@ def is_remote(spark: SparkSession) -> bool:
 
 
 def parallelism(spark: SparkSession) -> int:
-    """Tasks that run at once: of the cluster, or what `spark.default.parallelism` says of a Connect server."""
+    """Tasks that run at once: of the cluster, or as `spark.default.parallelism` says of a Connect server."""
     if is_remote(spark):
         return int(spark.conf.get("spark.default.parallelism", None) or os.cpu_count() or 2)
     return int(spark.sparkContext.defaultParallelism)
@@ -82,4 +83,4 @@ def ship_package(spark: SparkSession) -> None:
         spark.addArtifacts(str(target), pyfile=True)
     else:
         spark.sparkContext.addPyFile(str(target))
-    spark._s3notify_shipped = True  # type: ignore[attr-defined]  # noqa: SLF001 - a mark on the session itself
+    spark._s3notify_shipped = True  # type: ignore[attr-defined]  # noqa: SLF001 - our mark on it

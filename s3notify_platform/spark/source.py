@@ -1,4 +1,4 @@
-"""What a source is: a bucket prefix, its format, and where its table stands. The value that every layer passes on."""
+"""What a source is: a bucket prefix, its format, and where its table stands."""
 
 import re
 from dataclasses import dataclass
@@ -25,8 +25,9 @@ MAX_OBJECTS: Final = 100_000
 class Source:
     """One source and its table. Pickles, and travels to Spark tasks.
 
-    `platform` may be the source's own bucket or another one; with another one the source needs read permission
-    only. The platform's own objects never count as source objects: a prefix that contains them is refused.
+    `platform` may be the source's own bucket or another one; with another one the source needs read
+    permission only. The platform's own objects never count as source objects: a prefix that contains them is
+    refused.
     """
 
     name: str
@@ -50,6 +51,10 @@ class Source:
         if self.max_objects < 1:
             raise UsageError(f"max_objects={self.max_objects} of source {self.name!r}: must be at least 1")
         check_slot_count(self.slots)
+        if self.platform_prefix and not self.platform_prefix.endswith("/"):
+            raise UsageError(
+                f"platform_prefix {self.platform_prefix!r} of source {self.name!r}: end it with '/'"
+            )
         if not self.platform_prefix:
             object.__setattr__(self, "platform_prefix", f"_s3notify/{self.name}/")
         if not self.keyspace_prefix:
@@ -61,8 +66,9 @@ class Source:
         for own in (self.platform_prefix, self.keyspace_prefix):
             if same and (own.startswith(self.prefix) or self.prefix.startswith(own)):
                 raise UsageError(
-                    f"source {self.name!r} reads {self.prefix!r} of bucket {self.bucket.bucket!r}, which contains the "
-                    f"platform's own objects below {own!r}: give the source a prefix, or the platform another bucket"
+                    f"source {self.name!r} reads {self.prefix!r} of bucket {self.bucket.bucket!r}, which "
+                    f"holds the platform's own objects below {own!r}: give the source a prefix, or the "
+                    "platform another bucket"
                 )
 
     @property

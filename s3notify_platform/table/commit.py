@@ -5,8 +5,9 @@ files, the live rejects, what is known of every object version of the slot, and 
 so progress and output cannot disagree, and of two runs on one slot one wins each generation. Files that no
 commit names are garbage, never data.
 
-Object states are a base file plus the deltas carried by the commits since. When more than `DELTA_LIMIT` deltas
-have gathered, the next commit folds all into a new base: a commit's size follows the batch, not the slot.
+Object states are a base file plus the deltas carried by the commits since. When more than `DELTA_LIMIT`
+deltas have gathered, the next commit folds all into a new base: a commit's size follows the batch, not the
+slot.
 
 Requests: `head` 1 LIST of one key + 1 GET; `states` 1 GET if there is a base; `commit` 1 PUT.
 """
@@ -49,9 +50,9 @@ class TableFile:
 class ObjectState:
     """What a commit knows of one object version.
 
-    `offset` is where reading goes on and `reach_end` whether it is done (protocol 3); `files` and `rejected_in`
-    name the data files and files of rejects that hold its rows. `gone` marks, among deltas, a key whose object
-    has left.
+    `offset` is where reading goes on and `reach_end` whether it is done (protocol 3); `files` and
+    `rejected_in` name the data files and files of rejects that hold its rows. `gone` marks, among deltas, a
+    key whose object has left.
     """
 
     key: str
@@ -190,7 +191,7 @@ class NextStates:
 def next_states(
     head: SlotCommit | None, live: Mapping[str, ObjectState], changed: Sequence[ObjectState], name: str
 ) -> NextStates:
-    """Carry `changed` as deltas, or fold `live` (which already includes them) into a base called `name`. Pure."""
+    """Carry `changed` as deltas, or fold `live`, which includes them, into a base called `name`. Pure."""
     earlier = {state.key: state for state in (head.deltas if head else ())}
     deltas = tuple((earlier | {state.key: state for state in changed}).values())
     if len(deltas) <= DELTA_LIMIT:

@@ -9,16 +9,18 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
 from s3notify_platform.ports import ObjectStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import Committed, ConditionalCommit
 from s3notify_platform.table.layout import TableLayout, generation_of
 
+PIN_ATTEMPTS = 8
+"""Races that one `pin` may lose."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """One generation. `source` and `rows` are Spark schema JSON; `inferred` tells whether a sample made `source`."""
+    """One generation. `source` and `rows` are Spark schema JSON; `inferred`: a sample made `source`."""
 
     generation: int
     source: str
@@ -26,36 +28,32 @@ class TableSchema:
     inferred: bool
 
 
-def merged_rows(old: str, new: str) -> str:
-    """`old` with the columns that only `new` has, nullable. `UsageError` names a column whose type changed. Pure."""
-    merged: dict[str, Any] = json.loads(old)
-    types = {field["name"]: field["type"] for field in merged["fields"]}
-    for field in json.loads(new)["fields"]:
+def merged(old: str, new: str, *, strict: bool) -> str:
+    """`old` with the columns that only `new` has. Pure.
+
+    Where both have a column, `old` stands; if they differ in its type and `strict`, `UsageError` names it.
+    """
+    result: dict[str, Any] = json.loads(old)
+    columns = result.setdefault("fields", [])
+    types = {field["name"]: field["type"] for field in columns}
+    for field in json.loads(new).get("fields", ()):
         if field["name"] not in types:
-            merged["fields"].append(field | {"nullable": True})
-        elif types[field["name"]] != field["type"]:
+            columns.append(field | {"nullable": True})
+        elif strict and types[field["name"]] != field["type"]:
             raise UsageError(
                 f"column {field['name']!r} is {types[field['name']]} in the table and now {field['type']}: "
                 "give the column another name, or the source another table"
             )
-    return json.dumps(merged)
+    return json.dumps(result)
 
 
 class SchemaRegistry:
     """Reads and advances the schema of one table."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        layout: TableLayout,
-        commits: ConditionalCommit,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
+    def __init__(self, store: ObjectStore, layout: TableLayout, commits: ConditionalCommit) -> None:
         self._store = store
         self._layout = layout
         self._commits = commits
-        self._clock = clock
 
     def head(self) -> TableSchema | None:
         """The newest schema, or None. 1 LIST of one key and 1 GET."""
@@ -74,29 +72,29 @@ class SchemaRegistry:
             raise CorruptError(f"{key}: holds generation {schema.generation}")
         return schema
 
-    def pin(self, *, source: str, rows: str, inferred: bool) -> TableSchema:
+    def pin(self, *, source: str, rows: str, inferred: bool) -> TableSchema | None:
         """The table's schema, advanced so that it covers `rows` and parses with `source`.
 
-        Of racing callers with different inferred sources the first one's stands for all: the caller must parse
-        with what is returned. `UsageError` if a column's type contradicts the table. 1 LIST + 1 GET, and 1 PUT
-        if it advanced.
+        None if `source` is inferred and lacks, or contradicts, what another caller pinned: take over `head`,
+        by `merged`, and pin again. `UsageError` if a column of `rows` contradicts the table. 1 LIST + 1 GET,
+        and 1 PUT if it advanced.
         """
-        for _ in range(8):
+        for _ in range(PIN_ATTEMPTS):
             head = self.head()
+            generation = 1 if head is None else head.generation + 1
             if head is not None:
-                wanted = TableSchema(
-                    generation=head.generation + 1,
-                    source=head.source if inferred else source,
-                    rows=merged_rows(head.rows, rows),
-                    inferred=inferred,
-                )
-                if (wanted.source, wanted.rows) == (head.source, head.rows):
+                if inferred and not _same(merged(head.source, source, strict=False), source):
+                    return None
+                rows = merged(head.rows, rows, strict=True)
+                if _same(source, head.source) and _same(rows, head.rows) and inferred == head.inferred:
                     return head
-            else:
-                wanted = TableSchema(generation=1, source=source, rows=rows, inferred=inferred)
+            wanted = TableSchema(generation=generation, source=source, rows=rows, inferred=inferred)
             body = json.dumps(asdict(wanted)).encode()
-            if isinstance(
-                self._commits.put_if_absent(self._layout.schema(wanted.generation), body), Committed
-            ):
+            outcome = self._commits.put_if_absent(self._layout.schema(generation), body)
+            if isinstance(outcome, Committed):
                 return wanted
         raise ConflictError("the table's schema kept changing; try again")
+
+
+def _same(one: str, other: str) -> bool:
+    return bool(json.loads(one) == json.loads(other))

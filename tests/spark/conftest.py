@@ -1,0 +1,29 @@
+"""One Spark session for all Spark tests, and lakes on real servers."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.servers import S3Server
+from tests.support.spark import Lake, start_spark
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    session = start_spark(master="local[2]")
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(spark: SparkSession, ministack: S3Server) -> Lake:
+    """A JSONL source `raw/` with 8 slots in a new bucket."""
+    return Lake.of(spark, ministack.config(ministack.make_bucket()))
+
+
+@pytest.fixture
+def lake_of(spark: SparkSession, ministack: S3Server) -> Callable[..., Lake]:
+    """Lakes with other settings of the source."""
+    return lambda **source: Lake.of(spark, ministack.config(ministack.make_bucket()), **source)

@@ -1,0 +1,333 @@
+"""From changed objects to committed rows, on a real S3 server: the table holds what the bucket holds."""
+
+import io
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.ports import list_all
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.spark import plan as planning
+from s3notify_platform.spark.plan import plan
+from s3notify_platform.table.layout import Generation
+from tests.support.servers import S3Server
+from tests.support.spark import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+
+def test_create_overwrite_delete_and_empty(lake: Lake) -> None:
+    """Each change of an object leaves with its old rows, and arrives with its new ones, in one commit."""
+    for number in range(12):
+        lake.put(f"{number}.jsonl", [{"id": number, "v": f"{n}"} for n in range(3)])
+    first = lake.ingest(signals={lake.slot("0.jsonl"): "signal-1"})
+    assert {result.status for result in first.slots.values()} <= {"committed", "unchanged"}
+    assert sum(result.rows for result in first.slots.values()) == 36
+    assert sum(result.objects for result in first.slots.values()) == 12
+    assert lake.history(lake.slot("0.jsonl"))[-1].signal == "signal-1"
+    lake.check()
+
+    lake.put("0.jsonl", [{"id": 100}])
+    lake.delete("1.jsonl")
+    lake.put("2.jsonl", b"")
+    lake.put("new.jsonl", [{"id": 7, "v": "new"}])
+    second = lake.ingest()
+    touched = {lake.slot(key) for key in ("0.jsonl", "1.jsonl", "2.jsonl", "new.jsonl")}
+    assert {s for s, result in second.slots.items() if result.status == "committed"} == touched
+    assert sum(result.gone for result in second.slots.values()) == 1
+    lake.check()
+
+    lake.put("2.jsonl", [{"id": 2, "v": "filled later"}])
+    lake.ingest()
+    lake.check()
+    assert lake.history(lake.slot("0.jsonl"))[-1].signal == "signal-1", "a signal not told anew stays"
+
+
+def test_nothing_changed_commits_nothing(lake: Lake) -> None:
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest()
+    again = lake.ingest()
+    assert {result.status for result in again.slots.values()} == {"unchanged"}
+    assert len(lake.history(lake.slot("a.jsonl"))) == 1
+    assert again.slots[lake.slot("a.jsonl")].live_objects == 1
+
+
+def test_only_found_leaves_out_slots_without_anything(lake: Lake) -> None:
+    lake.put("a.jsonl", [{"id": 1}])
+    assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}
+    lake.delete("a.jsonl")
+    assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}
+    assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}, "it has a commit"
+    assert lake.load() == []
+
+
+def test_an_empty_bucket_and_a_table_without_commits(lake: Lake) -> None:
+    result = lake.ingest()
+    assert {r.status for r in result.slots.values()} == {"unchanged"}
+    with pytest.raises(NotFoundError, match="materialize it first"):
+        lake.load()
+
+
+def test_empty_objects_only(lake: Lake) -> None:
+    """Objects of 0 bytes are taken note of, make no row, and do not pin a schema for good."""
+    lake.put("a.jsonl", b"")
+    assert lake.ingest().slots[lake.slot("a.jsonl")].status == "committed"
+    assert lake.ingest().slots[lake.slot("a.jsonl")].status == "unchanged"
+    lake.put("b.jsonl", [{"id": 1}])
+    lake.ingest()
+    assert lake.values() == [{"id": 1}]
+
+
+ODD_KEYS = (
+    "with space.jsonl",
+    " leading",
+    "a+b.jsonl",
+    "per%20cent%.jsonl",
+    "double//slash.jsonl",
+    "trailing/",
+    "../up.jsonl",
+    "./here",
+    "new\nline.jsonl",
+    "tab\tkey",
+    "日本語/ключ/🙂.jsonl",
+    "star*?#[x]&=;,'\"`\\",
+    "x" * (1024 - len("raw/")),
+)
+
+
+def test_odd_keys(lake: Lake) -> None:
+    """Every key that S3 can hold: written, read, overwritten and withdrawn under exactly its own name."""
+    for number, key in enumerate(ODD_KEYS):
+        lake.put(key, [{"id": number}])
+    lake.ingest()
+    lake.check()
+    assert {row["_key"] for row in lake.load()} == {f"raw/{key}" for key in ODD_KEYS}
+    for key in ODD_KEYS[::2]:
+        lake.put(key, [{"id": -1}, {"id": -2}])
+    for key in ODD_KEYS[1::2]:
+        lake.delete(key)
+    result = lake.ingest()
+    assert all(r.ok for r in result.slots.values())
+    lake.check()
+    assert len(lake.load()) == 2 * len(ODD_KEYS[::2])
+
+
+def _parquet(**columns: list[object]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def test_csv(lake_of: Callable[..., Lake]) -> None:
+    lake = lake_of(format="csv", schema="id bigint, note string, at timestamp")
+    lake.put("a.csv", b'id,note\r\n1,"two\r\nlines"\r\n2\r\n3,x\r\n')
+    lake.put("b.csv", b'\xef\xbb\xbfid,note,at,other\n4,"q ""x""",2024-05-06T07:08:09Z,-\n')
+    lake.put("header.csv", b"id,note\n")
+    result = lake.ingest()
+    assert sum(r.rows for r in result.slots.values()) == 3
+    values = lake.values()
+    assert [(row["id"], row["note"]) for row in values] == [(1, "two\r\nlines"), (3, "x"), (4, 'q "x"')]
+    assert values[2]["at"].isoformat() == "2024-05-06T07:08:09+00:00"
+    assert [(row["_key"], row["_offset"], row["raw"]) for row in lake.rejects()] == [("raw/a.csv", 25, b"2")]
+
+
+def test_parquet(lake_of: Callable[..., Lake]) -> None:
+    lake = lake_of(format="parquet")
+    lake.put("a.parquet", _parquet(id=[1, 2], note=["x", None]))
+    lake.put("b.parquet", _parquet(id=[3], note=["y"]))
+    lake.put("broken.parquet", b"PAR1 this is none")
+    lake.ingest()
+    assert lake.values() == [{"id": 1, "note": "x"}, {"id": 2, "note": None}, {"id": 3, "note": "y"}]
+    assert [(r["_key"], r["raw"]) for r in lake.rejects()] == [("raw/broken.parquet", b"PAR1 this is none")]
+
+
+def test_text_and_binary(lake_of: Callable[..., Lake]) -> None:
+    lake = lake_of(format="text")
+    lake.put("a.log", b"one\r\n\r\nthree")
+    lake.ingest()
+    assert [(r["value"], r["_offset"]) for r in lake.load()] == [("one", 0), ("", 5), ("three", 7)]
+    lake = lake_of(format="binary")
+    lake.put("a.bin", b"\x00\xff")
+    lake.put("empty.bin", b"")
+    lake.ingest()
+    assert lake.values() == [{"content": b"\x00\xff"}, {"content": b""}]
+
+
+def test_auto_goes_by_suffix(lake_of: Callable[..., Lake]) -> None:
+    lake = lake_of(format="auto")
+    lake.put("a.jsonl", [{"id": 1, "note": "j"}])
+    lake.put("b.CSV", b"id,note\n2,c\n")
+    lake.put("c.parquet", _parquet(id=[3], note=["p"]))
+    lake.put("d.unknown", b"?")
+    lake.put("e.unknown", b"")
+    lake.ingest()
+    assert lake.values() == [{"id": 1, "note": "j"}, {"id": 2, "note": "c"}, {"id": 3, "note": "p"}]
+    (reject,) = lake.rejects()
+    assert reject["_key"] == "raw/d.unknown"
+    assert "suffix" in reject["reason"]
+
+
+def test_rejects_are_kept_and_withdrawn(lake: Lake) -> None:
+    """A bad record stops no other; it is in quarantine until its object is overwritten or deleted."""
+    lake.put("a.jsonl", b'{"id": 1}\nnot json\n{"id": "x"}\n{"id": 4}\n')
+    lake.put("b.jsonl", b"{\n")
+    lake.put("c.jsonl", b'{"id": 5}\n[]')
+    result = lake.ingest()
+    assert sum(r.rejects for r in result.slots.values()) == 4
+    assert [row["id"] for row in lake.load()] == [1, 4, 5]
+    etag = lake.load()[0]["_etag"]
+    assert [(r["_key"], r["_offset"], r["raw"]) for r in lake.rejects()] == [
+        ("raw/a.jsonl", 10, b"not json"),
+        ("raw/a.jsonl", 19, b'{"id": "x"}'),
+        ("raw/b.jsonl", 0, b"{"),
+        ("raw/c.jsonl", 10, b"[]"),
+    ]
+    assert lake.rejects()[0]["_etag"] == etag
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.delete("b.jsonl")
+    result = lake.ingest()
+    assert [(r["_key"], r["_offset"]) for r in lake.rejects()] == [("raw/c.jsonl", 10)]
+    assert sum(r.live_rejects for r in result.slots.values() if r.status == "committed") <= 1
+    assert [row["id"] for row in lake.load()] == [1, 5]
+
+
+def test_more_objects_than_one_plan_holds(lake_of: Callable[..., Lake]) -> None:
+    """`max_objects` bounds a plan, not a run: several rounds, a commit each, and nothing is left out."""
+    lake = lake_of(max_objects=4, slots=2)
+    for number in range(11):
+        lake.put(f"{number}.jsonl", [{"id": number}])
+    result = lake.ingest()
+    assert all(r.status == "committed" for r in result.slots.values())
+    assert sum(r.objects for r in result.slots.values()) == 11
+    assert sum(r.rows for r in result.slots.values()) == 11
+    assert max(r.generation for r in result.slots.values()) > 1
+    lake.check()
+    for number in range(11):
+        lake.delete(f"{number}.jsonl")
+    result = lake.ingest()
+    assert sum(r.gone for r in result.slots.values()) == 11
+    assert lake.load() == []
+
+
+def test_only_the_batch_reaches_the_driver(
+    lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3,000 unchanged objects and 5 changed ones: the plan collects 5 splits and one head for each slot."""
+    lake = lake_of(slots=20, format="text")
+    lake.put_many({f"{number}": b"x" for number in range(3000)})
+    lake.ingest()
+    for number in range(5):
+        lake.put(f"{number}", b"y")
+    collected: list[int] = []
+    original = planning._collected
+    monkeypatch.setattr(planning, "_collected", lambda rows: collected.append(len(rows)) or original(rows))
+    found = plan(lake.spark, lake.source, lake.source.all_slots(), 2)
+    counting = collected[0] - 5 - 20
+    assert 0 < counting <= 5, "rows that count requests: one kind a task"
+    assert sum(len(p.changes.read) for p in found.slots.values()) == 5
+    assert sum(found.listed.values()) == 3000
+    assert found.requests["LIST"] == 3 + 1
+    result = lake.ingest()
+    assert sum(r.objects for r in result.slots.values()) == 5
+    assert len(lake.load()) == 3000
+
+
+def test_small_files_are_merged(lake_of: Callable[..., Lake]) -> None:
+    """Many small commits do not leave as many files behind."""
+    lake = lake_of(slots=1)
+    for number in range(20):
+        lake.put(f"{number}.jsonl", [{"id": number}] if number % 2 else b"bad\n")
+        lake.ingest()
+    head = lake.history(Slot(0))[-1]
+    assert head.generation == 20
+    assert len(head.files) <= 16
+    assert len(lake.rejects()) == 10
+    lake.check()
+
+
+def test_states_are_folded(lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
+    """More object states than a commit carries go to a base file, and are found there again."""
+    lake = lake_of(slots=1, format="text")
+    lake.put_many({f"{number}": b"x" for number in range(300)})
+    lake.ingest()
+    (head,) = lake.history(Slot(0))
+    assert head.base is not None
+    assert head.base_objects == 300
+    assert head.deltas == ()
+    lake.put("7", b"changed")
+    lake.delete("8")
+    result = lake.ingest()
+    assert (result.slots[Slot(0)].objects, result.slots[Slot(0)].gone) == (1, 1)
+    assert len(lake.load()) == 299
+
+
+def test_load_by_generation(lake: Lake) -> None:
+    """Slots are loaded as their heads have them, or as of exactly the generations asked for."""
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.put("b.jsonl", [{"id": 2}])
+    lake.ingest()
+    slot = lake.slot("a.jsonl")
+    lake.put("a.jsonl", [{"id": 10}])
+    lake.ingest()
+    assert [row["id"] for row in lake.load([slot])][:1] == [10]
+    assert [row["id"] for row in lake.load([slot], generations={slot: Generation(1)})][:1] == [1]
+    assert lake.load([slot], generations={slot: Generation(0)}) == []
+
+
+def test_a_source_in_another_bucket_than_its_table(spark: SparkSession, ministack: S3Server) -> None:
+    """Nothing is ever written to the source's bucket, and a prefix is not needed there."""
+    raw = ministack.config(ministack.make_bucket())
+    lake = Lake.of(spark, raw, platform=ministack.config(ministack.make_bucket()), prefix="")
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest()
+    lake.check()
+    assert [meta.key for meta in list_all(lake.store, "")] == ["a.jsonl"]
+
+
+def test_on_the_embedded_server(spark: SparkSession, seaweed: S3Server) -> None:
+    """The same on SeaweedFS, the platform's own default."""
+    lake = Lake.of(spark, seaweed.config(seaweed.make_bucket()))
+    for number in range(8):
+        lake.put(f"{number} +%🙂.jsonl", [{"id": number}])
+    lake.ingest()
+    lake.check()
+    lake.put("0 +%🙂.jsonl", [{"id": -1}])
+    lake.delete("1 +%🙂.jsonl")
+    lake.ingest()
+    lake.check()
+
+
+@pytest.mark.parametrize("what", ["bucket", "credentials", "endpoint"])
+def test_what_only_an_operator_can_mend(
+    what: str, lake: Lake, ministack: S3Server, seaweed: S3Server
+) -> None:
+    """A missing bucket or refused credentials are the operator's; an unreachable endpoint may come back."""
+    config = {
+        "bucket": ministack.config("no-such-bucket"),
+        "credentials": seaweed.config("b").__class__(
+            bucket="b", endpoint_url=seaweed.endpoint_url, access_key_id="who", secret_access_key="what"
+        ),
+        "endpoint": ministack.config("b").__class__(
+            bucket="b", endpoint_url="http://127.0.0.1:9", access_key_id="who", secret_access_key="what"
+        ),
+    }[what]
+    broken = lake.with_source(bucket=config, platform=config)
+    with pytest.raises(Exception, match=r"bucket 'b'|no-such-bucket") as caught:
+        broken.ingest()
+    assert isinstance(caught.value, UsageError) == (what != "endpoint"), caught.value
+    assert type(caught.value).__module__ == "s3notify_platform.errors"
+
+
+def test_slots_are_those_of_the_keys(lake: Lake) -> None:
+    """A row's `_slot` is the slot of its key, and a run touches no slot it was not asked for."""
+    keys = [lake.put(f"{number}.jsonl", [{"id": number}]) for number in range(10)]
+    wanted = [lake.slot("0.jsonl")]
+    result = lake.ingest(wanted)
+    assert set(result.slots) == set(wanted)
+    rows = lake.load()
+    assert {row["_key"] for row in rows} == {key for key in keys if slot_of(key, 8) == wanted[0]}
+    assert {row["_slot"] for row in rows} == set(wanted)

@@ -1,0 +1,155 @@
+"""A lake to test with: a bucket, a source in it, and a second opinion on what its table must hold."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from s3notify_platform.ports import list_all
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.spark.ingest import BatchResult, Ingest
+from s3notify_platform.spark.load import load_slots
+from s3notify_platform.spark.session import prepare_environment, session_conf
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.reader import read_slots
+
+LINEAGE = ("_slot", "_key", "_etag", "_offset")
+
+
+def start_spark(*, master: str | None = None, remote: str | None = None, **extra: str) -> SparkSession:
+    """A session by configuration alone, as the platform makes it."""
+    prepare_environment()
+    builder = SparkSession.builder.appName("s3notify tests")
+    for name, value in session_conf(master=master, remote=remote, extra=extra).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+@dataclass(kw_only=True)
+class Lake:
+    """One source on a real server. The store writes and reads by boto3, not by the code under test."""
+
+    spark: SparkSession
+    source: Source
+    batches: int = field(default=0)
+
+    @classmethod
+    def of(cls, spark: SparkSession, bucket: S3Config, **source: Any) -> "Lake":
+        fields = {
+            "name": "orders",
+            "prefix": "raw/",
+            "format": "jsonl",
+            "slots": 8,
+            "platform": bucket,
+        } | source
+        return cls(spark=spark, source=Source(bucket=bucket, **fields))
+
+    @cached_property
+    def store(self) -> S3ObjectStore:
+        return S3ObjectStore(self.source.bucket)
+
+    def put_many(self, bodies: Mapping[str, bytes]) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda item: self.put(*item), bodies.items()))
+
+    def put(self, key: str, body: bytes | list[Any]) -> str:
+        """Write `raw/{key}`: bytes as they are, a list as JSON lines. Returns the whole key."""
+        if isinstance(body, list):
+            body = b"".join(json.dumps(row).encode() + b"\n" for row in body)
+        self.store.put(f"{self.source.prefix}{key}", body)
+        return f"{self.source.prefix}{key}"
+
+    def delete(self, key: str) -> None:
+        self.store.delete(f"{self.source.prefix}{key}")
+
+    def slot(self, key: str) -> Slot:
+        return slot_of(f"{self.source.prefix}{key}", self.source.slots)
+
+    def with_source(self, **changes: Any) -> "Lake":
+        return replace(self, source=replace(self.source, **changes))
+
+    def ingest(
+        self,
+        slots: list[Slot] | None = None,
+        *,
+        transform: Callable[[DataFrame], DataFrame] | None = None,
+        when_reading: Callable[[], object] = lambda: None,
+        **arguments: Any,
+    ) -> BatchResult:
+        """One run over all slots; `when_reading` is called between its first plan and the reading."""
+        waiting = [when_reading]
+
+        def progress(message: str) -> None:
+            if message.startswith("reading") and waiting:
+                waiting.pop()()
+
+        self.batches += 1
+        ingest = Ingest(self.spark, self.source, transform=transform, progress=progress)
+        wanted = self.source.all_slots() if slots is None else slots
+        return ingest.run(wanted, batch=f"batch-{self.batches}", **arguments)
+
+    def load(self, slots: list[Slot] | None = None, **arguments: Any) -> list[dict[str, Any]]:
+        """The committed rows, by Spark."""
+        wanted = self.source.all_slots() if slots is None else slots
+        rows = load_slots(self.spark, self.source, wanted, **arguments).toArrow().to_pylist()
+        return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
+
+    def values(self) -> list[dict[str, Any]]:
+        """The committed rows without their lineage."""
+        return [{name: row[name] for name in row if name not in LINEAGE} for row in self.load()]
+
+    def rejects(self) -> list[dict[str, Any]]:
+        """The committed rejects, without Spark."""
+        found = read_slots(self.source.table(), self.source.all_slots(), rejects=True)
+        rows = [row for slot in found for row in slot.table.to_pylist()]
+        return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
+
+    def history(self, slot: Slot) -> list[SlotCommit]:
+        """All generations of a slot, checked to be one line from the first on."""
+        table = self.source.table()
+        head = table.head(slot)
+        line = [table.read(slot, Generation(n + 1)) for n in range(head.generation if head else 0)]
+        assert [c.parent_id for c in line] == [None, *(c.commit_id for c in line)][: len(line)]
+        return line
+
+    def second_opinion(self) -> Iterator[tuple[int, str, str, int, str]]:
+        """Rows of a JSONL bucket as they should be committed, read and parsed by other means."""
+        for meta in list_all(self.store, self.source.prefix):
+            found = self.store.get(meta.key)
+            assert found is not None
+            place = 0
+            for line in found.body.split(b"\n"):
+                try:
+                    row = json.loads(line)
+                    assert isinstance(row, dict)
+                except (ValueError, AssertionError):
+                    pass
+                else:
+                    slot = slot_of(meta.key, self.source.slots)
+                    yield slot, meta.key, meta.etag, place, json.dumps(row, sort_keys=True)
+                place += len(line) + 1
+
+    def check(self) -> None:
+        """The table holds exactly what the (JSONL) bucket holds."""
+        committed = Counter(
+            (
+                row["_slot"],
+                row["_key"],
+                row["_etag"],
+                row["_offset"],
+                json.dumps(
+                    {k: row[k] for k in row if k not in LINEAGE and row[k] is not None}, sort_keys=True
+                ),
+            )
+            for row in self.load()
+        )
+        assert committed == Counter(self.second_opinion())
