@@ -10,20 +10,30 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import dagster as dg
+from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import TagNotFound, UsageError
+from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, SlotBatch, slot_partitions
 from s3notify_platform.orchestration.resources import heartbeat
 from s3notify_platform.ports import ETag
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.derive import derive
-from s3notify_platform.spark.ingest import Ingest, SlotResult, Transform
+from s3notify_platform.spark.ingest import (
+    MAX_FAILED_JOBS,
+    MAX_SPLIT_JOBS,
+    Ingest,
+    SlotResult,
+    Transform,
+)
+from s3notify_platform.spark.source import Source
 from s3notify_platform.table.layout import Generation
+
+HEADS_IN_FLIGHT: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +100,9 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
     io = settings.io
     wrong = [asset for asset in settings.slot_assets if asset.source != settings.name]
     if wrong:
-        raise UsageError(f"slot asset {wrong[0].name!r} is of source {wrong[0].source!r}, not {settings.name!r}")
+        raise UsageError(
+            f"slot asset {wrong[0].name!r} is of source {wrong[0].source!r}, not {settings.name!r}"
+        )
     tags = {SOURCE_TAG: settings.name}
     group = settings.group or settings.name
     where = f"s3://{io.bucket}/{io.prefix}"
@@ -104,7 +116,11 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             owners=settings.owners,
             group_name=group,
             tags=tags,
-            metadata={"source": where, "format": io.format, "schema": io.row_schema or "inferred, then pinned"},
+            metadata={
+                "source": where,
+                "format": io.format,
+                "schema": io.row_schema or "inferred, then pinned",
+            },
             skippable=True,
         ),
         *(
@@ -130,7 +146,9 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
         can_subset=True,
         required_resource_keys={settings.io_key},
     )
-    def slots_of_source(context: dg.AssetExecutionContext, config: SlotBatch) -> Iterator[dg.MaterializeResult]:
+    def slots_of_source(
+        context: dg.AssetExecutionContext, config: SlotBatch
+    ) -> Iterator[dg.MaterializeResult[None]]:
         _run(context, config, settings)
         yield from ()
 
@@ -139,41 +157,98 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
 
 def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceAssets) -> None:
     io: SlotIOManager = getattr(context.resources, settings.io_key)
+    try:
+        slots = config.targets(context, io.slots)
+        signals = _signals(io, config)
+        with heartbeat(io.records, context.run.run_id):
+            results, metadata = _ingested(context, config, settings, slots, signals)
+            if any(results.values()):
+                io.record(context, config, results, metadata)
+            elif config.batch:
+                io.acknowledge(config, [], [], operation_id=context.run.run_id)
+    except S3NotifyError as error:
+        io.tell_reason(context, str(error))
+        raise dg.Failure(str(error), allow_retries=not isinstance(error, UsageError)) from error
+
+
+def _ingested(
+    context: dg.AssetExecutionContext,
+    config: SlotBatch,
+    settings: SourceAssets,
+    slots: Sequence[Slot],
+    signals: Mapping[Slot, str],
+) -> tuple[dict[str, Mapping[Slot, SlotResult]], dict[str, Any]]:
+    """What became of the slots, by asset, and metadata of the batch as a whole."""
+    io: SlotIOManager = getattr(context.resources, settings.io_key)
     source = io.source
-    slots = config.targets(context, io.slots)
-    started = SYSTEM_CLOCK.monotonic()
     selected = {key.path[-1] for key in context.selected_asset_keys}
-    batch = config.batch or context.run_id
+    batch = config.batch or context.run.run_id
     results: dict[str, Mapping[Slot, SlotResult]] = {}
     metadata: dict[str, Any] = {}
-    with heartbeat(source.records(), context.run_id):
-        spark = io.spark.spark_session
-        ready = SYSTEM_CLOCK.monotonic()
-        if settings.name in selected:
-            ingest = Ingest(spark, source, transform=settings.transform, progress=context.log.info)
-            ended = ingest.run(slots, batch=batch, signals=_signals(io, config), only_found=config.everything)
-            results[settings.name] = ended.slots
-            generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}
-            seconds = {"spark_start": ready - started, **ended.seconds}
-            metadata = {
-                "batch": batch,
-                "batch_slots": len(ended.slots),
-                "batch_requests": dg.MetadataValue.json(dict(ended.requests)),
-                "batch_seconds": dg.MetadataValue.json({phase: round(took, 3) for phase, took in seconds.items()}),
+    started = SYSTEM_CLOCK.monotonic()
+    spark = io.spark.spark_session
+    ready = SYSTEM_CLOCK.monotonic()
+    if settings.name in selected:
+        ingest = Ingest(spark, source, transform=settings.transform, progress=context.log.info)
+        ended = ingest.run(slots, batch=batch, signals=signals, only_found=config.everything)
+        results[settings.name] = ended.slots
+        generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}
+        seconds = {"spark_start": ready - started, **ended.seconds}
+        metadata = {
+            "batch": batch,
+            "batch_slots": len(ended.slots),
+            "batch_requests": dg.MetadataValue.json(dict(ended.requests)),
+            "batch_seconds": dg.MetadataValue.json(
+                {phase: round(took, 3) for phase, took in seconds.items()}
+            ),
+        }
+    else:
+        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
+            heads = pool.map(source.table().head, slots)
+            generations = {
+                slot: head.generation if head else Generation(0)
+                for slot, head in zip(slots, heads, strict=True)
             }
-        else:
-            with ThreadPoolExecutor(16) as pool:
-                heads = pool.map(source.table().head, slots)
-                generations = {s: head.generation if head else Generation(0) for s, head in zip(slots, heads, strict=True)}
-        for asset in settings.slot_assets:
-            if asset.name in selected:
-                context.log.info(f"deriving {asset.name} of {len(generations)} slots")
-                results[asset.name] = derive(spark, source, asset.name, asset.function, generations, batch=batch)
-        metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
-        if any(results.values()):
-            io.record(context, config, results, metadata)
-        elif config.batch:
-            io.chains.stamp_children(config.batch, [str(c) for c in config.children], operation_id=context.run_id)
+    for asset in settings.slot_assets:
+        if asset.name in selected:
+            context.log.info("deriving %s of %d slots", asset.name, len(generations))
+            results[asset.name] = _derived(
+                context, asset, generations, spark=spark, source=source, batch=batch
+            )
+    metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
+    return results, metadata
+
+
+def _derived(
+    context: dg.AssetExecutionContext,
+    asset: SlotAsset,
+    generations: Mapping[Slot, Generation],
+    *,
+    spark: SparkSession,
+    source: Source,
+    batch: str,
+) -> dict[Slot, SlotResult]:
+    """As `derive`; one that fails is tried again in halves, so that a slot at fault fails alone."""
+    todo = [generations]
+    results: dict[Slot, SlotResult] = {}
+    jobs = failed = 0
+    while todo:
+        part = todo.pop()
+        jobs += 1
+        try:
+            results |= derive(spark, source, asset.name, asset.function, part, batch=batch)
+        except S3NotifyError as error:
+            failed += 1
+            hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS
+            if len(part) > 1 and not hopeless:
+                context.log.info("%s of %d slots failed, trying halves: %s", asset.name, len(part), error)
+                both = list(part.items())
+                todo += [dict(both[len(both) // 2 :]), dict(both[: len(both) // 2])]
+                continue
+            results |= {
+                slot: SlotResult(slot=slot, status="failed", error=f"{asset.name}: {error}") for slot in part
+            }
+    return results
 
 
 def _signals(io: SlotIOManager, config: SlotBatch) -> dict[Slot, str]:

@@ -1,19 +1,20 @@
-"""Which slots a tick asks for: the sensor's decisions, as a function of its cursor and what it sees. No Dagster.
+"""Which slots a tick asks for: the sensor's decisions, a function of its cursor and what it sees. No Dagster.
 
 Theory of operation. A batch is opened in the record store, as an ack chain whose children are its slots and
 whose payload is the signals seen, before its run is requested; the cursor is stored by Dagster after that.
 So a tick that dies in between is repeated with the same batch id, finds its own chain, and requests the same
 run under the same run key, which Dagster launches once.
 
-    changed ──► in flight ──► settled                      (chain acked: all its slots are committed)
+    changed ──► in flight ──► settled                    chain acked: all its slots are committed
                    │
-                   └──► failing ──backoff──► in flight     (run ended or fell silent before its chain was acked)
+                   └──► failing ──backoff──► in flight   run over or silent before its chain was acked
                            │
-                           └──► parked                     (`max_attempts` reached; its next change frees it)
+                           └──► parked                   `max_attempts` reached; its next change frees it
 
 A slot in flight is never requested again; its later changes wait, because the root is not remembered until
-every changed slot could be taken. A run's liveness is a counter it moves (`Heartbeat`); the sensor measures
-with its own clock how long a counter stands still.
+every changed slot could be taken. A run's liveness is a counter it moves (`resources.heartbeat`); the sensor
+measures with its own clock how long a counter stands still. Nothing about data hangs on it: a run that was
+given up and is not dead commits, or loses to the next one, like any other.
 """
 
 import json
@@ -25,11 +26,16 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, TagExists, TagNotFound
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
-from s3notify_platform.protocols.keyspace import Watcher, WatcherState
+from s3notify_platform.protocols.keyspace import Poll, Watcher, WatcherState
 from s3notify_platform.slots import Slot
 
 EVERYTHING: Final = -1
 """Stands for all slots in the source's first batch, which takes in what was there before any signal."""
+
+
+PARKED: Final = -1
+REASON_MAX: Final = 200
+SHOWN: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +54,12 @@ class BatchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run of a batch as Dagster knows it."""
+    """A run of a batch as Dagster knows it. `beats` is None before its heart has beaten, or after."""
 
     run_id: str
     ended: bool
-    started: bool
+    queued: bool
+    """Waits for room: may take any time, and is not silence."""
     beats: int | None
     failure: str = ""
 
@@ -63,22 +70,28 @@ class OpenBatch:
 
     id: str
     slots: tuple[int, ...]
+    parts: int
     opened_ms: int
     progress: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """A slot whose last batch did not commit it. `not_before_ms` is -1 when it is parked."""
+    """A slot whose last batch did not commit it. `not_before_ms` is `PARKED` after `max_attempts`."""
 
     attempts: int
     not_before_ms: int
     reason: str
 
+    @property
+    def parked(self) -> bool:
+        """Not asked for again before it changes."""
+        return self.not_before_ms == PARKED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorState:
-    """The cursor. About 12 KB, whatever the bucket holds."""
+    """The cursor: 11 KB of digests, 5 bytes for each slot in flight or failing, whatever the bucket holds."""
 
     epoch: str
     next_batch: int = 0
@@ -97,7 +110,7 @@ class SensorState:
             "listed_ms": self.listed_ms,
             "watch": self.watch.dumps(),
             "open": [asdict(batch) for batch in self.open],
-            "failing": {slot: asdict(item) for slot, item in self.failing.items()},
+            "failing": _by_fate(self.failing),
         }
         return json.dumps(body, separators=(",", ":"))
 
@@ -116,15 +129,22 @@ class SensorState:
                     OpenBatch(
                         id=item["id"],
                         slots=tuple(item["slots"]),
+                        parts=item["parts"],
                         opened_ms=item["opened_ms"],
                         progress={run: (beats, at) for run, (beats, at) in item["progress"].items()},
                     )
                     for item in body["open"]
                 ),
-                failing={int(slot): Failing(**item) for slot, item in body["failing"].items()},
+                failing={
+                    slot: Failing(attempts=attempts, not_before_ms=not_before_ms, reason=reason)
+                    for attempts, not_before_ms, reason, slots in body["failing"]
+                    for slot in slots
+                },
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError("the sensor's cursor is not ours: reset it in the UI; nothing is lost by that") from error
+            raise CorruptError(
+                "the sensor's cursor is not ours: reset it in the UI; nothing is lost by that"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +164,7 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """What one evaluation decided. `silent_runs` are started runs that stopped moving: report them as failed."""
+    """What one evaluation decided. `silent_runs` stopped moving: report them as failed."""
 
     state: SensorState
     requests: tuple[BatchRequest, ...]
@@ -177,7 +197,7 @@ class BatchPlanner:
         self._clock = clock
 
     def first(self) -> SensorState:
-        """A cursor that has seen nothing. Store it before the first batch, so that batch ids can be repeated."""
+        """A cursor that has seen nothing. Stored before the first batch, so that batch ids repeat."""
         return SensorState(epoch=self._clock.random_bytes(5).hex(), watch=self._watcher.fresh_state())
 
     def tick(self, state: SensorState) -> Tick:
@@ -190,7 +210,9 @@ class BatchPlanner:
             state = replace(state, listed_ms=now_ms)
             state = _freed(state, poll.changed)
         taken = {slot for batch in state.open for slot in batch.slots}
-        due = {slot for slot, item in state.failing.items() if 0 <= item.not_before_ms <= now_ms}
+        due = {
+            slot for slot, item in state.failing.items() if not item.parked and item.not_before_ms <= now_ms
+        }
         waiting = {slot for slot in state.failing if slot not in due}
         wanted = (set(poll.changed) | due) - taken - waiting
         if not state.enumerated:
@@ -200,13 +222,8 @@ class BatchPlanner:
             state, requests = self._open(state, wanted, poll.changed, now_ms)
         if poll.listed and not state.watch.changed(poll.signals):
             state = replace(state, watch=state.watch.at_root(poll.root_etag))
-        notes.append(f"{len(poll.changed)} slots changed" if poll.listed else "nothing changed")
-        if state.open:
-            notes.append(f"{len({s for b in state.open for s in b.slots})} in flight")
-        if state.failing:
-            parked = sum(item.not_before_ms < 0 for item in state.failing.values())
-            notes.append(f"{len(state.failing) - parked} to be retried, {parked} parked")
-        return Tick(state=state, requests=requests, note=", ".join(notes), silent_runs=silent)
+        note = ", ".join([*notes, _note_of(state, poll)])
+        return Tick(state=state, requests=requests, note=note, silent_runs=silent)
 
     def _open(
         self, state: SensorState, wanted: set[int], changed: Mapping[Slot, ETag], now_ms: int
@@ -223,17 +240,15 @@ class BatchPlanner:
         stored = json.loads(payload) if payload else {"slots": [], "signals": {}}
         slots = tuple(int(slot) for slot in stored["slots"])
         seen = {Slot(int(slot)): ETag(etag) for slot, etag in stored["signals"].items()}
+        parts = max(1, min(self._settings.parallel_runs, len(slots)))
         state = replace(
             state,
             next_batch=state.next_batch + 1,
             watch=state.watch.advance(seen, seen),
-            open=(*state.open, OpenBatch(id=batch, slots=slots, opened_ms=now_ms)),
+            open=(*state.open, OpenBatch(id=batch, slots=slots, parts=parts, opened_ms=now_ms)),
         )
-        parts = max(1, min(self._settings.parallel_runs, len(slots)))
         return state, tuple(
-            BatchRequest(batch=batch, part=n, parts=parts, slots=slots[n::parts])
-            for n in range(parts)
-            if slots[n::parts]
+            BatchRequest(batch=batch, part=n, parts=parts, slots=slots[n::parts]) for n in range(parts)
         )
 
     def _settle(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...], list[str]]:
@@ -243,29 +258,29 @@ class BatchPlanner:
         notes: list[str] = []
         for batch in state.open:
             chain = self._chain(batch.id)
-            if chain is not None and chain.status == "acked":
-                notes.append(f"batch {batch.id} done")
-                state = replace(state, enumerated=state.enumerated or EVERYTHING in batch.slots)
-                for slot in batch.slots:
-                    failing.pop(slot, None)
-                continue
-            runs = self._runs_of(batch.id)
-            batch, lost, quiet = self._pulse(batch, runs, now_ms)  # noqa: PLW2901 - the batch, seen once more
-            if not lost and not (chain is None or chain.status == "failed"):
-                still_open.append(batch)
-                continue
-            failures = [run.failure for run in runs if run.failure]
-            reason = failures[0] if failures else "its run ended before it was committed"
+            if chain is not None and chain.status == "open":
+                runs = self._runs_of(batch.id)
+                watched, alive, quiet = self._pulse(batch, runs, now_ms)
+                silent += quiet
+                if alive:
+                    still_open.append(watched)
+                    continue
+                failures = [run.failure for run in runs if run.failure]
+                reason = failures[0] if failures else "its run ended before it was committed"
+                # One that was acked since we looked stays acked.
+                chain = self._chains.fail(batch.id, reason[:REASON_MAX])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
             for slot in batch.slots:
-                if slot not in missing:
+                if slot in missing:
+                    reason = (chain and chain.reason) or "the batch's ack chain is gone"
+                    failing[slot] = self._failed(slot, failing.get(slot), reason, now_ms)
+                else:
                     failing.pop(slot, None)
-            for slot in sorted(missing):
-                failing[slot] = self._failed(slot, failing.get(slot), reason, now_ms)
-            if chain is not None and not chain.status == "failed":
-                self._chains.fail(batch.id, reason)
-            silent += quiet
-            notes.append(f"batch {batch.id} left {len(missing)} slots")
+            enumerated = EVERYTHING in batch.slots and EVERYTHING not in missing
+            state = replace(state, enumerated=state.enumerated or enumerated)
+            notes.append(
+                f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"
+            )
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
 
     def _chain(self, tag: str) -> ChainState | None:
@@ -277,35 +292,56 @@ class BatchPlanner:
     def _pulse(
         self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
     ) -> tuple[OpenBatch, bool, list[str]]:
-        """Whether all runs of a batch are over or silent, and which started ones are silent."""
-        progress = dict(batch.progress)
-        alive = not runs and now_ms - batch.opened_ms < self._settings.startup_seconds * 1000
+        """The batch with its runs' progress, whether any of them goes on, and which ones are silent."""
+        startup_ms = self._settings.startup_seconds * 1000
+        silence_ms = self._settings.silence_seconds * 1000
+        # Dagster may still have to create some: it resumes a tick that died while it did.
+        alive = len(runs) < batch.parts and now_ms - batch.opened_ms < startup_ms
+        progress: dict[str, tuple[int, int]] = {}
         quiet: list[str] = []
         for run in runs:
             if run.ended:
                 continue
             beats = run.beats if run.beats is not None else -1
-            known = progress.get(run.run_id)
-            if known is None or known[0] != beats:
-                progress[run.run_id] = known = (beats, now_ms)
-            limit = self._settings.silence_seconds if beats >= 0 else self._settings.startup_seconds
-            if not run.started or now_ms - known[1] < limit * 1000:
+            known = batch.progress.get(run.run_id)
+            moved_ms = known[1] if known is not None and known[0] == beats and not run.queued else now_ms
+            progress[run.run_id] = (beats, moved_ms)
+            if now_ms - moved_ms < (silence_ms if beats >= 0 else startup_ms):
                 alive = True
             else:
                 quiet.append(run.run_id)
-        return replace(batch, progress=progress), not alive, quiet if not alive else []
+        return replace(batch, progress=progress), alive, quiet
 
     def _failed(self, slot: int, known: Failing | None, reason: str, now_ms: int) -> Failing:
         attempts = (known.attempts if known else 0) + 1
         if attempts >= self._settings.max_attempts and slot != EVERYTHING:
-            return Failing(attempts=attempts, not_before_ms=-1, reason=reason)
-        wait = min(self._settings.backoff_ceiling_seconds, self._settings.backoff_seconds * 2 ** min(attempts - 1, 20))
+            return Failing(attempts=attempts, not_before_ms=PARKED, reason=reason)
+        wait = self._settings.backoff_seconds * 2 ** min(attempts - 1, 20)
+        wait = min(self._settings.backoff_ceiling_seconds, wait)
         return Failing(attempts=attempts, not_before_ms=now_ms + int(wait * 1000), reason=reason)
 
 
 def _freed(state: SensorState, changed: Mapping[Slot, ETag]) -> SensorState:
     """Parked slots whose signal moved get a new start."""
-    failing = {
-        slot: item for slot, item in state.failing.items() if item.not_before_ms >= 0 or slot not in changed
-    }
+    failing = {slot: item for slot, item in state.failing.items() if not (item.parked and slot in changed)}
     return replace(state, failing=failing)
+
+
+def _by_fate(failing: Mapping[int, Failing]) -> list[list[object]]:
+    """Slots that failed together, together: the reason is stored once."""
+    groups: dict[tuple[int, int, str], list[int]] = {}
+    for slot, item in sorted(failing.items()):
+        groups.setdefault((item.attempts, item.not_before_ms, item.reason), []).append(slot)
+    return [[*fate, slots] for fate, slots in groups.items()]
+
+
+def _note_of(state: SensorState, poll: Poll) -> str:
+    notes = [f"{len(poll.changed)} slots changed" if poll.listed else "nothing changed"]
+    if state.open:
+        notes.append(f"{len({slot for batch in state.open for slot in batch.slots})} in flight")
+    if waiting := [slot for slot, item in state.failing.items() if not item.parked]:
+        notes.append(f"{len(waiting)} to be retried")
+    if parked := sorted(slot for slot, item in state.failing.items() if item.parked):
+        shown = ", ".join(map(str, parked[:SHOWN]))
+        notes.append(f"{len(parked)} parked until they change ({shown}): {state.failing[parked[0]].reason}")
+    return ", ".join(notes)

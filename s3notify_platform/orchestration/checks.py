@@ -8,6 +8,7 @@ import dagster as dg
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.resources import purge_heartbeats
 from s3notify_platform.spark.plan import plan
 from s3notify_platform.spark.session import parallelism, ship_package
 
@@ -24,13 +25,13 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
             dg.AssetCheckSpec(
                 "nothing_lost",
                 asset=assets.name,
-                description="The whole bucket compared with the committed state: 0 objects found that no signal told of. "
+                description="The whole bucket against the committed state: no object found that no signal told of. "
                 "What is found is signalled, and so taken in by the next batch.",
             ),
             dg.AssetCheckSpec(
                 "chains_settled",
                 asset=assets.name,
-                description="No batch is open for longer than an hour.",
+                description="No batch is open for longer than an hour. Chains that ended a week ago are removed.",
             ),
         ],
         can_subset=True,
@@ -39,7 +40,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         for key in sorted(context.selected_asset_check_keys):
-            yield nothing_lost(io) if key.name == "nothing_lost" else chains_settled(io)
+            yield nothing_lost(io) if key.name == "nothing_lost" else chains_settled(io, context.instance)
 
     return checks
 
@@ -52,7 +53,9 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     found = plan(spark, source, source.all_slots(), parallelism(spark))
     changed = [slot_plan.changes for slot_plan in found.slots.values() if slot_plan.changes]
     io.ask_again([changes.slot for changes in changed])
-    first = next((v.key for c in changed for v in c.read), None) or next((k for c in changed for k in c.gone), "")
+    first = next((v.key for c in changed for v in c.read), None) or next(
+        (k for c in changed for k in c.gone), ""
+    )
     return dg.AssetCheckResult(
         check_name="nothing_lost",
         asset_key=source.name,
@@ -69,9 +72,16 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     )
 
 
-def chains_settled(io: SlotIOManager) -> dg.AssetCheckResult:
-    """Look at every open chain. 1 LIST, and 1 GET for each chain that is kept."""
+def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
+    """Look at every chain, and tidy up. 2 LISTs, 2 GETs for each chain that is kept, 2 writes for each that goes."""
     now_ms = SYSTEM_CLOCK.wall_ms()
+
+    def ended(run_id: str) -> bool:
+        run = instance.get_run_by_id(run_id)
+        return run is None or run.is_finished
+
+    purged = io.chains.purge()
+    purge_heartbeats(io.records, ended)
     unsettled = [chain for chain in io.chains.states() if chain.status == "open"]
     overdue = [chain for chain in unsettled if now_ms - chain.created_ms > OVERDUE_SECONDS * 1000]
     return dg.AssetCheckResult(
@@ -82,6 +92,7 @@ def chains_settled(io: SlotIOManager) -> dg.AssetCheckResult:
         metadata={
             "open": len(unsettled),
             "overdue": len(overdue),
+            "purged": purged,
             "overdue_batches": dg.MetadataValue.json([chain.tag for chain in overdue][:20]),
         },
     )

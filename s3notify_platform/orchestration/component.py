@@ -29,13 +29,36 @@ class SparkSettings(dg.Model, dg.Resolvable):
 
 
 class S3Settings(dg.Model, dg.Resolvable):
-    """How to reach S3. Default: boto3's own chain (environment, profile, instance role)."""
+    """How to reach S3. Default: boto3's own chain (environment, profile, instance role).
+
+    Credentials of its own are given by the names of environment variables, so that no secret is ever part of
+    the definitions, which Dagster shows.
+    """
+
+    # An unknown field is refused; a secret given by value would be one.
+    model_config = ConfigDict(extra="forbid")
 
     endpoint_url: str | None = None
     region_name: str | None = None
-    aws_access_key_id: str | None = Field(default=None, description="Prefer the default chain; if not, use {{ env.… }}")
-    aws_secret_access_key: str | None = None
-    aws_session_token: str | None = None
+    access_key_id_env: str | None = Field(default=None, description="Environment variable with the key id")
+    secret_access_key_env: str | None = Field(
+        default=None, description="Environment variable with the secret"
+    )
+    session_token_env: str | None = Field(default=None, description="Environment variable with the token")
+
+    def resource(self) -> S3Resource:
+        """dagster-aws' resource, which looks the variables up when it is used."""
+        return S3Resource(
+            endpoint_url=self.endpoint_url,
+            region_name=self.region_name,
+            aws_access_key_id=_variable(self.access_key_id_env),
+            aws_secret_access_key=_variable(self.secret_access_key_env),
+            aws_session_token=_variable(self.session_token_env),
+        )
+
+
+def _variable(name: str | None) -> str | None:
+    return dg.EnvVar(name) if name else None
 
 
 class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
@@ -53,29 +76,41 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         default="auto", description="auto goes by suffix"
     )
     row_schema: str | None = Field(
-        default=None, alias="schema", description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing'
+        default=None,
+        alias="schema",
+        description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
     )
-    transform: str | None = Field(default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage")
-    slot_assets: list[str] = Field(default=[], description="Import paths of s3_slot_asset functions of this source")
+    transform: str | None = Field(
+        default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage"
+    )
+    slot_assets: list[str] = Field(
+        default=[], description="Import paths of s3_slot_asset functions of this source"
+    )
     description: str | None = None
-    owners: list[str] = []
+    owners: list[str] = Field(default=[], description="Of its assets: user@example.com or team:name")
     group: str | None = None
-    platform_bucket: str | None = Field(default=None, description="Bucket of the platform's own objects; default: the same")
+    platform_bucket: str | None = Field(
+        default=None, description="Bucket of the platform's own objects; default: the same"
+    )
     platform_prefix: str | None = Field(default=None, description="Default: _s3notify/{name}/")
-    keyspace_prefix: str | None = Field(default=None, description="Prefix of the signals; default: {platform_prefix}keyspace/")
+    keyspace_prefix: str | None = Field(
+        default=None, description="Prefix of the signals; default: {platform_prefix}keyspace/"
+    )
     slots: int = SLOT_COUNT
     max_objects: int = MAX_OBJECTS
     interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
     parallel_runs: int = Field(default=1, description="Runs that a batch is split into")
     max_attempts: int = Field(default=5, description="Batches a slot may fail in before it is parked")
     backoff_seconds: float = 10.0
-    silence_seconds: float = Field(default=30.0, description="A run without heartbeat for this long is given up")
+    silence_seconds: float = Field(
+        default=30.0, description="A run without heartbeat for this long is given up"
+    )
     sweep_cron: str = Field(default="0 3 * * *", description="When bucket and state are compared as a whole")
     running: bool = Field(default=True, description="Whether sensor, sweep and automation start switched on")
     s3: S3Settings = S3Settings()
     spark: SparkSettings = SparkSettings()
 
-    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - the base's signature
         """The definitions of this source."""
         return self.definitions()
 
@@ -89,11 +124,14 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             f"{self.name}_ingest",
             selection=dg.AssetSelection.assets(slot_assets).without_checks(),
             description=f"Ingests slots of {self.name!r}; requested by its sensor.",
+            # One step: a second process would only start Python and Spark's client again.
+            executor_def=dg.in_process_executor,
         )
         sweep_job = dg.define_asset_job(
             f"{self.name}_sweep",
             selection=dg.AssetSelection.checks(checks),
             description=f"Compares the whole source {self.name!r} with its committed state, and repairs.",
+            executor_def=dg.in_process_executor,
         )
         on = self.running
         sensor = build_sensor(
@@ -132,9 +170,11 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     def assets(self) -> SourceAssets:
         """What the parts are built from; `UsageError` for settings that cannot work."""
         if self.interval_seconds < 1 or self.parallel_runs < 1 or self.max_attempts < 1:
-            raise UsageError(f"source {self.name!r}: interval_seconds, parallel_runs and max_attempts must be at least 1")
+            raise UsageError(
+                f"source {self.name!r}: interval_seconds, parallel_runs and max_attempts must be at least 1"
+            )
         io = SlotIOManager(
-            s3=S3Resource(**self.s3.model_dump()),
+            s3=self.s3.resource(),
             spark=SlotSpark(
                 master=self.spark.master, remote=self.spark.remote, spark_config=self.spark.config
             ),
@@ -164,7 +204,9 @@ def _slot_assets(paths: Sequence[str]) -> list[SlotAsset]:
     found = [_imported(path) for path in paths]
     for path, asset in zip(paths, found, strict=True):
         if not isinstance(asset, SlotAsset):
-            raise UsageError(f"{path} is not a slot asset: decorate the function with @s3_slot_asset(source=…)")
+            raise UsageError(
+                f"{path} is not a slot asset: decorate the function with @s3_slot_asset(source=…)"
+            )
     return found
 
 

@@ -9,31 +9,44 @@ unchanged, and reported; the other way round a committed slot could stay unrepor
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import quote
 
 import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster_aws.s3 import S3Resource
 from pydantic import Field
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
-from s3notify_platform.orchestration.partitions import SlotBatch
+from s3notify_platform.orchestration.batches import REASON_MAX
+from s3notify_platform.orchestration.partitions import SlotBatch, has_partitions
 from s3notify_platform.orchestration.resources import SlotSpark
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher, WatcherState, root_key, signal_body, signal_key
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.ingest import SlotResult
-from s3notify_platform.spark.load import load_slots
+from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.spark.source import MAX_OBJECTS, Source
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation, TableLayout
 
-FAILURE_TAG = "s3notify/failure"
+FAILURE_TAG: Final = "s3notify/failure"
+READS_IN_FLIGHT: Final = 16
+
+
+@lru_cache(maxsize=32)
+def _store_of(config: S3Config) -> S3ObjectStore:
+    return S3ObjectStore(config)
 
 
 class SlotIOManager(dg.ConfigurableIOManager):
@@ -45,10 +58,14 @@ class SlotIOManager(dg.ConfigurableIOManager):
     bucket: str = Field(description="Bucket that is watched")
     prefix: str = Field(default="", description="Only keys that begin with it")
     format: str = Field(default="auto", description="jsonl, csv, parquet, text, binary, or auto (by suffix)")
-    row_schema: str | None = Field(default=None, description="Columns as Spark DDL; inferred and pinned if missing")
+    row_schema: str | None = Field(
+        default=None, description="Columns as Spark DDL; inferred and pinned if missing"
+    )
     platform_bucket: str | None = Field(default=None, description="Bucket of the platform's own objects")
     platform_prefix: str = Field(default="", description="Prefix of the platform's own objects, ending in /")
-    keyspace_prefix: str = Field(default="", description="Prefix of the signals; shared by all who write here")
+    keyspace_prefix: str = Field(
+        default="", description="Prefix of the signals; shared by all who write here"
+    )
     slots: int = Field(default=SLOT_COUNT, description="Slots of the keyspace, the same for all its parties")
     max_objects: int = Field(default=MAX_OBJECTS, description="Objects taken in at once")
 
@@ -79,21 +96,33 @@ class SlotIOManager(dg.ConfigurableIOManager):
         )
 
     @property
+    def store(self) -> S3ObjectStore:
+        """The bucket of the platform's own objects; one client a process, since making one costs 0.1 s."""
+        return _store_of(self.source.platform)
+
+    @property
+    def records(self) -> ObjectRecordStore:
+        """Ack chains and heartbeats of this source."""
+        return ObjectRecordStore(self.store, f"{self.source.platform_prefix}records/")
+
+    @property
     def chains(self) -> AckChains:
         """The ack chains of this source's batches."""
-        return AckChains(self.source.records(), clock=SYSTEM_CLOCK)
+        return AckChains(self.records)
 
     def watcher(self, state: WatcherState | None = None) -> Watcher:
         """A watcher of this source's keyspace."""
         source = self.source
-        return Watcher(
-            S3ObjectStore(source.platform), prefix=source.keyspace_prefix, slots=source.slots, state=state
-        )
+        return Watcher(self.store, prefix=source.keyspace_prefix, slots=source.slots, state=state)
 
     # Loading
 
     def load(
-        self, slots: Iterable[Slot], *, asset: str | None = None, generations: Mapping[Slot, Generation] | None = None
+        self,
+        slots: Iterable[Slot],
+        *,
+        asset: str | None = None,
+        generations: Mapping[Slot, Generation] | None = None,
     ) -> DataFrame:
         """Committed rows of `slots` of the source's table, or of the slot asset `asset`, as one DataFrame."""
         return load_slots(
@@ -114,15 +143,28 @@ class SlotIOManager(dg.ConfigurableIOManager):
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Commit a slot-partitioned asset's DataFrame: each of the run's slots is replaced by its rows in it."""
         if not context.has_asset_partitions:
-            raise UsageError(f"{context.asset_key.to_user_string()}: this IO manager stores slot-partitioned assets only")
-        slots = {slot_from_partition_key(key, self.slots): Generation(0) for key in context.asset_partition_keys}
+            raise UsageError(
+                f"{context.asset_key.to_user_string()}: this IO manager stores slot-partitioned assets only"
+            )
+        slots = {
+            slot_from_partition_key(key, self.slots): Generation(0) for key in context.asset_partition_keys
+        }
         if "_slot" not in obj.columns:
-            raise UsageError(f"{context.asset_key.to_user_string()}: drops _slot, which says where a row belongs; keep it")
+            raise UsageError(
+                f"{context.asset_key.to_user_string()}: drops _slot, which says where a row belongs; keep it"
+            )
         results = replace_slots(
-            self.spark.spark_session, self.source, context.asset_key.path[-1], obj, slots, batch=context.run_id
+            self.spark.spark_session,
+            self.source,
+            context.asset_key.path[-1],
+            obj,
+            slots,
+            batch=context.run.run_id,
         )
         if failed := [result for result in results.values() if not result.ok]:
-            raise dg.Failure(f"{len(failed)} slots were not committed; slot {failed[0].slot}: {failed[0].error}")
+            raise dg.Failure(
+                f"{len(failed)} slots were not committed; slot {failed[0].slot}: {failed[0].error}"
+            )
         context.add_output_metadata({"rows": sum(r.rows for r in results.values()), "slots": len(results)})
 
     # Recording
@@ -134,78 +176,103 @@ class SlotIOManager(dg.ConfigurableIOManager):
         results: Mapping[str, Mapping[Slot, SlotResult]],
         batch_metadata: Mapping[str, Any],
     ) -> None:
-        """Report and acknowledge the slots that are committed in all assets of the run; then fail for the others.
+        """Report and acknowledge the slots that are committed in all assets of the run; fail for the others.
 
-        `results` is by asset, the first one leading. Requests: 1 GET and 1 PUT for the chain, however many slots.
+        `results` is by asset, the first one leading. Requests: 1 GET and 1 PUT for the chain, however many slots,
+        1 LIST and 1 GET for each asset's schema, 1 GET for each slot that is unchanged.
         """
         slots = sorted(set().union(*results.values()))
-        good = [slot for slot in slots if all(by_slot[slot].ok for by_slot in results.values() if slot in by_slot)]
-        bad = sorted(set(slots) - set(good))
+        bad = [s for s in slots if not all(by_slot[s].ok for by_slot in results.values() if s in by_slot)]
+        good = sorted(set(slots) - set(bad))
         for asset, by_slot in results.items():
-            for slot in good:
-                if slot in by_slot:
-                    extra = batch_metadata if slot == good[-1] else {}
-                    context.log_event(self._materialization(asset, by_slot[slot], extra))
+            reported = [by_slot[slot] for slot in good if slot in by_slot]
+            for metadata, result in zip(self._metadata(asset, reported), reported, strict=True):
+                metadata["seconds"] = batch_metadata["seconds"]
+                if result is reported[-1]:
+                    metadata |= {**batch_metadata, "dagster/column_schema": self._columns(asset)}
+                event = dg.AssetMaterialization(
+                    asset_key=asset,
+                    partition=str(result.slot),
+                    metadata=metadata,
+                    tags={DATA_VERSION_TAG: str(result.generation)},
+                )
+                context.log_event(event)
         if batch.batch:
-            self._acknowledge(context, batch, good, bad)
+            self.acknowledge(batch, good, bad, operation_id=context.run.run_id)
         if bad:
             self._fail(context, results, bad)
 
-    def _materialization(
-        self, asset: str, result: SlotResult, batch_metadata: Mapping[str, Any]
-    ) -> dg.AssetMaterialization:
+    def _metadata(self, asset: str, results: Sequence[SlotResult]) -> list[dict[str, Any]]:
         layout = self._layout(asset) or self.source.layout
-        metadata: dict[str, Any] = {
-            "generation": result.generation,
-            "status": result.status,
-            "objects": result.objects,
-            "rows": result.rows,
-            "rejects": result.rejects,
-            "objects_gone": result.gone,
-            "bytes": result.bytes,
-            "place": dg.MetadataValue.url(self.place(f"{layout.prefix}data/slot={result.slot}/")),
-        }
-        if result.status == "committed":
-            metadata |= {
-                "files": result.live_files,
-                "live_rejects": result.live_rejects,
-                "dagster/partition_row_count": result.live_rows,
+        table = self.source.table(layout)
+
+        def of(result: SlotResult) -> dict[str, Any]:
+            rows, files, rejects = result.live_rows, result.live_files, result.live_rejects
+            if result.status == "unchanged" and result.generation:
+                head = table.read(result.slot, result.generation)
+                rows, files, rejects = head.rows, len(head.files), sum(f.rows for f in head.rejects)
+            return {
+                "generation": result.generation,
+                "status": result.status,
+                "objects": result.objects,
+                "rows": result.rows,
+                "rejects": result.rejects,
+                "objects_gone": result.gone,
+                "bytes": result.bytes,
+                "files": files,
+                "live_rejects": rejects,
+                "dagster/partition_row_count": rows,
+                "place": dg.MetadataValue.url(self.place(f"{layout.prefix}data/slot={result.slot}/")),
             }
-        return dg.AssetMaterialization(
-            asset_key=asset,
-            partition=str(result.slot),
-            metadata=metadata | dict(batch_metadata),
-            tags={"dagster/data_version": str(result.generation)},
-        )
+
+        with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
+            return list(pool.map(of, results))
+
+    def _columns(self, asset: str) -> dg.TableSchema:
+        pinned = self.source.schemas(self._layout(asset)).head()
+        rows = StructType.fromJson(json.loads(pinned.rows)) if pinned else StructType()
+        fields = [*LINEAGE.fields, *rows.fields]
+        columns = [dg.TableColumn(field.name, field.dataType.simpleString()) for field in fields]
+        return dg.TableSchema(columns)
 
     def place(self, prefix: str) -> str:
         """Where a person looks at objects below `prefix`: the AWS console, or the endpoint's own listing."""
         bucket = self.platform_bucket or self.bucket
+        quoted = quote(prefix, safe="/")
         if self.s3.endpoint_url:
-            return f"{self.s3.endpoint_url}/{bucket}?list-type=2&prefix={prefix}"
-        return f"https://s3.console.aws.amazon.com/s3/buckets/{bucket}?prefix={prefix}"
+            return f"{self.s3.endpoint_url}/{bucket}?list-type=2&prefix={quoted}"
+        return f"https://s3.console.aws.amazon.com/s3/buckets/{bucket}?prefix={quoted}"
 
-    def _acknowledge(
-        self, context: dg.AssetExecutionContext, batch: SlotBatch, good: list[Slot], bad: list[Slot]
+    def acknowledge(
+        self, batch: SlotBatch, good: Sequence[Slot], bad: Sequence[Slot], *, operation_id: str
     ) -> None:
+        """Stamp what is committed on the batch's chain."""
         done: Iterable[int] = set(batch.slots).intersection(good)
         if batch.everything:
             # The enumeration is done; what failed in it is asked for again like any change, with backoff.
             self.ask_again(bad)
             done = batch.children
         if names := [str(slot) for slot in sorted(done)]:
-            self.chains.stamp_children(batch.batch, names, operation_id=context.run_id)
+            self.chains.stamp_children(batch.batch, names, operation_id=operation_id)
 
     def ask_again(self, slots: Iterable[Slot]) -> None:
         """Signal slots, so that the next poll sees them as changed. 1 PUT each, and one for the root."""
-        source = self.source
-        store = S3ObjectStore(source.platform)
-        names = [signal_key(source.keyspace_prefix, slot) for slot in slots]
-        for name in [*names, root_key(source.keyspace_prefix)] if names else []:
-            store.put(name, signal_body(SYSTEM_CLOCK))
+        prefix = self.source.keyspace_prefix
+        names = [signal_key(prefix, slot) for slot in slots]
+        with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
+            list(pool.map(lambda name: self.store.put(name, signal_body(SYSTEM_CLOCK)), names))
+        if names:
+            self.store.put(root_key(prefix), signal_body(SYSTEM_CLOCK))
+
+    def tell_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
+        """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""
+        context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: reason[:REASON_MAX]})
 
     def _fail(
-        self, context: dg.AssetExecutionContext, results: Mapping[str, Mapping[Slot, SlotResult]], bad: list[Slot]
+        self,
+        context: dg.AssetExecutionContext,
+        results: Mapping[str, Mapping[Slot, SlotResult]],
+        bad: Sequence[Slot],
     ) -> None:
         reasons: dict[str, str] = {}
         for asset, by_slot in results.items():
@@ -214,18 +281,20 @@ class SlotIOManager(dg.ConfigurableIOManager):
                     continue
                 result = by_slot[slot]
                 if not result.ok:
-                    reasons[str(slot)] = result.error or json.dumps(dict(result.failed_objects))
-                if not context.has_partition_key_range:
+                    reasons.setdefault(str(slot), result.error or json.dumps(dict(result.failed_objects)))
+                if not has_partitions(context):
                     # So that the partition grid shows exactly these as failed, as soon as the run has failed.
                     planned = AssetMaterializationPlannedData(dg.AssetKey([asset]), partition=str(slot))
+                    step = context.op_execution_context.get_step_execution_context().step.key
                     event = DagsterEvent.build_asset_materialization_planned_event(
-                        context.job_name, context.op_execution_context.get_step_execution_context().step.key, planned
+                        context.job_name, step, planned
                     )
-                    context.instance.report_dagster_event(event, run_id=context.run_id)
+                    context.instance.report_dagster_event(event, run_id=context.run.run_id)
         first = next(iter(reasons.values()))
-        context.instance.add_run_tags(context.run_id, {FAILURE_TAG: first[:200]})
+        self.tell_reason(context, first)
         raise dg.Failure(
-            description=f"{len(bad)} of the run's slots failed ({', '.join(partition_keys(bad)[:20])}); the others are committed. First: {first}",
+            f"{len(bad)} of the run's slots failed ({', '.join(partition_keys(bad)[:20])}); "
+            f"the others are committed. First: {first}",
             metadata={"failed_slots": dg.MetadataValue.json(reasons)},
             allow_retries=False,
         )

@@ -1,12 +1,12 @@
 """Slots as Dagster partitions, and which slots a run is for."""
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
 import dagster as dg
 from pydantic import Field
 
+from s3notify_platform.errors import UsageError
 from s3notify_platform.orchestration.batches import EVERYTHING
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
 
@@ -29,17 +29,29 @@ class SlotBatch(dg.Config):
     """
 
     slots: list[int] = Field(default=[], description="Slots to ingest; empty: the run's partitions")
-    everything: bool = Field(default=False, description="All slots that hold objects (first batch, and sweeps)")
+    everything: bool = Field(
+        default=False, description="All slots that hold objects (first batch, and sweeps)"
+    )
     batch: str = Field(default="", description="The batch's ack chain, if a sensor opened one")
 
     def targets(self, context: dg.AssetExecutionContext, slots: int) -> tuple[Slot, ...]:
-        """The slots this run is for; `UsageError` names one that does not exist."""
+        """The slots this run is for. `UsageError` names one that does not exist, or that there are none."""
         if self.everything:
             return tuple(Slot(number) for number in range(slots))
-        keys: Iterable[str] = map(str, self.slots) if self.slots or not context.has_partition_key_range else context.partition_keys
+        if self.slots:
+            keys = [str(slot) for slot in self.slots]
+        elif has_partitions(context):
+            keys = list(context.partition_keys)
+        else:
+            raise UsageError("this run has no slots: choose partitions, or name slots in the step's config")
         return tuple(slot_from_partition_key(key, slots) for key in keys)
 
     @property
     def children(self) -> tuple[int, ...]:
-        """This run's part of its batch's ack chain."""
+        """What this run has to stamp on its batch's ack chain."""
         return (EVERYTHING,) if self.everything else tuple(self.slots)
+
+
+def has_partitions(context: dg.AssetExecutionContext) -> bool:
+    """Whether the run was started for one partition or a range of them."""
+    return bool(context.has_partition_key or context.has_partition_key_range)

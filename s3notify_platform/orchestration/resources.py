@@ -7,7 +7,7 @@ first used, so that a sensor or an idle step that shares the resource starts no 
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.local.java import java_environment
-from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.ports import Record, RecordStore, Written
 from s3notify_platform.spark.session import prepare_environment, session_conf
 
 BEAT_SECONDS: Final = 5.0
@@ -30,7 +30,9 @@ HEARTBEATS: Final = "heartbeats"
 class SlotSpark(PySparkResource):
     """A Spark session: embedded (`local[*]`), standalone, YARN, or Connect, by configuration alone."""
 
-    spark_config: dict[str, Any] = Field(default={}, description="Spark properties on top of the platform's defaults")
+    spark_config: dict[str, Any] = Field(
+        default={}, description="Spark properties on top of the platform's defaults"
+    )
     master: str | None = Field(default=None, description="local[*] (default), spark://host:7077, yarn, …")
     remote: str | None = Field(default=None, description="A Spark Connect server instead: sc://host:15002")
 
@@ -42,7 +44,7 @@ class SlotSpark(PySparkResource):
         """The session, started if need be (5 to 20 s embedded). `UsageError` names a missing Java."""
         if self._spark_session is None:
             master = None if self.remote else self.master or "local[*]"
-            extra = {key: str(value) for key, value in flatten_dict(self.spark_config)}
+            extra = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
             conf = session_conf(master=master, remote=self.remote, extra=extra)
             prepare_environment()
             if master is not None:
@@ -99,3 +101,11 @@ def _store_beat(records: RecordStore, run_id: str, count: int) -> None:
     else:
         records.replace(HEARTBEATS, run_id, body, expected=known.version)
 
+
+def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> int:
+    """Remove what runs that were killed have left; how many. 1 LIST, and 1 GET and 2 writes for each."""
+    purged = 0
+    for record in records.scan(HEARTBEATS):
+        if ended(record.key):
+            purged += isinstance(records.remove(HEARTBEATS, record.key, expected=record.version), Written)
+    return purged

@@ -1,6 +1,7 @@
 """The sensor of a source: polls the keyspace and requests one run with exactly the changed slots."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
@@ -19,7 +20,8 @@ from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManage
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.resources import beats_of
 
-ENDED = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
+ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
+STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})
 
 
 def build_sensor(
@@ -45,19 +47,19 @@ def build_sensor(
     )
     def poll_keyspace(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
-        records = io.source.records()
+        records = io.records
 
         def runs_of(batch: str) -> Sequence[RunView]:
             views = []
             for run in context.instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch})):
                 ended = run.status in ENDED
-                started = run.status in (DagsterRunStatus.STARTED, DagsterRunStatus.STARTING, DagsterRunStatus.CANCELING)
+                started = run.status in STARTED
                 views.append(
                     RunView(
                         run_id=run.run_id,
                         ended=ended,
-                        started=started,
-                        beats=None if ended or not started else beats_of(records, run.run_id),
+                        queued=run.status is DagsterRunStatus.QUEUED,
+                        beats=beats_of(records, run.run_id) if started else None,
                         failure=run.tags.get(FAILURE_TAG, ""),
                     )
                 )
@@ -67,11 +69,15 @@ def build_sensor(
             source=assets.name, watcher=io.watcher(), chains=io.chains, runs_of=runs_of, settings=settings
         )
         if not context.cursor:
-            return dg.SensorResult(cursor=planner.first().dumps(), skip_reason="first tick: next one enumerates the source")
+            return dg.SensorResult(
+                cursor=planner.first().dumps(), skip_reason="first tick: next one enumerates the source"
+            )
         tick = planner.tick(SensorState.loads(context.cursor))
         for run_id in tick.silent_runs:
             if (run := context.instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
-                context.instance.report_run_failed(run, message="the run fell silent; its slots are asked for again")
+                context.instance.report_run_failed(
+                    run, message="the run fell silent; its slots are asked for again"
+                )
         requests = [_run_request(assets, request) for request in tick.requests]
         return dg.SensorResult(
             run_requests=requests, cursor=tick.state.dumps(), skip_reason=None if requests else tick.note
@@ -82,7 +88,11 @@ def build_sensor(
 
 def _run_request(assets: SourceAssets, request: BatchRequest) -> dg.RunRequest:
     everything = EVERYTHING in request.slots
-    config = {"batch": request.batch, "everything": everything, "slots": [] if everything else list(request.slots)}
+    config = {
+        "batch": request.batch,
+        "everything": everything,
+        "slots": [] if everything else list(request.slots),
+    }
     return dg.RunRequest(
         run_key=request.run_key,
         run_config={"ops": {assets.op_name: {"config": config}}},

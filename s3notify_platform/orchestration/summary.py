@@ -18,6 +18,7 @@ from s3notify_platform.table.reader import read_slots
 
 TOP: Final = 25
 SHOWN_REJECTS: Final = 50
+SHOWN_BYTES: Final = 80
 HEADS_IN_FLIGHT: Final = 32
 
 
@@ -53,12 +54,16 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
         ],
         required_resource_keys={assets.io_key},
     )
-    def bucket_level(context: dg.AssetExecutionContext) -> tuple[dg.MaterializeResult, dg.MaterializeResult]:
+    def bucket_level(
+        context: dg.AssetExecutionContext,
+    ) -> tuple[dg.MaterializeResult[None], dg.MaterializeResult[None]]:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         table = io.source.table()
         with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
             heads = [head for head in pool.map(table.head, io.source.all_slots()) if head is not None]
-        summary = dg.MaterializeResult(asset_key=f"{assets.name}_summary", metadata=_summary(heads))
+        summary: dg.MaterializeResult[None] = dg.MaterializeResult(
+            asset_key=f"{assets.name}_summary", metadata=_summary(heads)
+        )
         return summary, dg.MaterializeResult(
             asset_key=f"{assets.name}_quarantine", metadata=_quarantine(io, heads)
         )
@@ -114,18 +119,7 @@ def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any
     holding = [head for head in heads if head.rejects]
     shown: list[dg.TableRecord] = []
     for part in read_slots(io.source.table(), [head.slot for head in holding], rejects=True):
-        for row in part.table.to_pylist()[: SHOWN_REJECTS - len(shown)]:
-            shown.append(
-                dg.TableRecord(
-                    {
-                        "key": row["_key"],
-                        "offset": row["_offset"],
-                        "reason": row["reason"],
-                        "raw": (row["raw"] or b"")[:80].decode("utf-8", "backslashreplace"),
-                        "etag": row["_etag"],
-                    }
-                )
-            )
+        shown += [_reject(row) for row in part.table.to_pylist()[: SHOWN_REJECTS - len(shown)]]
         if len(shown) >= SHOWN_REJECTS:
             break
     metadata: dict[str, Any] = {
@@ -135,3 +129,15 @@ def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any
     if shown:
         metadata["rejects"] = dg.MetadataValue.table(shown)
     return metadata
+
+
+def _reject(row: dict[str, Any]) -> dg.TableRecord:
+    return dg.TableRecord(
+        {
+            "key": row["_key"],
+            "offset": row["_offset"],
+            "reason": row["reason"],
+            "raw": (row["raw"] or b"")[:SHOWN_BYTES].decode("utf-8", "backslashreplace"),
+            "etag": row["_etag"],
+        }
+    )

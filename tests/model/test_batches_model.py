@@ -1,0 +1,240 @@
+"""The planner as a state machine: ticks that crash, runs that fail, die, or never start, over stores in memory."""
+
+import json
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from s3notify_platform.errors import TagNotFound
+from s3notify_platform.orchestration.batches import EVERYTHING, BatchSettings
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.stores.records import ObjectRecordStore
+from tests.support.batches import World
+from tests.support.faults import CrashedError, Fault, FaultyStore, at
+
+SLOTS = 6
+SOME = st.sets(st.integers(0, SLOTS - 1), min_size=1, max_size=3)
+PICK = st.integers(0, 20)
+SILENCE, STARTUP, RELIST = 30, 180, 300
+CRASHES = st.sampled_from([Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+
+
+class BatchMachine(RuleBasedStateMachine):
+    """Whatever happens, no slot is in two open batches, and every change is committed in the end."""
+
+    @initialize(parallel=st.integers(1, 3), max_open=st.integers(1, 2), attempts=st.integers(1, 3))
+    def start(self, parallel, max_open, attempts):
+        self.world = World(
+            slots=SLOTS,
+            settings=BatchSettings(
+                parallel_runs=parallel,
+                max_open=max_open,
+                max_attempts=attempts,
+                backoff_seconds=10,
+                backoff_ceiling_seconds=60,
+                silence_seconds=SILENCE,
+                startup_seconds=STARTUP,
+                relist_seconds=RELIST,
+            ),
+        )
+        self.seen = {}
+        """The signal of each slot in the last batch that saw it."""
+        self.last_batch = {}
+        self.launched = set()
+        self.dead = set()
+
+    # What happens.
+
+    @rule(slots=SOME)
+    def publish(self, slots):
+        self.world.publish(*slots)
+
+    @rule(slot=st.integers(0, SLOTS - 1))
+    def publisher_dies_before_the_root(self, slot):
+        self.world.versions[slot] += 1
+        self.world.keyspace.store.put(f"k/{slot}", self.world.clock.random_bytes(8))
+
+    @rule(seconds=st.sampled_from([1, 5, 20, 31, 200]))
+    def time_passes(self, seconds):
+        self.world.clock.sleep(seconds)
+        for run in self.world.active():
+            if run.status == "started" and run.run_id not in self.dead:
+                run.beats += 1
+
+    @rule()
+    def tick(self):
+        self._tick()
+
+    @rule(launched=st.booleans(), part=st.sampled_from([None, 0]))
+    def tick_dies_before_its_cursor_is_stored(self, launched, part):
+        tick = self.world.evaluate()
+        if tick and launched:
+            self.world.launch(tick, only_part=part)
+            self._check_causes(tick)
+
+    @rule(fault=CRASHES, nth=st.integers(0, 2))
+    def tick_dies_at_a_write(self, fault, nth):
+        world = self.world
+        whole = world.chains
+        records = ObjectRecordStore(FaultyStore(world.record_objects, at("put", fault, nth=nth)), "r/")
+        world.chains = AckChains(records, clock=world.clock)
+        try:
+            world.evaluate()
+        except CrashedError:
+            pass
+        finally:
+            world.chains = whole
+
+    @rule(part=st.sampled_from([0, 99]))
+    def sensor_is_switched_off_while_it_launches(self, part):
+        tick = self.world.evaluate()
+        if tick:
+            self.world.launch(tick, only_part=part)
+            self._check_causes(tick)
+            self.world.cursor = tick.state.dumps()
+
+    def _a_run(self, pick):
+        runs = [run for run in self.world.active() if run.run_id not in self.dead]
+        return runs[pick % len(runs)] if runs else None
+
+    @rule(pick=PICK)
+    def run_starts(self, pick):
+        if run := self._a_run(pick):
+            self.world.start(run)
+
+    @rule(pick=PICK, failing=st.one_of(st.just(set()), SOME))
+    def run_ends(self, pick, failing):
+        if run := self._a_run(pick):
+            self.world.finish(run, failing=frozenset(failing))
+
+    @rule(pick=PICK)
+    def run_crashes_and_dagster_knows(self, pick):
+        if run := self._a_run(pick):
+            run.status = "failure"
+
+    @rule(pick=PICK)
+    def run_dies_in_silence(self, pick):
+        run = self._a_run(pick)
+        if run and run.status != "queued":
+            self.dead.add(run.run_id)
+
+    @rule(pick=PICK)
+    def run_stops_at_its_stamp(self, pick):
+        """It committed everything, and Dagster says that it ended; the chain was never stamped."""
+        if run := self._a_run(pick):
+            slots = range(SLOTS) if EVERYTHING in run.request.slots else run.request.slots
+            for slot in slots:
+                self.world.committed[slot] = self.world.versions[slot]
+            run.status = "failure"
+
+    @rule(pick=PICK)
+    def run_given_up_was_not_dead(self, pick):
+        """It ends long after its batch."""
+        ended = [run for run in self.world.runs.values() if run.ended]
+        if ended:
+            self.world.finish(ended[pick % len(ended)])
+
+    # What must hold.
+
+    def _tick(self):
+        world = self.world
+        if not world.cursor:
+            world.tick()
+            return
+        before = world.state
+        world.counts()
+        tick = world.tick()
+        counts = world.counts()
+        assert counts["keyspace"].pop("HEAD") == 1
+        assert counts["keyspace"].pop("LIST", 0) <= 1
+        assert not counts["keyspace"]
+        given_up = len({batch.id for batch in before.open} - {batch.id for batch in tick.state.open})
+        opened = len({request.batch for request in tick.requests})
+        # A chain is read; one given up is read again and written; one opened again is read twice: is it ours,
+        # and what was asked for.
+        assert counts["records"].pop("GET", 0) <= len(before.open) + given_up + 2 * opened
+        assert counts["records"].pop("PUT", 0) <= given_up + opened
+        assert not counts["records"]
+        self._check_causes(tick)
+
+    def _check_causes(self, tick):
+        """Nothing is asked for without a change or a failure."""
+        world = self.world
+        for batch in {request.batch for request in tick.requests} - self.launched:
+            self.launched.add(batch)
+            try:
+                chain = world.chains.state(batch)
+            except TagNotFound:
+                raise AssertionError(f"{batch} was requested without a chain") from None
+            signals = json.loads(chain.payload)["signals"]
+            for child in map(int, chain.children):
+                known = self.last_batch.get(child)
+                failed = known is not None and child in self._missing(known)
+                changed = str(child) in signals and signals[str(child)] != self.seen.get(str(child))
+                first = child == EVERYTHING and known is None
+                assert failed or changed or first, f"slot {child} in {batch} for no reason"
+                self.last_batch[child] = batch
+            self.seen |= signals
+
+    def _missing(self, batch):
+        chain = self.world.chains.state(batch)
+        return set(map(int, chain.missing)) if chain.status == "failed" else set()
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "world") and self.world.cursor)
+    def open_batches_are_disjoint(self):
+        state = self.world.state
+        slots = [slot for batch in state.open for slot in batch.slots]
+        assert len(slots) == len(set(slots))
+        assert len(state.open) <= self.world.settings.max_open
+        assert not {slot for slot in slots if slot in state.failing and state.failing[slot].parked}
+        assert all(
+            item.attempts <= self.world.settings.max_attempts or slot == EVERYTHING
+            for slot, item in state.failing.items()
+        )
+        assert len(self.world.cursor) < 600 + 300 * (len(state.open) + len(state.failing))
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "world"))
+    def run_keys_are_launched_once(self):
+        keys = [request.run_key for request in self.world.requested]
+        assert len(keys) == len(set(keys))
+
+    def teardown(self):
+        if not hasattr(self, "world"):
+            return
+        self._drain()
+        parked = {slot for slot, item in self.world.state.failing.items() if item.parked}
+        self._check_committed(except_for=parked)
+        self.world.publish(*range(SLOTS))
+        self._drain()
+        self._check_committed(except_for=set())
+        assert not self.world.state.failing
+
+    def _drain(self):
+        """From here on, what runs ends well."""
+        world = self.world
+        quiet = 0
+        for _ in range(300):
+            for run in world.active():
+                if run.run_id not in self.dead:
+                    world.finish(run)
+            self._tick()
+            state = world.state
+            idle = not state.open and all(item.parked for item in state.failing.values())
+            quiet = quiet + 1 if idle else 0
+            if quiet > RELIST // SILENCE + 1:
+                return
+            world.clock.sleep(SILENCE + 1)
+        raise AssertionError(f"does not come to rest: {world.state}")
+
+    def _check_committed(self, except_for):
+        world = self.world
+        for slot, version in world.versions.items():
+            if slot not in except_for:
+                assert world.committed[slot] == version, f"slot {slot} was lost"
+
+
+TestBatches = BatchMachine.TestCase
+TestBatches.settings = settings(stateful_step_count=40, parent=settings())

@@ -1,0 +1,189 @@
+"""A source in memory for tests of the planner: publisher, tables, runs as Dagster keeps them, and a clock."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from s3notify_platform.orchestration.batches import (
+    EVERYTHING,
+    BatchPlanner,
+    BatchRequest,
+    BatchSettings,
+    RunView,
+    SensorState,
+    Tick,
+)
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.keyspace import Watcher, root_key, signal_body, signal_key
+from s3notify_platform.slots import partition_keys
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.records import ObjectRecordStore
+
+PREFIX = "k/"
+
+
+class ManualClock:
+    """Time that moves when it is told to; randomness from a seed."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._dice = random.Random("batches")
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def random_bytes(self, count: int) -> bytes:
+        return self._dice.randbytes(count)
+
+
+@dataclass
+class Run:
+    """A run as Dagster stores it, and what it really does."""
+
+    run_id: str
+    request: BatchRequest
+    status: str = "queued"
+    beats: int | None = None
+    alive: bool = True
+    failure: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ("success", "failure")
+
+
+@dataclass
+class World:
+    """One source. `versions` is what the bucket holds by slot, `committed` what the table holds."""
+
+    slots: int = 8
+    settings: BatchSettings = field(default_factory=BatchSettings)
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock()
+        self.keyspace = CountingStore(MemoryObjectStore(clock=self.clock))
+        self.record_objects = CountingStore(MemoryObjectStore(clock=self.clock))
+        self.chains = AckChains(
+            ObjectRecordStore(self.record_objects, "r/", clock=self.clock), clock=self.clock
+        )
+        self.runs: dict[str, Run] = {}
+        self.versions: Counter[int] = Counter()
+        self.committed: Counter[int] = Counter()
+        self.cursor = ""
+        self.requested: list[BatchRequest] = []
+
+    @property
+    def state(self) -> SensorState:
+        return SensorState.loads(self.cursor)
+
+    def planner(self) -> BatchPlanner:
+        watcher = Watcher(self.keyspace, prefix=PREFIX, slots=self.slots, clock=self.clock)
+        return BatchPlanner(
+            source="s",
+            watcher=watcher,
+            chains=self.chains,
+            runs_of=self.runs_of,
+            settings=self.settings,
+            clock=self.clock,
+        )
+
+    def runs_of(self, batch: str) -> Sequence[RunView]:
+        return [
+            RunView(
+                run_id=run.run_id,
+                ended=run.ended,
+                queued=run.status == "queued",
+                beats=run.beats if run.status == "started" else None,
+                failure=run.failure,
+            )
+            for run in self.runs.values()
+            if run.request.batch == batch
+        ]
+
+    def publish(self, *slots: int) -> None:
+        """Change an object of each of these slots, and signal."""
+        for slot in slots:
+            self.versions[slot] += 1
+            self.keyspace.put(signal_key(PREFIX, slot), signal_body(self.clock))
+        self.keyspace.put(root_key(PREFIX), signal_body(self.clock))
+
+    def evaluate(self) -> Tick | None:
+        """The sensor's function alone; None for the first tick."""
+        if not self.cursor:
+            self.cursor = self.planner().first().dumps()
+            return None
+        return self.planner().tick(SensorState.loads(self.cursor))
+
+    def launch(self, tick: Tick, *, only_part: int | None = None) -> None:
+        """What Dagster does with a tick's requests: one run for each run key, ever."""
+        for request in tick.requests:
+            if request.run_key not in self.runs and only_part in (None, request.part):
+                self.runs[request.run_key] = Run(run_id=f"run {request.run_key}", request=request)
+                self.requested.append(request)
+        for run in self.runs.values():
+            if run.run_id in tick.silent_runs and not run.ended:
+                run.status = "failure"
+
+    def tick(self) -> Tick:
+        """A tick that ends well."""
+        tick = self.evaluate() or self.evaluate()
+        assert tick is not None
+        self.launch(tick)
+        self.cursor = tick.state.dumps()
+        return tick
+
+    def active(self) -> list[Run]:
+        return [run for run in self.runs.values() if not run.ended]
+
+    def start(self, run: Run) -> None:
+        run.status, run.beats = "started", 1
+
+    def finish(self, run: Run, *, failing: frozenset[int] = frozenset()) -> None:
+        """The run's work: commit, acknowledge, end."""
+        everything = EVERYTHING in run.request.slots
+        work = range(self.slots) if everything else run.request.slots
+        good = [slot for slot in work if slot not in failing]
+        for slot in good:
+            self.committed[slot] = self.versions[slot]
+        children = [EVERYTHING] if everything else good
+        bad = [slot for slot in work if slot in failing]
+        if everything:
+            for slot in bad:
+                self.keyspace.put(signal_key(PREFIX, slot), signal_body(self.clock))
+            if bad:
+                self.keyspace.put(root_key(PREFIX), signal_body(self.clock))
+        if children:
+            self.chains.stamp_children(run.request.batch, map(str, children), operation_id=run.run_id)
+        if bad:
+            run.failure = f"slot {bad[0]} is broken"
+        if not run.ended:
+            run.status = "failure" if bad else "success"
+
+    def settle(self) -> None:
+        """Enumerate the source, so that the next tick sees nothing new."""
+        self.tick()
+        for run in self.active():
+            self.start(run)
+            self.finish(run)
+        self.tick()
+        assert self.state.enumerated
+        assert not self.state.open
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Requests since the last call, by store."""
+        stores = {"keyspace": self.keyspace, "records": self.record_objects}
+        found = {name: dict(store.counts) for name, store in stores.items()}
+        for store in stores.values():
+            store.counts.clear()
+        return found
+
+    def keys(self, tick: Tick) -> list[list[str]]:
+        return [partition_keys(request.slots) for request in tick.requests]
