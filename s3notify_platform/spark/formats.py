@@ -670,8 +670,10 @@ def _spark_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _spark_nested(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind) and kind.num_fields:
-        return pa.struct([pa.field(part.name, _spark_type(part.type)) for part in kind])
+    if pa.types.is_struct(kind):
+        # Parquet has no struct without fields.
+        fields = [pa.field(part.name, _spark_type(part.type)) for part in kind]
+        return pa.struct(fields or [pa.field("_", pa.string())])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(_spark_type(kind.value_type))
     if pa.types.is_map(kind):

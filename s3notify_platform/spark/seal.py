@@ -117,14 +117,24 @@ def sealer(context: SealContext) -> Callable[[Batches], Batches]:
 def slot_pieces(batches: Batches) -> Iterator[tuple[Slot, pa.RecordBatch]]:
     """Batches sorted by `_slot`, cut at each new slot."""
     for batch in batches:
-        if batch.num_rows == 0:
-            continue
         if batch.column("_slot").null_count:
             raise UsageError("rows without _slot: a transform must keep _slot, _key, _etag and _offset")
-        slots = batch.column("_slot").to_numpy(zero_copy_only=False)
-        cuts = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), batch.num_rows]
-        for low, high in pairwise(cuts):
-            yield Slot(int(slots[low])), batch.slice(low, high - low)
+        for slot, piece in _runs(batch, "_slot"):
+            yield Slot(slot), piece
+
+
+def _runs(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The batch, cut where an integer column changes."""
+    if batch.num_rows == 0:
+        return
+    values = batch.column(name).to_numpy(zero_copy_only=False)
+    cuts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), batch.num_rows]
+    for low, high in pairwise(cuts):
+        yield int(values[low]), batch.slice(low, high - low)
+
+
+def _data_columns(schema: pa.Schema) -> list[str]:
+    return [name for name in schema.names if name not in ("_kind", "_slot", "_note", "_raw")]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,31 +220,31 @@ class _SlotSeal:
         """Rows of one slot in the order of their kinds: outcomes, rejects, data."""
         if self.error:
             return
-        kinds = piece.column("_kind").to_numpy(zero_copy_only=False)
-        for kind in np.unique(kinds):
-            part = pa.table(piece.filter(pa.array(kinds == kind)))
+        for kind, part in _runs(piece, "_kind"):
             if kind == KIND_OUTCOME:
-                for row in part.select(["_key", "_etag", "_note"]).to_pylist():
-                    self.outcomes[row["_key"]] = {"etag": row["_etag"]} | json.loads(row["_note"])
+                columns = (part.column(name).to_pylist() for name in ("_key", "_etag", "_note"))
+                for key, etag, note in zip(*columns, strict=True):
+                    self.outcomes[key] = {"etag": etag} | json.loads(note)
             elif kind == KIND_REJECT:
-                names = ["_key", "_etag", "_offset", "_note", "_raw"]
-                self.rejects.add(part.select(names).rename_columns(REJECT_SCHEMA.names).cast(REJECT_SCHEMA))
+                names = ("_key", "_etag", "_offset", "_note", "_raw")
+                rejected = [part.column(name) for name in names]
+                self.rejects.add(pa.Table.from_arrays(rejected, schema=REJECT_SCHEMA))
             elif kind == KIND_ROW:
                 self._check_lineage(part)
-                control = {"_kind", "_slot", "_note", "_raw"}
-                self.data.add(part.drop_columns([name for name in part.column_names if name in control]))
+                self.data.add(pa.Table.from_batches([part]).select(_data_columns(part.schema)))
 
-    def _check_lineage(self, rows: pa.Table) -> None:
-        counts = rows.group_by(["_key", "_etag"]).aggregate([([], "count_all")])
-        for row in counts.to_pylist():
-            outcome = self.outcomes.get(row["_key"])
-            if outcome is None or outcome["status"] != "ok" or outcome["etag"] != row["_etag"]:
+    def _check_lineage(self, rows: pa.RecordBatch) -> None:
+        origins = pc.binary_join_element_wise(rows.column("_key"), rows.column("_etag"), "\n")
+        for origin in pc.value_counts(origins).to_pylist():
+            key, _, etag = (origin["values"] or "").rpartition("\n")
+            outcome = self.outcomes.get(key)
+            if outcome is None or outcome["status"] != "ok" or outcome["etag"] != etag:
                 self.error = (
-                    f"the transform made rows of {row['_key']!r} ({row['_etag']}), which is not an object of "
-                    "this batch and slot: it must keep _slot, _key, _etag and _offset as they are"
+                    f"the transform made rows of {key!r} ({etag}), which is not an object of this batch and "
+                    "slot: it must keep _slot, _key, _etag and _offset as they are"
                 )
                 return
-            self.arrived[row["_key"]] = self.arrived.get(row["_key"], 0) + row["count_all"]
+            self.arrived[key] = self.arrived.get(key, 0) + origin["counts"]
 
     def finish(self) -> dict[str, Any]:
         """The slot's manifest row; every failure becomes an `error` of this slot alone."""
