@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import boto3
 import obstore
@@ -27,10 +28,14 @@ from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times
+from tests.benchmarks.slow_proxy import slow_proxy
 
 BUCKET = "bench-pipeline"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
 DDL = "id bigint, name string, note string"
+
+
+LATENCY_MS = 20
 
 
 def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
@@ -43,38 +48,35 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     for key, value in session_conf(master="local[2]").items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    source = Source(name="bench", bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL)
     try:
-        warm = replace(source, name="warm", platform_prefix="", keyspace_prefix="")
-        Ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
         boto(spark, config, threads=1, limit=10)
-        ours, result = timed(
-            lambda: Ingest(spark, source).run(source.all_slots(), batch="bench", only_found=True)
-        )
-        assert sum(slot.rows for slot in result.slots.values()) == 10 * count, "rows"
-        sequential, rows = timed(lambda: boto(spark, config, threads=1))
-        assert rows == 10 * count
-        threaded, rows = timed(lambda: boto(spark, config, threads=32))
-        assert rows == 10 * count
+        figures = _compare(spark, config, count, "near", "on loopback")
+        with slow_proxy(int(server.endpoint_url.rsplit(":", 1)[1]), LATENCY_MS) as port:
+            far = replace(config, endpoint_url=f"http://127.0.0.1:{port}")
+            figures += _compare(spark, far, count, "far", f"{LATENCY_MS} ms added to each request by a proxy")
     finally:
         spark.stop()
+    return figures
+
+
+def _compare(spark: SparkSession, config: S3Config, count: int, name: str, where: str) -> list[Figure]:
+    source = Source(name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL)
+    warm = replace(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")
+    Ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
+    ours, result = timed(
+        lambda: Ingest(spark, source).run(source.all_slots(), batch="bench", only_found=True)
+    )
+    assert sum(slot.rows for slot in result.slots.values()) == 10 * count, "rows"
     phases = ", ".join(f"{phase} {short(took)}" for phase, took in result.seconds.items())
-    what = f"{count:,} objects of 2 KB, bucket to committed table"
-    ours_text = f"{short(ours)} ({phases}; {_requests(result)})"
-    return [
-        Figure(
-            what=what,
-            ours=ours_text,
-            instead=f"boto3, one by one {short(sequential)}",
-            ratio=times(sequential, ours),
-        ),
-        Figure(
-            what="the same",
-            ours=short(ours),
-            instead=f"boto3, 32 threads {short(threaded)}",
-            ratio=times(threaded, ours),
-        ),
-    ]
+    text = f"{short(ours)} ({phases}; {_requests(result)})"
+    figures = []
+    for threads, how in ((1, "boto3, one by one"), (32, "boto3, 32 threads")):
+        took, rows = timed(partial(boto, spark, config, threads=threads))
+        assert rows == 10 * count
+        what = f"{count:,} objects of 2 KB, bucket to committed table, {where}"
+        figures.append(Figure(what=what, ours=text, instead=f"{how} {short(took)}", ratio=times(took, ours)))
+        text = short(ours)
+    return figures
 
 
 def _requests(result: BatchResult) -> str:

@@ -1,0 +1,66 @@
+"""A TCP proxy that holds back what a client sends for some milliseconds, as the way to a region does.
+
+`python -m tests.benchmarks.slow_proxy UPSTREAM_PORT MILLISECONDS` prints its own port, and ends with its parent.
+"""
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def slow_proxy(upstream_port: int, milliseconds: int) -> Iterator[int]:
+    """Runs the proxy in a process of its own; yields its port."""
+    command = [sys.executable, "-m", "tests.benchmarks.slow_proxy", str(upstream_port), str(milliseconds)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+async def serve(upstream_port: int, seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream_reader, upstream_writer = await asyncio.open_connection("127.0.0.1", upstream_port)
+        held: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def take() -> None:
+            while chunk := await reader.read(1 << 16):
+                held.put_nowait((loop.time() + seconds, chunk))
+            held.put_nowait((loop.time() + seconds, b""))
+
+        async def pass_on() -> None:
+            while True:
+                due, chunk = await held.get()
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                if not chunk:
+                    return
+                upstream_writer.write(chunk)
+                await upstream_writer.drain()
+
+        async def answer() -> None:
+            while chunk := await upstream_reader.read(1 << 16):
+                writer.write(chunk)
+                await writer.drain()
+
+        tasks = [asyncio.create_task(step()) for step in (take, pass_on, answer)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            task.cancel()
+        upstream_writer.close()
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    logging.disable()  # connections that end with the benchmark are nobody's news
+    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2]) / 1000))
