@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import StoredObject, Written
 from s3notify_platform.slots import Slot
@@ -93,12 +93,12 @@ def sealer(context: SealContext) -> Callable[[Batches], Batches]:
         pending: list[tuple[int, Future[dict[str, Any]]]] = []
         done: list[dict[str, Any]] = []
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
-            current: _SlotSeal | None = None
+            current: SlotSeal | None = None
             for slot, piece in slot_pieces(batches):
                 if current is None or current.slot != slot:
                     if current is not None:
                         pending.append((current.data.waiting_bytes, pool.submit(current.finish)))
-                    current = _SlotSeal.of(slot, context, table)
+                    current = SlotSeal.of(slot, context, table)
                 current.add(piece)
                 while (
                     len(pending) > 4 * SLOTS_IN_FLIGHT or sum(size for size, _ in pending) > BYTES_IN_FLIGHT
@@ -143,6 +143,7 @@ class _Files:
 
     table: SlotTable
     key_of: Callable[[str], str]
+    clock: Clock
     waiting: list[pa.Table] = field(default_factory=list)
     waiting_bytes: int = 0
     written: list[TableFile] = field(default_factory=list)
@@ -160,7 +161,7 @@ class _Files:
             return
         rows = pa.concat_tables(self.waiting, promote_options="default")
         self.waiting, self.waiting_bytes = [], 0
-        name = unique_name(SYSTEM_CLOCK)
+        name = unique_name(self.clock)
         sink = io.BytesIO()
         pq.write_table(rows, sink, compression="zstd")
         body = sink.getvalue()
@@ -190,7 +191,7 @@ class _Files:
 
 
 @dataclass(slots=True, kw_only=True)
-class _SlotSeal:
+class SlotSeal:
     """One slot on its way to a commit."""
 
     slot: Slot
@@ -198,12 +199,16 @@ class _SlotSeal:
     table: SlotTable
     data: _Files
     rejects: _Files
+    clock: Clock
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     arrived: dict[str, int] = field(default_factory=dict)
     error: str | None = None
 
     @classmethod
-    def of(cls, slot: Slot, context: SealContext, table: SlotTable) -> "_SlotSeal":
+    def of(
+        cls, slot: Slot, context: SealContext, table: SlotTable, clock: Clock = SYSTEM_CLOCK
+    ) -> "SlotSeal":
+        """A slot of the batch; `UsageError` for another one."""
         if slot not in context.heads:
             raise UsageError(
                 f"rows of slot {slot}, which is not of this batch: a transform must keep _slot as it is"
@@ -212,8 +217,9 @@ class _SlotSeal:
             slot=slot,
             context=context,
             table=table,
-            data=_Files(table=table, key_of=lambda name: table.layout.data(slot, name)),
-            rejects=_Files(table=table, key_of=lambda name: table.layout.quarantine(slot, name)),
+            clock=clock,
+            data=_Files(table=table, clock=clock, key_of=lambda name: table.layout.data(slot, name)),
+            rejects=_Files(table=table, clock=clock, key_of=lambda name: table.layout.quarantine(slot, name)),
         )
 
     def add(self, piece: pa.RecordBatch) -> None:
@@ -264,7 +270,7 @@ class _SlotSeal:
         if self.context.evolving and unknown:
             return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_KEYS])}
         self._check_all_arrived(read)
-        changed = self._changed(head, live, read, gone)
+        changed = self._changed(head, live, read, gone) if read or gone else []
         failed = {key: o["reason"] for key, o in self.outcomes.items() if o["status"] == "failed"}
         return {
             "slot": self.slot,
@@ -329,7 +335,7 @@ class _SlotSeal:
     def _commit_body(
         self, head: SlotCommit | None, live: Mapping[str, ObjectState], changed: list[ObjectState]
     ) -> bytes:
-        commit_id = unique_name(SYSTEM_CLOCK)
+        commit_id = unique_name(self.clock)
         after = apply_deltas(live, changed)
         states = next_states(head, after, changed, commit_id)
         self._write_base(states)
@@ -341,7 +347,7 @@ class _SlotSeal:
             commit_id=commit_id,
             parent_id=head.commit_id if head else None,
             batch=self.context.batch,
-            created_ms=SYSTEM_CLOCK.wall_ms(),
+            created_ms=self.clock.wall_ms(),
             signal=self.context.signals.get(self.slot) or (head.signal if head else None),
             schema=self.context.schema_generation,
             files=_named(named, head.files if head else (), self.data.written),

@@ -1,0 +1,145 @@
+"""The writer of one slot without Spark: plans, seals and commits as a run does, over any object store."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.ports import ETag, ObjectStore
+from s3notify_platform.protocols.conditional_commit import Committed, Lost, NativeCommit
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, changes_of_slot
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_OUTCOME, KIND_REJECT, KIND_ROW
+from s3notify_platform.spark.seal import SealContext, SlotSeal
+from s3notify_platform.table.commit import SlotCommit, SlotTable
+from s3notify_platform.table.layout import Generation, TableLayout
+from s3notify_platform.table.reader import read_slots
+
+SLOT = Slot(7)
+LAYOUT = TableLayout(prefix="t/table/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """A source object: its version, and how many rows and rejects it holds."""
+
+    etag: str
+    rows: int
+    rejects: int = 0
+
+
+Bucket = Mapping[str, Body]
+
+
+def slot_table(store: ObjectStore, clock: Clock = SYSTEM_CLOCK, **settings: Any) -> SlotTable:
+    return SlotTable(store, LAYOUT, NativeCommit(store, clock=clock), clock=clock, **settings)
+
+
+@dataclass(kw_only=True)
+class Planned:
+    """What a run knows after its plan."""
+
+    head: SlotCommit | None
+    changes: SlotChanges
+    at: float
+
+
+@dataclass(kw_only=True)
+class SlotWriter:
+    """One run after another on `SLOT`."""
+
+    store: ObjectStore
+    clock: Clock = SYSTEM_CLOCK
+    name: str = "writer"
+    table: SlotTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = slot_table(self.store, self.clock)
+
+    def plan(self, bucket: Bucket, *, max_objects: int = 100) -> Planned:
+        at = self.clock.monotonic()
+        head = self.table.head(SLOT)
+        committed = {key: state.etag for key, state in self.table.states(head).items()}
+        listed = [
+            ObjectVersion(slot=SLOT, key=key, etag=ETag(body.etag), size=body.rows)
+            for key, body in bucket.items()
+        ]
+        changes = changes_of_slot(SLOT, listed, committed, max_objects=max_objects)
+        return Planned(head=head, changes=changes, at=at)
+
+    def seal(self, planned: Planned, bucket: Bucket) -> SlotCommit | None:
+        """The next commit, its files written; None if nothing is to be committed. Reads `bucket` as it is now."""
+        context = SealContext(
+            source=None,  # type: ignore[arg-type] - only the task around a SlotSeal needs it
+            heads={SLOT: planned.head.generation if planned.head else Generation(0)},
+            gone={SLOT: planned.changes.gone},
+            signals={},
+            batch=self.name,
+            schema_generation=1,
+            transformed=False,
+            evolving=False,
+        )
+        seal = SlotSeal.of(SLOT, context, self.table, self.clock)
+        outcomes, rejects, rows = [], [], []
+        for version in planned.changes.read:
+            body = bucket.get(version.key)
+            status = "deleted" if body is None else "ok" if body.etag == version.etag else "superseded"
+            place = (SLOT, version.key, version.etag)
+            note = {"status": status, "size": version.size, "rows": 0, "rejects": 0, "reason": ""}
+            note["unknown_field"] = False
+            if body is not None and status == "ok":
+                note |= {"rows": body.rows, "rejects": body.rejects}
+                rows += [(KIND_ROW, *place, n, None, None, f"{version.etag}/{n}") for n in range(body.rows)]
+                rejects += [(KIND_REJECT, *place, n, "bad", b"raw", None) for n in range(body.rejects)]
+            outcomes.append((KIND_OUTCOME, *place, None, json.dumps(note), None, None))
+        schema = pa.schema([*CONTROL_SCHEMA, ("value", pa.string())])
+        everything = [*outcomes, *rejects, *rows]
+        columns = list(zip(*everything, strict=True)) or [()] * len(schema)
+        arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
+        seal.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        row = seal.finish()
+        if row.get("error"):
+            raise AssertionError(row["error"])
+        return SlotCommit.loads(row["body"], where="sealed") if row["body"] else None
+
+    def commit(self, planned: Planned, commit: SlotCommit) -> Committed | Lost:
+        return self.table.commit(commit, planned_at=planned.at)
+
+    def run(self, bucket: Bucket, *, max_objects: int = 100) -> Committed | Lost | None:
+        """A whole run; None if there was nothing to do."""
+        planned = self.plan(bucket, max_objects=max_objects)
+        commit = self.seal(planned, bucket)
+        return self.commit(planned, commit) if commit else None
+
+
+def content_of(bucket: Bucket) -> tuple[Counter[Any], Counter[Any]]:
+    """The rows and rejects that a table of `bucket` must hold, each once."""
+    rows = Counter((k, b.etag, n, f"{b.etag}/{n}") for k, b in bucket.items() for n in range(b.rows))
+    rejects = Counter((k, b.etag, n) for k, b in bucket.items() for n in range(b.rejects))
+    return rows, rejects
+
+
+def content_in(table: SlotTable) -> tuple[Counter[Any], Counter[Any]]:
+    """The rows and rejects that the head's files hold, by another way than the writer's."""
+    rows: Counter[Any] = Counter()
+    rejects: Counter[Any] = Counter()
+    for slot in read_slots(table, [SLOT]):
+        rows.update((r["_key"], r["_etag"], r["_offset"], r["value"]) for r in slot.table.to_pylist())
+    for slot in read_slots(table, [SLOT], rejects=True):
+        rejects.update((r["_key"], r["_etag"], r["_offset"]) for r in slot.table.to_pylist())
+    return rows, rejects
+
+
+def history_of(table: SlotTable) -> list[SlotCommit]:
+    """All generations from the first to the head; asserts that they are one line."""
+    head = table.head(SLOT)
+    line = [table.read(SLOT, Generation(n + 1)) for n in range(head.generation if head else 0)]
+    assert [commit.generation for commit in line] == list(range(1, len(line) + 1))
+    assert [commit.parent_id for commit in line] == [None, *(commit.commit_id for commit in line)][
+        : len(line)
+    ]
+    return line
