@@ -100,6 +100,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     max_objects: int = MAX_OBJECTS
     interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
     parallel_runs: int = Field(default=1, description="Runs that a batch is split into")
+    max_open: int = Field(default=1, description="Batches in flight at once; their slots are disjoint")
     max_attempts: int = Field(default=5, description="Batches a slot may fail in before it is parked")
     backoff_seconds: float = 10.0
     silence_seconds: float = Field(
@@ -139,6 +140,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             ingest_job,
             settings=BatchSettings(
                 parallel_runs=self.parallel_runs,
+                max_open=self.max_open,
                 max_attempts=self.max_attempts,
                 backoff_seconds=self.backoff_seconds,
                 silence_seconds=self.silence_seconds,
@@ -169,10 +171,9 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
 
     def assets(self) -> SourceAssets:
         """What the parts are built from; `UsageError` for settings that cannot work."""
-        if self.interval_seconds < 1 or self.parallel_runs < 1 or self.max_attempts < 1:
-            raise UsageError(
-                f"source {self.name!r}: interval_seconds, parallel_runs and max_attempts must be at least 1"
-            )
+        for limit in ("interval_seconds", "parallel_runs", "max_open", "max_attempts"):
+            if getattr(self, limit) < 1:
+                raise UsageError(f"source {self.name!r}: {limit}={getattr(self, limit)} must be at least 1")
         io = SlotIOManager(
             s3=self.s3.resource(),
             spark=SlotSpark(

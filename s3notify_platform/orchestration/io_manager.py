@@ -159,7 +159,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
             context.asset_key.path[-1],
             obj,
             slots,
-            batch=context.run.run_id,
+            batch=context.run_id,
         )
         if failed := [result for result in results.values() if not result.ok]:
             raise dg.Failure(

@@ -24,10 +24,13 @@ HEADS_IN_FLIGHT: Final = 32
 
 def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
     """`{source}_summary` and `{source}_quarantine`. 1 LIST and 1 GET for each slot, whatever the bucket holds."""
-    # eager() would wait until no slot is missing, and slots without objects always are.
-    follow = (
-        dg.AutomationCondition.any_deps_updated().since_last_handled() & ~dg.AutomationCondition.in_progress()
-    ).with_label("when any slot was committed")
+    # Not eager(): it waits until no slot is missing, and slots without objects always are. And it forgets an
+    # update that comes in the same evaluation as the end of the run before, which may not have seen it.
+    updated = dg.AutomationCondition.any_deps_updated()
+    handled = dg.AutomationCondition.newly_requested() & ~updated
+    follow = (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(
+        "when any slot was committed"
+    )
     common: dict[str, Any] = {
         "deps": [assets.name],
         "group_name": assets.group or assets.name,

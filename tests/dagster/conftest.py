@@ -1,0 +1,49 @@
+"""A Dagster instance, one Spark session, and sources in new buckets of a real S3 server."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.servers import S3Server
+from tests.support.site import Site
+from tests.support.spark import start_spark
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkSession:
+    """The session that all runs of this process share. It ends with the process."""
+    session = start_spark(master="local[2]")
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """A real instance in SQLite, as in production but for its place."""
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the sources name. Nothing is found by boto3's own chain, so that named ones must reach every task."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("S3NOTIFY_TEST_KEY", "test")
+    monkeypatch.setenv("S3NOTIFY_TEST_SECRET", "test")
+
+
+@pytest.fixture
+def site_of(spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstance) -> Callable[..., Site]:
+    """A source of a new bucket, with the component's attributes as given."""
+    return lambda **attributes: Site.of(ministack, instance, **attributes)
+
+
+@pytest.fixture
+def site(site_of: Callable[..., Site]) -> Site:
+    """A source of JSON lines below `raw/`."""
+    return site_of()

@@ -1,0 +1,168 @@
+"""What users and operators get wrong: each is refused with a message that says what to do."""
+
+from collections.abc import Callable
+
+import dagster as dg
+import pytest
+from pydantic import ValidationError
+
+from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.orchestration import S3NotifyComponent
+from tests.support.servers import S3Server
+from tests.support.site import Site
+
+TRANSFORMS = "tests.support.transforms"
+
+
+def component(**attributes: object) -> S3NotifyComponent:
+    fields: dict[str, object] = {"name": "orders", "bucket": "b", "prefix": "raw/"}
+    return S3NotifyComponent(**(fields | attributes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"slots": 0}, "slots=0: a keyspace has 1 to 1000 slots"),
+        ({"slots": 1001}, "slots=1001: a keyspace has 1 to 1000 slots"),
+        ({"name": "Orders!"}, "source name 'Orders!'"),
+        ({"prefix": ""}, "holds the platform's own objects"),
+        ({"platform_prefix": "raw/_platform/"}, "holds the platform's own objects below 'raw/_platform/'"),
+        ({"prefix": "_s3notify/orders/table/"}, "platform's own objects"),
+        ({"keyspace_prefix": "raw/signals/"}, "'raw/signals/'"),
+        ({"transform": "no.such.module"}, "cannot import 'no.such.module'"),
+        ({"transform": "json.no_such_function"}, "cannot import 'json.no_such_function'"),
+        ({"transform": "nodots"}, "cannot import 'nodots'"),
+        ({"slot_assets": ["json.dumps"]}, "json.dumps is not a slot asset: decorate"),
+        ({"slot_assets": [f"{TRANSFORMS}.foreign"]}, "'foreign' is of source 'somebody_else', not 'orders'"),
+        ({"interval_seconds": 0}, "interval_seconds"),
+        ({"parallel_runs": 0}, "parallel_runs"),
+        ({"max_open": 0}, "max_open"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"max_objects": 0}, "max_objects=0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_when_loaded(
+    attributes: dict[str, object], message: str
+) -> None:
+    """Before anything runs."""
+    with pytest.raises(UsageError) as raised:
+        component(**attributes).definitions()
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"format": "xml"}, "'auto', 'jsonl', 'csv', 'parquet', 'text' or 'binary'"),
+        ({"bukcet": "b"}, "Extra inputs are not permitted"),
+        ({"s3": {"aws_secret_access_key": "by value"}}, "Extra inputs are not permitted"),
+    ],
+)
+def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object], message: str) -> None:
+    """A secret given by value too."""
+    with pytest.raises(ValidationError) as raised:
+        component(**attributes)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        (
+            {"transform": f"{TRANSFORMS}.raising"},
+            "the transform of source 'orders' raised KeyError: 'no such thing'",
+        ),
+        ({"transform": f"{TRANSFORMS}.forgetful"}, "drops or changes the lineage column '_slot'"),
+        ({"transform": f"{TRANSFORMS}.wrong_column"}, "nonexistent"),
+        ({"schema": "id bigintt"}, "does not parse"),
+        ({"slot_assets": [f"{TRANSFORMS}.slotless_orders"]}, "slot asset 'slotless_orders' drops _slot"),
+    ],
+)
+def test_code_that_cannot_work_fails_the_run_with_its_reason(
+    site_of: Callable[..., Site], attributes: dict[str, object], message: str
+) -> None:
+    """And the sensor tells it, as long as the slot is parked."""
+    site = site_of(max_attempts=1, **attributes)
+    site.settle()
+    site.write(3)
+    (request,) = site.tick()
+    result = site.launch(request)
+    assert not result.success
+    assert message in site.failure(result)
+    assert site.tick() == []
+    assert message[:40] in site.state.failing[3].reason
+    assert site.grid()["materialized"] == set()
+
+
+def test_a_run_for_a_slot_that_does_not_exist(site: Site) -> None:
+    """Typed into the launchpad."""
+    result = site.run([3, 16])
+    assert "unknown slot '16': slots are 0 to 15" in site.failure(result)
+    assert "unknown slot '-1'" in site.failure(site.run([-1]))
+
+
+def test_a_run_for_no_slots_at_all(site: Site) -> None:
+    """The job launched by hand, without partition or config."""
+    assert "this run has no slots: choose partitions" in site.failure(site.run([]))
+
+
+def test_a_run_for_a_batch_that_was_never_opened(site: Site) -> None:
+    """Its stamp could go nowhere."""
+    assert "batch 'made-up' has no ack chain" in site.failure(site.run([3], batch="made-up"))
+
+
+def refused(site: Site, kind: type[S3NotifyError], *messages: str) -> None:
+    """Sensor and run both say so."""
+    site.tick()
+    with pytest.raises(kind) as raised:
+        site.tick()
+    result = site.run([3])
+    assert not result.success
+    for text in (str(raised.value), site.failure(result)):
+        for message in messages:
+            assert message in text
+
+
+def test_a_bucket_that_does_not_exist(site_of: Callable[..., Site]) -> None:
+    """Named, with its endpoint."""
+    refused(site_of(bucket="no-such-bucket"), UsageError, "no-such-bucket")
+
+
+def test_credentials_that_are_refused(
+    site_of: Callable[..., Site], seaweed: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message names the bucket, and no credential."""
+    bucket = seaweed.make_bucket()
+    monkeypatch.setenv("S3NOTIFY_TEST_SECRET", "wrong-secret")
+    site = site_of(
+        bucket=bucket,
+        s3={
+            "endpoint_url": seaweed.endpoint_url,
+            "access_key_id_env": "S3NOTIFY_TEST_KEY",
+            "secret_access_key_env": "S3NOTIFY_TEST_SECRET",
+        },
+    )
+    refused(site, UsageError, bucket)
+
+
+def test_an_endpoint_that_nobody_listens_at(
+    site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To be retried: it may come back."""
+    monkeypatch.setattr("s3notify_platform.stores.s3.ATTEMPTS", 2)
+    site = site_of(
+        s3={
+            "endpoint_url": "http://127.0.0.1:9",
+            "access_key_id_env": "S3NOTIFY_TEST_KEY",
+            "secret_access_key_env": "S3NOTIFY_TEST_SECRET",
+        }
+    )
+    refused(site, UnavailableError, "127.0.0.1:9")
+
+
+def test_a_variable_that_is_not_set(site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by Dagster itself."""
+    monkeypatch.delenv("S3NOTIFY_TEST_SECRET")
+    site = site_of()
+    with pytest.raises(dg.DagsterError, match="S3NOTIFY_TEST_SECRET"):
+        site.tick()

@@ -1,0 +1,239 @@
+"""What follows from committed slots: summary, quarantine, automation, checks, and assets of other steps."""
+
+import base64
+
+import dagster as dg
+import pytest
+from pyspark.sql import DataFrame
+
+from s3notify_platform.orchestration.checks import OVERDUE_SECONDS
+from s3notify_platform.orchestration.partitions import slot_partitions
+from s3notify_platform.orchestration.resources import HEARTBEATS
+from s3notify_platform.protocols.ack_chain import AckChains
+from tests.support.site import Site
+from tests.support.transforms import doubled
+
+
+def materialize(site: Site, *assets: dg.AssetsDefinition, **arguments: object) -> dg.ExecuteInProcessResult:
+    return dg.materialize(
+        assets,
+        instance=site.instance,
+        resources={"orders_slots": site.component.assets().io},
+        raise_on_error=False,
+        **arguments,  # type: ignore[arg-type]
+    )
+
+
+def summarize(site: Site) -> dg.ExecuteInProcessResult:
+    return site.defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=site.instance,
+        asset_selection=[dg.AssetKey("orders_summary"), dg.AssetKey("orders_quarantine")],
+        raise_on_error=False,
+    )
+
+
+def test_summary_and_quarantine_show_slots_and_rejects(site: Site) -> None:
+    """A table, a plot, and what could not be taken in, with its reason."""
+    site.write(1, body=site.line(1) + b"{broken\n" + site.line(11))
+    site.write(2)
+    assert site.run([1, 2]).success
+    result = summarize(site)
+    assert result.success
+    events = {e.asset_key.path[-1]: e for e in result.get_asset_materialization_events() if e.asset_key}
+    summary = events["orders_summary"].materialization.metadata
+    assert summary["slots"].value == 2
+    assert summary["dagster/row_count"].value == 3
+    assert summary["rejects"].value == 1
+    table = summary["latest_slots"]
+    assert isinstance(table, dg.TableMetadataValue)
+    assert all(0 <= int(str(r.data["age_seconds"])) < 300 for r in table.records)
+    assert {(r.data["slot"], r.data["rows"], r.data["rejects"]) for r in table.records} == {
+        (1, 2, 1),
+        (2, 1, 0),
+    }
+    plot = str(summary["rows_by_age"].value)
+    head = "data:image/png;base64,"
+    assert base64.b64decode(plot[plot.index(head) + len(head) : -1]).startswith(b"\x89PNG")
+    rejects = events["orders_quarantine"].materialization.metadata["rejects"]
+    assert isinstance(rejects, dg.TableMetadataValue)
+    (record,) = rejects.records
+    assert record.data["key"] == site.key(1)
+    assert record.data["offset"] == len(site.line(1))
+    assert record.data["raw"] == "{broken"
+    assert record.data["reason"]
+
+
+def test_summary_of_an_empty_source(site: Site) -> None:
+    """Nothing was ever committed: zeros, no table, no error."""
+    result = summarize(site)
+    assert result.success
+    (summary, _) = result.get_asset_materialization_events()
+    assert summary.materialization.metadata["slots"].value == 0
+
+
+def test_bucket_level_assets_follow_when_some_slots_were_committed(site: Site) -> None:
+    """Not only when no slot is missing, which never happens; and not twice."""
+    condition = site.defs.resolve_assets_def("orders_summary").automation_conditions_by_key[
+        dg.AssetKey("orders_summary")
+    ]
+    assert condition.get_label() == "when any slot was committed"
+    cursor = None
+
+    def requested() -> int:
+        nonlocal cursor
+        found = dg.evaluate_automation_conditions(site.defs, instance=site.instance, cursor=cursor)
+        cursor = found.cursor
+        assert found.total_requested == found.get_num_requested(dg.AssetKey("orders_summary")) * 2
+        return found.get_num_requested(dg.AssetKey("orders_summary"))
+
+    assert requested() == 0
+    site.write(1, 6)
+    assert site.run([1, 6]).success
+    assert requested() == 1
+    assert requested() == 0
+    assert summarize(site).success
+    assert requested() == 0
+
+    # Committed while the run before was about to start, or had just ended: it may not have seen it.
+    site.write(9)
+    assert site.run([9]).success
+    assert requested() == 1
+    site.write(10)
+    assert site.run([10]).success
+    assert summarize(site).success
+    assert requested() == 1
+    assert requested() == 0
+
+
+def check_results(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluation]:
+    return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
+
+
+def test_the_sweep_finds_what_no_signal_told_of(site: Site) -> None:
+    """And signals it, so that the next batch takes it in."""
+    site.write(1, 2)
+    site.settle()
+    swept = check_results(site.job("sweep"))
+    assert swept["nothing_lost"].passed
+    assert swept["chains_settled"].passed
+    assert swept["nothing_lost"].metadata["objects_in_bucket"].value == 2
+    assert site.tick() == []
+
+    site.write_silently(1, body=site.line(100))
+    site.write_silently(7)
+    site.store.delete(site.key(2))
+    found = check_results(site.job("sweep"))["nothing_lost"]
+    assert not found.passed
+    assert found.metadata["found_to_read"].value == 2
+    assert found.metadata["found_gone"].value == 1
+    assert found.metadata["slots_signalled"].value == 3
+    assert found.metadata["first_key"].value in {site.key(1), site.key(7)}
+    (request,) = site.tick()
+    assert site.slots_of(request) == [1, 2, 7]
+    site.launch(request)
+    site.settle()
+    assert site.rows() == {1: [100], 7: [7]}
+    assert check_results(site.job("sweep"))["nothing_lost"].passed
+
+
+def test_the_sweep_shows_open_chains_and_removes_what_is_old(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chains that ended long ago, and heartbeats of runs that were killed."""
+    site.settle()
+    site.write(3)
+    (request,) = site.tick()
+    batch = request.tags["s3notify/batch"]
+    site.io.records.create(HEARTBEATS, "a-run-that-was-killed", b"5")
+    assert check_results(site.job("sweep"))["chains_settled"].passed
+    assert list(site.io.records.scan(HEARTBEATS)) == []
+    monkeypatch.setattr("s3notify_platform.orchestration.checks.OVERDUE_SECONDS", -1)
+    open_for_long = check_results(site.job("sweep"))["chains_settled"]
+    assert not open_for_long.passed
+    assert open_for_long.metadata["overdue_batches"].value == [batch]
+    assert OVERDUE_SECONDS == 3600
+
+    site.launch(request)
+    old = AckChains(site.io.records, tombstone_seconds=0)
+    old.open_batch("long ago", ["1"])
+    old.fail("long ago", "over")
+    settled = check_results(site.job("sweep"))["chains_settled"]
+    assert settled.passed
+    assert settled.metadata["purged"].value == 1
+    assert "long ago" not in {chain.tag for chain in site.io.chains.states()}
+    assert batch in {chain.tag for chain in site.io.chains.states()}
+
+
+@pytest.mark.filterwarnings("ignore:Parameter `backfill_policy`")
+def test_assets_of_other_steps_load_what_is_committed(site: Site) -> None:
+    """A slot-partitioned asset gets its slots, one without partitions all of them, as one DataFrame."""
+    site.write(1, 2, 9)
+    assert site.run([1, 2, 9]).success
+    parts = slot_partitions(site.component.slots)
+    seen: dict[str, object] = {}
+
+    @dg.asset(
+        partitions_def=parts,
+        io_manager_key="orders_slots",
+        ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
+    )
+    def twice(orders: DataFrame) -> DataFrame:
+        return doubled(orders)
+
+    @dg.asset(
+        ins={
+            "orders": dg.AssetIn(input_manager_key="orders_slots"),
+            "twice": dg.AssetIn(input_manager_key="orders_slots"),
+        }
+    )
+    def total(orders: DataFrame, twice: DataFrame) -> None:
+        seen["all"] = sorted(row["id"] for row in orders.toArrow().to_pylist())
+        seen["twice"] = [(row["id"], row["twice"]) for row in twice.toArrow().to_pylist()]
+        seen["columns"] = twice.columns
+
+    spec = dg.AssetSpec("orders", partitions_def=parts)
+    done = materialize(site, twice, spec, partition_key="2", selection=["twice"])  # type: ignore[arg-type]
+    assert done.success
+    (event,) = done.get_asset_materialization_events()
+    assert event.materialization.metadata["rows"].value == 1
+    assert materialize(site, total, twice, spec, selection=["total"]).success  # type: ignore[arg-type]
+    assert seen["all"] == [1, 2, 9]
+    assert seen["twice"] == [(2, 3.0)]
+    assert seen["columns"] == ["_slot", "_key", "_etag", "_offset", "id", "amount", "twice"]
+
+    ranged = {"dagster/asset_partition_range_start": "1", "dagster/asset_partition_range_end": "9"}
+
+    @dg.asset(
+        name="twice",
+        partitions_def=parts,
+        io_manager_key="orders_slots",
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        ins={"orders": dg.AssetIn(input_manager_key="orders_slots")},
+    )
+    def twice_at_once(orders: DataFrame) -> DataFrame:
+        return doubled(orders)
+
+    assert materialize(site, twice_at_once, spec, tags=ranged, selection=["twice"]).success  # type: ignore[arg-type]
+    assert site.rows("twice") == {1: [1], 2: [2], 9: [9]}
+
+
+def test_what_an_ordinary_asset_may_not_hand_over(site: Site) -> None:
+    """No slot column, or no partitions: said plainly."""
+    site.write(1)
+    assert site.run([1]).success
+    parts = slot_partitions(site.component.slots)
+    spec = dg.AssetSpec("orders", partitions_def=parts)
+    ins = {"orders": dg.AssetIn(input_manager_key="orders_slots")}
+
+    @dg.asset(partitions_def=parts, io_manager_key="orders_slots", ins=ins)
+    def slotless(orders: DataFrame) -> DataFrame:
+        return orders.select("id")
+
+    @dg.asset(io_manager_key="orders_slots", ins=ins)
+    def whole(orders: DataFrame) -> DataFrame:
+        return orders
+
+    result = materialize(site, slotless, spec, partition_key="1", selection=["slotless"])  # type: ignore[arg-type]
+    assert "slotless: drops _slot" in site.failure(result)
+    result = materialize(site, whole, spec, selection=["whole"])  # type: ignore[arg-type]
+    assert "stores slot-partitioned assets only" in site.failure(result)

@@ -1,0 +1,167 @@
+"""Sources in YAML: loaded, side by side, from a folder of the user's own."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import dagster as dg
+import pytest
+
+from s3notify_platform import definitions
+from s3notify_platform.errors import UsageError
+from s3notify_platform.orchestration import S3NotifyComponent
+from tests.support.site import Site
+
+ORDERS = """
+type: s3notify_platform.S3NotifyComponent
+attributes:
+  name: orders
+  bucket: landing
+  prefix: raw/orders/
+  format: jsonl
+  schema: "order_id bigint, amount decimal(12,2)"
+  transform: my_sources.orders.code.clean
+  slot_assets: [my_sources.orders.code.paid]
+  owners: [ann@example.com, "team:sales"]
+  s3:
+    endpoint_url: http://127.0.0.1:1
+    secret_access_key_env: ORDERS_SECRET
+  spark:
+    config: {spark.driver.memory: 1g}
+"""
+CODE = """
+from s3notify_platform import s3_slot_asset
+
+def clean(orders):
+    return orders
+
+@s3_slot_asset(source="orders")
+def paid(orders):
+    "Paid ones."
+    return orders
+"""
+CLICKS = """
+type: s3notify_platform.S3NotifyComponent
+attributes:
+  name: clicks
+  bucket: landing
+  prefix: raw/clicks/
+  slots: 100
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a user has: a folder with two sources, one with code beside it."""
+    found = tmp_path / "my_sources"
+    for name, text in {"orders": ORDERS, "clicks": CLICKS}.items():
+        (found / name).mkdir(parents=True)
+        (found / name / "defs.yaml").write_text(text)
+    (found / "orders" / "code.py").write_text(CODE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return found
+
+
+def test_a_component_resolves_from_yaml() -> None:
+    """Every attribute by its documented name."""
+    found = S3NotifyComponent.resolve_from_yaml(
+        dedent("""
+        name: orders
+        bucket: landing
+        prefix: raw/
+        schema: "id bigint"
+        slots: 10
+        parallel_runs: 2
+        max_open: 3
+        s3: {region_name: eu-central-1}
+        spark: {master: "spark://host:7077"}
+        """)
+    )
+    assert (found.name, found.row_schema, found.slots, found.max_open) == ("orders", "id bigint", 10, 3)
+    assert found.s3.region_name == "eu-central-1"
+    assert found.spark.master == "spark://host:7077"
+    assert found.assets().io.source.keyspace_prefix == "_s3notify/orders/keyspace/"
+
+
+def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
+    """One code location; no name of one source clashes with one of the other."""
+    defs = definitions.load(folder)
+    keys = {key.path[-1] for key in defs.resolve_asset_graph().get_all_asset_keys()}
+    assert keys == {
+        *("orders", "paid", "orders_summary", "orders_quarantine"),
+        *("clicks", "clicks_summary", "clicks_quarantine"),
+    }
+    repository = defs.get_repository_def()
+    assert {job.name for job in repository.get_all_jobs()} >= {
+        *("orders_ingest", "orders_sweep", "clicks_ingest", "clicks_sweep"),
+    }
+    assert {sensor.name for sensor in repository.sensor_defs} == {
+        *("orders_sensor", "orders_automation", "clicks_sensor", "clicks_automation"),
+    }
+    assert set(repository.get_top_level_resources()) == {"orders_slots", "clicks_slots"}
+    graph = defs.resolve_asset_graph()
+    assert {key.name for key in graph.asset_check_keys} == {"nothing_lost", "chains_settled"}
+    for source, slots in {"orders": 1000, "clicks": 100}.items():
+        parts = graph.get(dg.AssetKey(source)).partitions_def
+        assert isinstance(parts, dg.StaticPartitionsDefinition)
+        assert len(parts.get_partition_keys()) == slots
+    dg.Definitions.validate_loadable(defs)
+
+
+def test_sources_side_by_side_run_and_poll_apart(site_of: Callable[..., Site]) -> None:
+    """Same bucket, same instance: one's batch is not the other's."""
+    orders = site_of(prefix="raw/orders/")
+    clicks = site_of(name="clicks", prefix="raw/clicks/", bucket=orders.component.bucket)
+    both = dg.Definitions.merge(orders.defs, clicks.defs)
+    dg.Definitions.validate_loadable(both)
+    orders.settle()
+    clicks.settle()
+    orders.write(3)
+    clicks.write(3, body=clicks.line(300))
+    (of_orders,) = orders.tick()
+    (of_clicks,) = clicks.tick()
+    assert of_orders.run_key != of_clicks.run_key
+    assert orders.launch(of_orders).success
+    clicks.tick()
+    assert clicks.state.open
+    assert clicks.launch(of_clicks).success
+    assert orders.rows() == {3: [3]}
+    assert clicks.rows() == {3: [300]}
+    assert orders.grid()["materialized"] == clicks.grid()["materialized"] == {3}
+
+
+def test_jobs_run_their_step_in_their_own_process(folder: Path) -> None:
+    """One process a run: a second one would start Python and Spark's client again."""
+    repository = definitions.load(folder).get_repository_def()
+    for name in ("orders_ingest", "orders_sweep", "clicks_ingest", "clicks_sweep"):
+        assert repository.get_job(name).executor_def.name == "in_process"
+
+
+@pytest.mark.parametrize(("running", "status"), [(True, "RUNNING"), (False, "STOPPED")])
+def test_everything_starts_as_the_component_says(
+    site_of: Callable[..., Site], running: bool, status: str
+) -> None:
+    """Sensor, automation and sweep."""
+    site = site_of(running=running)
+    repository = site.defs.get_repository_def()
+    assert {sensor.default_status.name for sensor in repository.sensor_defs} == {status}
+    assert {schedule.default_status.name for schedule in repository.schedule_defs} == {status}
+
+
+def test_the_package_s_own_definitions_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's, which `workspace.yaml` shows without any setting."""
+    monkeypatch.delenv(definitions.DEFS_VARIABLE, raising=False)
+    defs = definitions.load(Path(definitions.__file__).parent / "defs")
+    dg.Definitions.validate_loadable(defs)
+    assert dg.AssetKey("orders") in defs.resolve_asset_graph().get_all_asset_keys()
+
+
+@pytest.mark.parametrize("name", ["not there", "missing"])
+def test_a_folder_that_cannot_be_one(tmp_path: Path, name: str) -> None:
+    """Not there, or not a name that Python can import."""
+    folder = tmp_path / name
+    if name == "not there":
+        folder.mkdir()
+    with pytest.raises(UsageError, match="must be a folder with a"):
+        definitions.load(folder)

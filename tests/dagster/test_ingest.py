@@ -1,0 +1,229 @@
+"""Runs of the ingest step: what they commit, and what Dagster's grid shows of it."""
+
+import json
+from collections.abc import Callable
+
+import dagster as dg
+import pytest
+
+from s3notify_platform.orchestration.io_manager import FAILURE_TAG
+from s3notify_platform.protocols.ack_chain import AckChains
+from tests.support.site import Site
+
+START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+TRANSFORMS = "tests.support.transforms"
+
+
+def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., Site]) -> None:
+    """One run of a keyspace of 1000, no partition tag, and the grid shows these slots and no other."""
+    site = site_of(slots=1000)
+    site.write(3, 42, 999)
+    site.write(500)
+    assert site.run([3, 42, 999]).success
+    assert site.grid() == {"materialized": {3, 42, 999}, "failed": set(), "running": set()}
+    assert site.rows(slots=[3, 42, 500, 999]) == {3: [3], 42: [42], 999: [999]}
+
+
+def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) -> None:
+    """Figures by slot on each; those of the batch, and the columns, on the last."""
+    site = site_of(transform=f"{TRANSFORMS}.doubled")
+    site.write(3, body=site.line(3) + site.line(33) + b"not json\n")
+    site.write(7)
+    assert site.run([3, 7]).success
+    found = site.metadata(3)
+    assert {
+        name: found[name] for name in ("objects", "rows", "rejects", "files", "generation", "status")
+    } == {
+        "objects": 1,
+        "rows": 2,
+        "rejects": 1,
+        "files": 1,
+        "generation": 1,
+        "status": "committed",
+    }
+    assert found["bytes"] > 0
+    assert found["seconds"] > 0
+    assert found["dagster/partition_row_count"] == 2
+    assert found["place"].endswith("?list-type=2&prefix=_s3notify/orders/table/data/slot%3D3/")
+    last = site.metadata(7)
+    assert last["seconds"] == found["seconds"]
+    assert last["batch_slots"] == 2
+    assert last["batch_requests"]["LIST"] >= 1
+    assert {"spark_start", "plan", "job", "commit"} <= set(last["batch_seconds"])
+    columns = {column.name: column.type for column in last["dagster/column_schema"].columns}
+    assert columns == {
+        "_slot": "int",
+        "_key": "string",
+        "_etag": "string",
+        "_offset": "bigint",
+        "id": "bigint",
+        "amount": "double",
+        "twice": "double",
+    }
+
+    assert site.run([3]).success
+    again = site.metadata(3)
+    assert (again["status"], again["rows"], again["files"], again["dagster/partition_row_count"]) == (
+        "unchanged",
+        0,
+        1,
+        2,
+    )
+    assert again["generation"] == 1
+
+
+def test_a_failing_slot_fails_alone(site_of: Callable[..., Site]) -> None:
+    """The others are committed and shown; this one is shown as failed, with its reason on the run."""
+    site = site_of(transform=f"{TRANSFORMS}.unlucky")
+    site.write(2, 13, 15)
+    result = site.run([2, 13, 15])
+    assert not result.success
+    assert site.grid() == {"materialized": {2, 15}, "failed": {13}, "running": set()}
+    assert site.rows() == {2: [2], 15: [15]}
+    assert "1 of the run's slots failed (13)" in site.failure(result)
+    assert "13 is unlucky" in site.failure(result)
+    run = site.instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert "13 is unlucky" in run.tags[FAILURE_TAG]
+
+    site.write(13, body=site.line(12))
+    assert site.run([13]).success
+    assert site.grid() == {"materialized": {2, 13, 15}, "failed": set(), "running": set()}
+
+
+def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[..., Site]) -> None:
+    """As the UI and backfills start it; the framework has planned all of the range."""
+    site = site_of(transform=f"{TRANSFORMS}.unlucky")
+    site.write(12, 13, 14, 5)
+    result = site.run(tags={START: "11", END: "14"})
+    assert not result.success
+    assert site.grid() == {"materialized": {11, 12, 14}, "failed": {13}, "running": set()}
+    assert site.rows() == {12: [12], 14: [14]}
+
+
+def test_a_single_partition_is_a_run_for_one_slot(site: Site) -> None:
+    """As from the partition's own page."""
+    site.write(4, 5)
+    assert site.run(partition_key="5").success
+    assert site.grid() == {"materialized": {5}, "failed": set(), "running": set()}
+
+
+def test_overwritten_and_deleted_objects_leave(site: Site) -> None:
+    """With their old rows, in the commit that brings the new ones."""
+    site.write(1, 2)
+    site.run([1, 2])
+    site.write(1, body=site.line(100))
+    site.delete(2)
+    assert site.run([1, 2]).success
+    assert site.rows() == {1: [100]}
+    assert site.metadata(2)["objects_gone"] == 1
+
+
+def test_slot_assets_commit_with_their_source(site_of: Callable[..., Site]) -> None:
+    """One step: the derived slots are those of the batch, from exactly the generations it committed."""
+    site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
+    site.write(1, body=site.line(1) + site.line(11, amount=-1))
+    site.write(6)
+    assert site.run([1, 6]).success
+    assert site.rows() == {1: [1, 11], 6: [6]}
+    assert site.rows("paid_orders") == {1: [1], 6: [6]}
+    assert site.grid("paid_orders") == site.grid("orders")
+    assert site.metadata(1, "paid_orders")["dagster/partition_row_count"] == 1
+    assert {c.name for c in site.metadata(6, "paid_orders")["dagster/column_schema"].columns} >= {
+        "id",
+        "_slot",
+    }
+
+
+def test_a_slot_that_fails_downstream_is_reported_in_neither_asset(site_of: Callable[..., Site]) -> None:
+    """Its tables report together or not at all; when it comes again, its source is found unchanged."""
+    site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])
+    site.write(2, 13, 15)
+    result = site.run([2, 13, 15])
+    assert not result.success
+    assert "13 is unlucky" in site.failure(result)
+    for asset in ("orders", "lucky_orders"):
+        assert site.grid(asset) == {"materialized": {2, 15}, "failed": {13}, "running": set()}
+    site.write(13, body=site.line(12))
+    assert site.run([13]).success
+    assert site.grid("lucky_orders")["materialized"] == {2, 13, 15}
+
+
+def test_a_slot_asset_can_be_made_anew_alone(site_of: Callable[..., Site]) -> None:
+    """From what is committed, without reading the bucket."""
+    site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
+    site.write(1, 6)
+    assert site.run([1, 6], asset_selection=["orders"]).success
+    assert site.grid("paid_orders")["materialized"] == set()
+    assert site.run([1, 6], asset_selection=["paid_orders"]).success
+    assert site.rows("paid_orders") == {1: [1], 6: [6]}
+
+
+def test_a_crash_between_report_and_stamp_loses_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slots are asked for again, found unchanged, reported and acknowledged."""
+    site.settle()
+    site.write(3)
+    (request,) = site.tick()
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            AckChains, "stamp_children", lambda *_, **__: (_ for _ in ()).throw(SystemError("killed"))
+        )
+        assert not site.launch(request).success
+    assert site.grid()["materialized"] == {3}
+    (again,) = site.tick() or site.tick()
+    assert site.slots_of(again) == [3]
+    assert again.run_key != request.run_key
+    assert site.launch(again).success
+    assert site.metadata(3)["status"] == "unchanged"
+    assert site.tick() == []
+    assert site.state.open == ()
+    assert site.state.failing == {}
+    assert site.rows() == {3: [3]}
+
+
+def test_two_runs_on_a_slot_end_in_one_table(site: Site) -> None:
+    """A run by hand beside the sensor's: no row twice."""
+    site.settle()
+    site.write(3)
+    (request,) = site.tick()
+    assert site.run([3]).success
+    assert site.launch(request).success
+    assert site.rows() == {3: [3]}
+    site.settle()
+    assert site.state.failing == {}
+
+
+def test_the_assets_say_what_they_are(site_of: Callable[..., Site]) -> None:
+    """Owners, kinds, group, description, for the catalogue."""
+    site = site_of(
+        slot_assets=[f"{TRANSFORMS}.paid_orders"],
+        owners=["ann@example.com"],
+        group="sales",
+        description="Orders.",
+    )
+    specs = {spec.key.path[-1]: spec for spec in site.defs.resolve_all_asset_specs()}
+    assert set(specs) == {"orders", "paid_orders", "orders_summary", "orders_quarantine"}
+    assert list(specs["orders"].owners) == ["ann@example.com"]
+    assert list(specs["paid_orders"].owners) == ["team:sales"]
+    assert specs["orders"].kinds == {"s3", "pyspark", "parquet"}
+    assert specs["paid_orders"].description == "Orders with an amount above zero."
+    assert specs["orders"].description == "Orders."
+    assert {spec.group_name for spec in specs.values()} == {"sales"}
+    assert all(spec.kinds and spec.description for spec in specs.values())
+
+
+def test_the_whole_run_config_is_small_and_readable(site: Site) -> None:
+    """The sensor's request names slots and a batch, nothing else."""
+    site.settle()
+    site.write(3, 4)
+    (request,) = site.tick()
+    assert json.loads(json.dumps(request.run_config)) == {
+        "ops": {
+            "orders_slots": {
+                "config": {"batch": request.tags["s3notify/batch"], "everything": False, "slots": [3, 4]}
+            }
+        }
+    }
+    assert (
+        dg.AssetKey("orders") in site.defs.resolve_job_def("orders_ingest").asset_layer.executable_asset_keys
+    )

@@ -1,0 +1,263 @@
+"""The sensor on a real bucket and a real instance: what it asks for, tick by tick."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster import DagsterRunStatus
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.test_utils import create_run_for_test
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.orchestration import io_manager
+from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG
+from s3notify_platform.orchestration.resources import HEARTBEATS, beats_of, heartbeat
+from s3notify_platform.stores.counting import CountingStore
+from tests.support.site import Site
+
+TRANSFORMS = "tests.support.transforms"
+
+
+def test_the_first_batch_takes_in_what_was_there_before_any_signal(site: Site) -> None:
+    """The first tick only stores a cursor; the second enumerates; slots without objects are not reported."""
+    site.write_silently(1, 5, 9)
+    assert site.tick() == []
+    (request,) = site.tick()
+    assert request.run_config["ops"]["orders_slots"]["config"]["everything"]
+    assert site.launch(request).success
+    assert site.grid() == {"materialized": {1, 5, 9}, "failed": set(), "running": set()}
+    assert site.tick() == []
+    assert site.state.enumerated
+
+
+def test_scattered_changes_are_one_run(site_of: Callable[..., Site]) -> None:
+    """Exactly the changed slots of a thousand, without a partition tag."""
+    site = site_of(slots=1000)
+    site.settle()
+    changed = [1, 17, 18, 400, 999]
+    site.write(*changed)
+    (request,) = site.tick()
+    assert site.slots_of(request) == changed
+    assert not [tag for tag in request.tags if "partition" in tag]
+    assert request.partition_key is None
+    assert site.launch(request).success
+    assert site.grid()["materialized"] == set(changed)
+    assert site.tick() == []
+    assert site.state.open == ()
+
+
+def test_a_batch_in_parallel_runs_is_settled_when_all_have_stamped(site_of: Callable[..., Site]) -> None:
+    """k runs, disjoint; the chain is acked by the last."""
+    site = site_of(parallel_runs=2)
+    site.settle()
+    site.write(1, 2, 3, 4, 5)
+    requests = site.tick()
+    assert [site.slots_of(request) for request in requests] == [[1, 3, 5], [2, 4]]
+    assert [request.tags[PART_TAG] for request in requests] == ["1/2", "2/2"]
+    assert site.launch(requests[0]).success
+    assert site.tick() == []
+    assert site.state.open
+    assert site.launch(requests[1]).success
+    site.tick()
+    assert site.state.open == ()
+    assert site.rows() == {slot: [slot] for slot in (1, 2, 3, 4, 5)}
+
+
+def test_a_slot_in_flight_waits_for_the_next_batch(site: Site) -> None:
+    """Its change is not lost, nor asked for twice."""
+    site.settle()
+    site.write(3)
+    (request,) = site.tick()
+    site.write(3, body=site.line(300))
+    site.write(4)
+    assert site.tick() == []
+    site.launch(request)
+    (second,) = site.tick()
+    assert site.slots_of(second) == [3, 4]
+    site.launch(second)
+    site.settle()
+    assert site.rows() == {3: [300], 4: [4]}
+
+
+def test_a_tick_repeated_after_a_crash_has_the_same_run_key(site: Site) -> None:
+    """Dagster launches a run key once; whatever changed in between comes with the next batch."""
+    site.settle()
+    site.write(3)
+    lost = site.evaluate().run_requests
+    site.write(5)
+    again = site.evaluate().run_requests
+    assert [r.run_key for r in lost or []] == [r.run_key for r in again or []]
+    assert [site.slots_of(r) for r in again or []] == [[3]]
+    site.settle()
+    assert site.rows() == {3: [3], 5: [5]}
+
+
+def test_a_failed_slot_comes_again_alone_with_backoff_and_is_parked(site_of: Callable[..., Site]) -> None:
+    """Until it changes."""
+    site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=2, backoff_seconds=0.0)
+    site.settle()
+    site.write(12, 13)
+    (first,) = site.tick()
+    assert not site.launch(first).success
+    (second,) = site.tick()
+    assert site.slots_of(second) == [13]
+    assert not site.launch(second).success
+    assert site.tick() == []
+    assert site.state.failing[13].parked
+    assert "13 is unlucky" in site.state.failing[13].reason
+    assert "1 parked until they change (13)" in str(site.evaluate().skip_message)
+    site.write(13, body=site.line(130))
+    site.settle()
+    assert site.rows() == {12: [12], 13: [130]}
+    assert site.grid() == {"materialized": {12, 13}, "failed": set(), "running": set()}
+
+
+def test_backoff_is_waited_for(site_of: Callable[..., Site]) -> None:
+    """A failed slot is not asked for in the next tick."""
+    site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
+    site.settle()
+    site.write(13)
+    (request,) = site.tick()
+    site.launch(request)
+    assert site.tick() == []
+    assert "1 to be retried" in str(site.evaluate().skip_message)
+
+
+def test_a_failed_slot_of_the_first_batch_does_not_hold_up_the_others(site_of: Callable[..., Site]) -> None:
+    """The enumeration is done; the slot is asked for like any change."""
+    site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
+    site.write_silently(12, 13)
+    site.tick()
+    (request,) = site.tick()
+    assert not site.launch(request).success
+    (again,) = site.tick()
+    assert site.state.enumerated
+    assert site.slots_of(again) == [13]
+    assert site.grid() == {"materialized": {12}, "failed": {13}, "running": set()}
+
+
+def test_a_run_that_died_is_reported_and_its_slots_come_again(site_of: Callable[..., Site]) -> None:
+    """Its heart has stopped; Dagster still holds it for started."""
+    site = site_of(silence_seconds=0.0)
+    site.settle()
+    site.write(3)
+    (request,) = site.tick()
+    run = site.instance.create_run_for_job(
+        site.defs.resolve_job_def("orders_ingest"),
+        run_config=request.run_config,
+        tags=dict(request.tags),
+        status=DagsterRunStatus.STARTED,
+    )
+    site.io.records.create(HEARTBEATS, run.run_id, b"7")
+    (again,) = site.tick()
+    assert site.slots_of(again) == [3]
+    found = site.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert found.status is DagsterRunStatus.FAILURE
+    assert site.launch(again).success
+    assert site.rows() == {3: [3]}
+
+
+def test_a_queued_run_is_waited_for(site_of: Callable[..., Site]) -> None:
+    """However long the queue is."""
+    site = site_of(silence_seconds=0.0)
+    site.settle()
+    site.write(3)
+    (request,) = site.tick()
+    location = RegisteredCodeLocationOrigin("anywhere")
+    create_run_for_test(
+        site.instance,
+        "orders_ingest",
+        tags=dict(request.tags),
+        status=DagsterRunStatus.QUEUED,
+        remote_job_origin=RemoteJobOrigin(RemoteRepositoryOrigin(location, "any"), "orders_ingest"),
+    )
+    assert site.tick() == []
+    assert site.tick() == []
+    assert [batch.id for batch in site.state.open] == [request.tags[BATCH_TAG]]
+
+
+def test_the_heart_beats_while_the_body_runs_and_leaves_nothing(site: Site) -> None:
+    """One record a run; gone at its end, so that ended runs cost nothing."""
+    with heartbeat(site.io.records, "some-run"):
+        for _ in range(100):
+            if beats_of(site.io.records, "some-run"):
+                break
+            SYSTEM_CLOCK.sleep(0.05)
+        assert beats_of(site.io.records, "some-run") == 1
+    assert beats_of(site.io.records, "some-run") is None
+
+
+def test_an_idle_tick_is_one_request_on_the_real_store(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 HEAD; 1 HEAD and 1 LIST when something changed, and 1 PUT for the batch."""
+    site.settle()
+    counting = CountingStore(site.io.store)
+    monkeypatch.setattr(io_manager, "_store_of", lambda _config: counting)
+    assert site.tick() == []
+    assert dict(counting.counts) == {"HEAD": 1}
+    site.write(3, 4)
+    counting.counts.clear()
+    assert len(site.tick()) == 1
+    assert dict(counting.counts) == {"HEAD": 1, "LIST": 1, "PUT": 1}
+
+
+def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
+    site_of: Callable[..., Site],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Credentials are named by their variables, and looked up where they are used."""
+    secret = "sEcReT-0123456789abcdef"
+    monkeypatch.setenv("S3NOTIFY_TEST_SECRET", secret)
+    site = site_of(transform=f"{TRANSFORMS}.unlucky", slot_assets=[f"{TRANSFORMS}.paid_orders"])
+    site.write(12, 13)
+    site.tick()
+    (request,) = site.tick()
+    result = site.launch(request)
+    assert not result.success
+    site.tick()
+    assert site.io.s3.aws_secret_access_key == secret
+    logged = [record.message + repr(record.user_message) for record in site.instance.all_logs(result.run_id)]
+    events = [repr(event) for event in site.instance.all_logs(result.run_id)]
+    run = site.instance.get_run_by_id(result.run_id)
+    shown = "".join(
+        [
+            *logged,
+            *events,
+            repr(run),
+            str(site.cursor),
+            repr(request),
+            str(capfd.readouterr()),
+            repr(site.io.source),
+        ]
+    )
+    assert "13 is unlucky" in shown
+    assert secret not in shown
+    resources = site.defs.get_repository_def().get_top_level_resources()
+    snapshot = json.dumps([repr(resource) for resource in resources.values()])
+    assert secret not in snapshot
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert secret.encode() not in file.read_bytes(), file
+    for meta in site.store.list("_s3notify/").objects:
+        found = site.store.get(meta.key)
+        assert found is not None
+        assert secret.encode() not in found.body
+
+
+def test_a_cursor_of_another_keyspace_is_refused(site_of: Callable[..., Site]) -> None:
+    """The number of slots was changed under a running sensor."""
+    site = site_of()
+    site.settle()
+    other = site_of(slots=8, bucket=site.component.bucket)
+    other.cursor = site.cursor
+    with pytest.raises(Exception, match="a state of 16 slots for a keyspace of 8") as raised:
+        other.evaluate()
+    assert isinstance(raised.value, dg.DagsterError | ValueError)

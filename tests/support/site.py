@@ -1,0 +1,215 @@
+"""One source with its Dagster definitions, a bucket on a real server, and an instance: what a test drives."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.storage.partition_status_cache import (
+    AssetStatusCacheValue,
+    get_and_update_asset_status_cache_value,
+)
+
+from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
+from s3notify_platform.orchestration.batches import SensorState
+from s3notify_platform.orchestration.partitions import slot_partitions
+from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.servers import S3Server
+
+
+@dataclass(kw_only=True)
+class Site:
+    """The component, its definitions and its bucket."""
+
+    component: S3NotifyComponent
+    instance: dg.DagsterInstance
+    store: S3ObjectStore
+    cursor: str | None = None
+    run_keys: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, server: S3Server, instance: dg.DagsterInstance, **attributes: Any) -> "Site":
+        bucket = attributes.pop("bucket", None) or server.make_bucket()
+        fields = {
+            "name": "orders",
+            "bucket": bucket,
+            "prefix": "raw/",
+            "format": "jsonl",
+            "schema": "id bigint, amount double",
+            "slots": 16,
+            "backoff_seconds": 0.0,
+            "s3": {
+                "endpoint_url": server.endpoint_url,
+                "access_key_id_env": "S3NOTIFY_TEST_KEY",
+                "secret_access_key_env": "S3NOTIFY_TEST_SECRET",
+            },
+        } | attributes
+        component = S3NotifyComponent(**fields)
+        return cls(component=component, instance=instance, store=S3ObjectStore(server.config(bucket)))
+
+    @property
+    def name(self) -> str:
+        return self.component.name
+
+    @cached_property
+    def defs(self) -> dg.Definitions:
+        return self.component.definitions()
+
+    @cached_property
+    def io(self) -> SlotIOManager:
+        """As a run gets it: with what its environment variables hold."""
+        with dg.build_resources({"io": self.component.assets().io}, instance=self.instance) as resources:
+            found = resources.io
+        assert isinstance(found, SlotIOManager)
+        return found
+
+    @property
+    def publisher(self) -> Publisher:
+        return Publisher(self.store, prefix=self.io.source.keyspace_prefix, slots=self.component.slots)
+
+    # The bucket.
+
+    def key(self, slot: int, number: int = 0) -> str:
+        """A key of this slot; another one for each number."""
+        found = -1
+        for n in range(100_000):
+            if slot_of(key := f"{self.component.prefix}{n}.jsonl", self.component.slots) == slot:
+                found += 1
+                if found == number:
+                    return key
+        raise AssertionError(slot)
+
+    def write(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
+        """Publish one object of one row in each of these slots."""
+        self.publisher.publish(
+            [Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots]
+        )
+
+    def write_silently(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
+        """Without a signal."""
+        for slot in slots:
+            self.store.put(self.key(slot, number), body or self.line(slot))
+
+    def delete(self, *slots: int) -> None:
+        self.publisher.publish([Delete(key=self.key(slot)) for slot in slots])
+
+    @staticmethod
+    def line(slot: int, amount: float = 1.5) -> bytes:
+        return json.dumps({"id": slot, "amount": amount}).encode() + b"\n"
+
+    def rows(self, asset: str | None = None, slots: Iterable[int] | None = None) -> dict[int, list[int]]:
+        """The committed ids by slot."""
+        wanted = self.io.source.all_slots() if slots is None else [Slot(n) for n in slots]
+        found: dict[int, list[int]] = {}
+        for row in self.io.load(wanted, asset=asset).select("_slot", "id").toArrow().to_pylist():
+            found.setdefault(row["_slot"], []).append(row["id"])
+        return found
+
+    # Dagster.
+
+    def run(
+        self,
+        slots: Iterable[int] = (),
+        *,
+        batch: str = "",
+        everything: bool = False,
+        tags: dict[str, str] | None = None,
+        asset_selection: list[str] | None = None,
+        partition_key: str | None = None,
+        run_config: dict[str, Any] | None = None,
+    ) -> dg.ExecuteInProcessResult:
+        """The ingest job, as the sensor starts it (or by tags or partition, as the UI does)."""
+        config = {"batch": batch, "everything": everything, "slots": list(slots)}
+        if run_config is None:
+            run_config = {"ops": {f"{self.name}_slots": {"config": config}}}
+        return self.defs.resolve_job_def(f"{self.name}_ingest").execute_in_process(
+            run_config=run_config,
+            instance=self.instance,
+            raise_on_error=False,
+            tags=tags,
+            partition_key=partition_key,
+            asset_selection=[dg.AssetKey(name) for name in asset_selection] if asset_selection else None,
+        )
+
+    def job(self, name: str) -> dg.ExecuteInProcessResult:
+        return self.defs.resolve_job_def(f"{self.name}_{name}").execute_in_process(
+            instance=self.instance, raise_on_error=False
+        )
+
+    def grid(self, asset: str | None = None) -> dict[str, set[int]]:
+        """The partition grid as the UI shows it: slots by status."""
+        partitions = slot_partitions(self.component.slots)
+        value = get_and_update_asset_status_cache_value(
+            self.instance, dg.AssetKey(asset or self.name), partitions
+        ) or AssetStatusCacheValue(latest_storage_id=0, partitions_def_id=None)
+        found = {
+            "materialized": value.deserialize_materialized_partition_subsets(partitions),
+            "failed": value.deserialize_failed_partition_subsets(partitions),
+            "running": value.deserialize_in_progress_partition_subsets(partitions),
+        }
+        return {status: {int(key) for key in subset.get_partition_keys()} for status, subset in found.items()}
+
+    def metadata(self, slot: int, asset: str | None = None) -> dict[str, Any]:
+        """Of the latest materialization of a slot."""
+        records = self.instance.fetch_materializations(
+            dg.AssetRecordsFilter(asset_key=dg.AssetKey(asset or self.name), asset_partitions=[str(slot)]),
+            limit=1,
+        ).records
+        materialization = records[0].asset_materialization
+        assert materialization is not None
+        return {name: value.value for name, value in materialization.metadata.items()}
+
+    def failure(self, result: dg.ExecuteInProcessResult) -> str:
+        """What a failed run says of why."""
+        (event,) = [event for event in result.all_events if event.is_step_failure]
+        data = event.step_failure_data
+        described = data.user_failure_data.description if data.user_failure_data else None
+        return described or str(data.error)
+
+    # The sensor.
+
+    def evaluate(self) -> SensorExecutionData:
+        """A tick as the daemon evaluates it; the cursor is not stored."""
+        sensor = self.defs.resolve_sensor_def(f"{self.name}_sensor")
+        with dg.build_sensor_context(
+            instance=self.instance,
+            cursor=self.cursor,
+            resources={f"{self.name}_slots": self.component.assets().io},
+            sensor_name=sensor.name,
+        ) as context:
+            return sensor.evaluate_tick(context)
+
+    def tick(self) -> list[dg.RunRequest]:
+        """A tick that ends well: its cursor is stored, and each run key is handed out once."""
+        result = self.evaluate()
+        self.cursor = result.cursor
+        requests = [r for r in result.run_requests or [] if r.run_key not in self.run_keys]
+        self.run_keys |= {str(request.run_key) for request in requests}
+        return requests
+
+    @property
+    def state(self) -> SensorState:
+        return SensorState.loads(self.cursor or "")
+
+    def launch(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+        """What the daemon does with a request, at once."""
+        return self.run(run_config=dict(request.run_config), tags=dict(request.tags))
+
+    def settle(self) -> None:
+        """Tick and run until there is nothing to do."""
+        for _ in range(10):
+            for request in (requests := self.tick()):
+                self.launch(request)
+            if not requests and self.cursor and not self.state.open and self.state.enumerated:
+                return
+        raise AssertionError("does not come to rest")
+
+    @staticmethod
+    def slots_of(request: dg.RunRequest) -> list[int]:
+        (op,) = request.run_config["ops"].values()
+        return list(op["config"]["slots"])

@@ -1,0 +1,56 @@
+"""What users bring: transforms and slot assets, good ones and broken ones."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
+
+from s3notify_platform import s3_slot_asset
+
+UNLUCKY = 13
+
+
+def doubled(orders: DataFrame) -> DataFrame:
+    """A good one."""
+    return orders.withColumn("twice", F.col("amount") * 2)
+
+
+def unlucky(orders: DataFrame) -> DataFrame:
+    """Fails on the rows of one slot, when a task gets to them."""
+    broken = F.raise_error(F.lit("13 is unlucky")).cast("double")
+    return orders.withColumn("amount", F.when(F.col("id") == UNLUCKY, broken).otherwise(F.col("amount")))
+
+
+def raising(orders: DataFrame) -> DataFrame:
+    raise KeyError("no such thing")
+
+
+def forgetful(orders: DataFrame) -> DataFrame:
+    """Drops the lineage."""
+    return orders.select("id")
+
+
+def wrong_column(orders: DataFrame) -> DataFrame:
+    return orders.withColumn("x", F.col("nonexistent"))
+
+
+@s3_slot_asset(source="orders", owners=["team:sales"])
+def paid_orders(orders: DataFrame) -> DataFrame:
+    """Orders with an amount above zero."""
+    return orders.where("amount > 0")
+
+
+@s3_slot_asset(source="orders")
+def lucky_orders(orders: DataFrame) -> DataFrame:
+    """Fails on the rows of one slot."""
+    return unlucky(orders)
+
+
+@s3_slot_asset(source="orders")
+def slotless_orders(orders: DataFrame) -> DataFrame:
+    """Drops the slot."""
+    return orders.select("id")
+
+
+@s3_slot_asset(source="somebody_else")
+def foreign(orders: DataFrame) -> DataFrame:
+    """Of another source."""
+    return orders
