@@ -1,0 +1,127 @@
+"""A plan's rows, and what sources and Spark errors come to. No Spark session."""
+
+import pickle
+
+import pytest
+
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.ingest import SlotResult, _added, raise_own, reason_of
+from s3notify_platform.spark.plan import _collected, _row
+from s3notify_platform.spark.session import session_conf
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.table.layout import Generation
+
+BUCKET = S3Config(bucket="b")
+
+
+def source(**fields: object) -> Source:
+    given = {"name": "n", "bucket": BUCKET, "platform": BUCKET, "prefix": "raw/", "format": "jsonl"} | fields
+    return Source(**given)  # type: ignore[arg-type]
+
+
+def test_collected() -> None:
+    found = _collected(
+        [
+            _row(-1, "LIST", size=2),
+            _row(4, "read", key="k", etag="e", size=9),
+            _row(4, "gone", key="g"),
+            _row(4, "head", generation=3, complete=False, size=1),
+            _row(5, "head"),
+            _row(-1, "GET", size=1),
+            _row(-1, "LIST", size=1),
+        ]
+    )
+    assert found.requests == {"LIST": 3, "GET": 1}
+    assert found.slots[Slot(4)].generation == 3
+    assert [v.key for v in found.slots[Slot(4)].changes.read] == ["k"]
+    assert found.slots[Slot(4)].changes.gone == ("g",)
+    assert not found.slots[Slot(4)].changes.complete
+    assert not found.slots[Slot(5)].changes
+    assert found.listed == {4: 1, 5: 0}
+
+
+def test_results_of_several_rounds_add_up() -> None:
+    first = SlotResult(
+        slot=Slot(1),
+        status="committed",
+        generation=Generation(1),
+        objects=2,
+        rows=3,
+        failed_objects={"a": "x"},
+    )
+    second = SlotResult(
+        slot=Slot(1), status="committed", generation=Generation(2), objects=1, rows=1, live_rows=4
+    )
+    both = _added(first, second)
+    assert (both.generation, both.objects, both.rows, both.live_rows) == (2, 3, 4, 4)
+    assert not both.ok
+    unchanged = SlotResult(slot=Slot(1), status="unchanged")
+    assert _added(first, unchanged) == first
+    assert _added(None, unchanged) == unchanged
+    failed = SlotResult(slot=Slot(1), status="failed", error="lost")
+    assert _added(failed, second) == second
+    assert _added(first, failed).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"name": "With Capitals"}, "source name"),
+        ({"format": "xml"}, "format 'xml'"),
+        ({"max_objects": 0}, "max_objects=0"),
+        ({"slots": 0}, "slots=0"),
+        ({"slots": 1001}, "slots=1001"),
+        ({"platform_prefix": "no-slash"}, "end it with '/'"),
+        ({"prefix": ""}, "give the source a prefix"),
+        ({"prefix": "_s3notify/n/table/"}, "give the source a prefix"),
+        ({"prefix": "raw/", "platform_prefix": "raw/own/"}, "give the source a prefix"),
+        ({"keyspace_prefix": "raw/signals/"}, "give the source a prefix"),
+    ],
+)
+def test_sources_that_cannot_be(fields: dict[str, object], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        source(**fields)
+
+
+def test_sources_pickle_and_may_stand_apart() -> None:
+    apart = source(prefix="", platform=S3Config(bucket="other"))
+    assert pickle.loads(pickle.dumps(apart)) == apart
+    assert apart.layout.prefix == "_s3notify/n/table/"
+    assert len(source(slots=3).all_slots()) == 3
+
+
+def test_session_by_configuration() -> None:
+    local = session_conf(master="local[*]")
+    assert local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.driver.bindAddress" not in session_conf(master="spark://host:7077")
+    assert session_conf(remote="sc://host:15002")["spark.remote"] == "sc://host:15002"
+    assert session_conf(master="local[*]", extra={"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
+    for both_or_none in ({}, {"master": "local[*]", "remote": "sc://host"}):
+        with pytest.raises(UsageError, match="Spark master"):
+            session_conf(**both_or_none)
+
+
+TRACEBACK = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/x/s3.py", line 2, in _send
+    raise UnavailableError("x: y")
+s3notify_platform.errors.UnavailableError: bucket 'b' is unavailable: ConnectTimeoutError
+
+During handling of the above exception, another exception occurred:
+ValueError: last
+ SQLSTATE: 38000
+"""
+
+
+def test_errors_of_tasks() -> None:
+    """The line that a person wants; and our own errors come out of a task as what they were."""
+    assert reason_of(Exception(TRACEBACK)) == "ValueError: last"
+    assert (
+        reason_of(Exception("[DIVIDE_BY_ZERO] Division by zero.\nmore"))
+        == "[DIVIDE_BY_ZERO] Division by zero."
+    )
+    assert reason_of(Exception()) == "Exception"
+    with pytest.raises(UnavailableError, match=r"^bucket 'b' is unavailable: ConnectTimeoutError$"):
+        raise_own(Exception(TRACEBACK))
+    raise_own(Exception("something else"))
