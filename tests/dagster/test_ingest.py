@@ -155,7 +155,9 @@ def test_a_slot_asset_can_be_made_anew_alone(site_of: Callable[..., Site]) -> No
     site.write(1, 6)
     assert site.run([1, 6], asset_selection=["orders"]).success
     assert site.grid("paid_orders")["materialized"] == set()
-    assert site.run([1, 6], asset_selection=["paid_orders"]).success
+    assert site.run(tags={START: "1", END: "2"}, asset_selection=["paid_orders"]).success
+    assert site.run(partition_key="6", asset_selection=["paid_orders"]).success
+    assert site.grid("paid_orders")["materialized"] == {1, 2, 6}
     assert site.rows("paid_orders") == {1: [1], 6: [6]}
 
 
