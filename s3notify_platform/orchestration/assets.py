@@ -159,6 +159,7 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
     io: SlotIOManager = getattr(context.resources, settings.io_key)
     try:
         slots = config.targets(context, io.slots)
+        io.check_store()
         signals = _signals(io, config)
         with heartbeat(io.records, context.run.run_id):
             results, metadata = _ingested(context, config, settings, slots, signals)

@@ -11,6 +11,7 @@ unchanged, and reported; the other way round a committed slot could stay unrepor
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -35,6 +36,7 @@ from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.ingest import SlotResult
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.spark.source import MAX_OBJECTS, Source
+from s3notify_platform.stores.capabilities import probe, require
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -114,6 +116,18 @@ class SlotIOManager(dg.ConfigurableIOManager):
         """A watcher of this source's keyspace."""
         source = self.source
         return Watcher(self.store, prefix=source.keyspace_prefix, slots=source.slots, state=state)
+
+    def check_store(self) -> None:
+        """Refuse, once for each source and before anything is committed, a store that cannot keep commits apart.
+
+        What was found stays beside the table as `store.json`. `UsageError` says which condition the store
+        lacks. 1 HEAD; the first time about 50 requests.
+        """
+        place = f"{self.source.platform_prefix}store.json"
+        if self.store.head(place) is None:
+            found = probe(self.store, self.source.platform_prefix)
+            require(found)
+            self.store.put(place, json.dumps(asdict(found) | {"mode": found.mode}).encode())
 
     # Loading
 
