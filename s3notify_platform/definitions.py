@@ -29,7 +29,9 @@ def load(folder: Path) -> dg.Definitions:
     else:
         sys.path.insert(0, str(folder.parent))
         module = import_module(folder.name)
-    return dg.ComponentTree.from_module(defs_module=module, project_root=folder.parent).build_defs()
+    sources = dg.ComponentTree.from_module(defs_module=module, project_root=folder.parent).build_defs()
+    # Runs from the UI and backfills too: a process for each step would start Python and Spark once more.
+    return dg.Definitions.merge(sources, dg.Definitions(executor=dg.in_process_executor))
 
 
 @dg.definitions

@@ -214,7 +214,7 @@ def _ingested(
         if asset.name in selected:
             context.log.info("deriving %s of %d slots", asset.name, len(generations))
             results[asset.name] = _derived(
-                context, asset, generations, spark=spark, source=source, batch=batch
+                context, asset, generations, spark=spark, source=source, batch=batch, anew=not config.batch
             )
     metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
     return results, metadata
@@ -228,8 +228,12 @@ def _derived(
     spark: SparkSession,
     source: Source,
     batch: str,
+    anew: bool,
 ) -> dict[Slot, SlotResult]:
-    """As `derive`; one that fails is tried again in halves, so that a slot at fault fails alone."""
+    """As `derive`; one that fails is tried again in halves, so that a slot at fault fails alone.
+
+    `anew` for runs that a person asked for: the function may have become another one.
+    """
     todo = [generations]
     results: dict[Slot, SlotResult] = {}
     jobs = failed = 0
@@ -237,7 +241,7 @@ def _derived(
         part = todo.pop()
         jobs += 1
         try:
-            results |= derive(spark, source, asset.name, asset.function, part, batch=batch)
+            results |= derive(spark, source, asset.name, asset.function, part, batch=batch, anew=anew)
         except S3NotifyError as error:
             failed += 1
             hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS

@@ -42,11 +42,13 @@ def derive(
     generations: Mapping[Slot, Generation],
     *,
     batch: str,
+    anew: bool = False,
 ) -> dict[Slot, SlotResult]:
     """Commit the derived table `asset` for the slots of `generations`, from exactly these source generations.
 
-    `UsageError` if the function raises or loses `_slot`. Requests for each slot: 1 LIST and 2 GETs or more to
-    read, 2 PUTs to write.
+    A slot that was made from its generation, or a later one, is left as it is, unless `anew`. `UsageError` if
+    the function raises or loses `_slot`. Requests for each slot: 1 LIST and 2 GETs or more to read, 2 PUTs to
+    write.
     """
     table = source.table(source.derived_layout(asset))
     with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
@@ -54,7 +56,7 @@ def derive(
     wanted = {
         slot: generation
         for slot, generation in generations.items()
-        if generation and not ((head := heads[slot]) and head.source_generation == generation)
+        if generation and (anew or (head := heads[slot]) is None or head.source_generation < generation)
     }
     results = {
         slot: SlotResult(slot=slot, status="unchanged", generation=Generation(head.generation if head else 0))
