@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from s3notify_platform import errors
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
@@ -204,6 +204,10 @@ class Ingest:
         for slot, slot_plan in found.slots.items():
             if not slot_plan.changes:
                 self._unchanged(slot_plan, found.listed[slot], state)
+        for slot, error in found.errors.items():
+            state.results[slot] = _added(
+                state.results.get(slot), SlotResult(slot=slot, status="failed", error=error)
+            )
         if not busy:
             return []
         self._progress(
@@ -475,10 +479,26 @@ def parse_schema(declared: str, source: Source) -> StructType:
         if not isinstance(schema, StructType):
             raise UsageError(f"{whose}: give columns, like 'id bigint, name string'")
         columns = to_arrow_schema(schema, timezone="UTC")
+        if any(_has_variant(column.dataType) for column in schema):
+            raise UsageError(f"{whose}: a variant is not supported; declare string")
     except JOB_ERRORS as error:
         raise UsageError(f"{whose} does not parse: {reason_of(error)}") from error
     check_schema(columns, source.format)
     return schema
+
+
+def _has_variant(kind: DataType) -> bool:
+    match kind:
+        case VariantType():
+            return True
+        case StructType():
+            return any(_has_variant(part.dataType) for part in kind)
+        case ArrayType():
+            return _has_variant(kind.elementType)
+        case MapType():
+            return _has_variant(kind.keyType) or _has_variant(kind.valueType)
+        case _:
+            return False
 
 
 def _column(name: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.errors import CorruptError, S3NotifyError, UsageError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import (
     Enumerator,
@@ -63,11 +63,16 @@ class SlotPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A batch's work, by slot, and what finding it cost. `listed` counts the objects now in each slot."""
+    """A batch's work, by slot, and what finding it cost.
+
+    `listed` counts the objects now in each slot; `errors` are of slots whose state could not be read, and
+    which therefore have no plan.
+    """
 
     slots: dict[Slot, SlotPlan]
     requests: dict[str, int]
     listed: dict[Slot, int]
+    errors: dict[Slot, str]
 
 
 def plan(
@@ -99,15 +104,18 @@ def plan(
 
 
 def _collected(rows: list[dict[str, Any]]) -> Plan:
-    result = Plan(slots={}, requests={}, listed={})
+    result = Plan(slots={}, requests={}, listed={}, errors={})
     rows.sort(key=lambda row: row["slot"])
     for number, group in groupby(rows, key=lambda row: row["slot"]):
         slot = Slot(number)
         read: list[ObjectVersion] = []
         gone: list[str] = []
+        head = None
         for row in group:
             if number == _COUNTS:
                 result.requests[row["kind"]] = result.requests.get(row["kind"], 0) + row["size"]
+            elif row["kind"] == "error":
+                result.errors[slot] = row["key"]
             elif row["kind"] == "read":
                 read.append(
                     ObjectVersion(slot=slot, key=row["key"], etag=ETag(row["etag"]), size=row["size"])
@@ -116,7 +124,7 @@ def _collected(rows: list[dict[str, Any]]) -> Plan:
                 gone.append(row["key"])
             else:
                 head = row
-        if number == _COUNTS:
+        if head is None:
             continue
         changes = SlotChanges(slot=slot, read=tuple(read), gone=tuple(gone), complete=head["complete"])
         result.slots[slot] = SlotPlan(changes=changes, generation=Generation(head["generation"]))
@@ -174,8 +182,14 @@ def _comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Bat
         def compare(listing: _Listing) -> list[dict[str, Any]]:
             if listing.slot == _COUNTS:
                 return [_row(_COUNTS, "LIST", size=listing.known)]
-            head = _head(table, listing)
-            committed = {key: state.etag for key, state in table.states(head).items()}
+            try:
+                head = _head(table, listing)
+                states = table.states(head)
+            except UsageError:
+                raise
+            except S3NotifyError as error:
+                return [_row(listing.slot, "error", key=f"{type(error).__name__}: {error}")]
+            committed = {key: state.etag for key, state in states.items()}
             versions = [version for version in listing.versions if version.key not in skip]
             gone = committed.keys() - {version.key for version in listing.versions}
             committed = {key: etag for key, etag in committed.items() if key not in skip or key in gone}

@@ -1,0 +1,173 @@
+"""The user's function: what it may do, and what comes of it when it fails."""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.spark import ingest as ingesting
+from s3notify_platform.spark.ingest import Ingest
+from tests.support.spark import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+
+def test_columns_and_filters(lake: Lake) -> None:
+    """Rows may be changed, dropped and multiplied; outcomes and rejects do not pass through it."""
+    lake.put("a.jsonl", b'{"id": 1, "a.b": "x"}\n{"id": 2, "a.b": "y"}\nbad\n')
+    lake.put("b.jsonl", [{"id": 3, "a.b": "z"}])
+
+    def transform(rows: DataFrame) -> DataFrame:
+        assert rows.columns == ["_slot", "_key", "_etag", "_offset", "id", "a.b"]
+        kept = rows.where("id < 3").withColumn("n", F.explode(F.array(F.lit(1), F.lit(2))))
+        return kept.select("n", "*").drop("a.b") if kept.columns[-1] != "n" else kept.drop("a.b")
+
+    result = lake.ingest(transform=transform)
+    assert sum(r.rows for r in result.slots.values()) == 3, "records read, before the transform"
+    assert sum(r.live_rows for r in result.slots.values()) == 4
+    assert sum(r.rejects for r in result.slots.values()) == 1
+    assert sorted((row["id"], row["n"]) for row in lake.load()) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert lake.ingest(transform=transform).slots[lake.slot("b.jsonl")].status == "unchanged"
+    lake.put("a.jsonl", [{"id": 0, "a.b": "w"}])
+    lake.delete("b.jsonl")
+    lake.ingest(transform=transform)
+    assert [row["id"] for row in lake.load()] == [0, 0]
+
+
+def test_new_columns_are_null_in_old_rows(lake: Lake) -> None:
+    """A transform that gains a column widens the table; files written before give nulls."""
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest(transform=lambda rows: rows)
+    lake.put("b.jsonl", [{"id": 2}])
+    lake.ingest(transform=lambda rows: rows.withColumn("twice", F.col("id") * 2))
+    assert lake.values() == [{"id": 1, "twice": None}, {"id": 2, "twice": 4}]
+
+
+def _raises(_rows: DataFrame) -> DataFrame:
+    raise KeyError("my own bug")
+
+
+@pytest.mark.parametrize(
+    ("transform", "reason"),
+    [
+        (_raises, "raised KeyError: 'my own bug'"),
+        (lambda rows: rows.select("no_such_column"), "fails: .*no_such_column"),
+        (lambda rows: rows.select("id"), "drops or changes the lineage column '_slot'"),
+        (lambda rows: rows.drop("_etag"), "drops or changes the lineage column '_etag'"),
+        (lambda rows: rows.withColumn("_offset", F.lit("x")), ".*lineage column '_offset'"),
+        (lambda rows: rows.withColumn("_kind", F.lit(1)), "makes a column '_kind'"),
+        (lambda rows: rows.select("*", "id"), "makes a column 'id'"),
+        (lambda _rows: None, "raised AttributeError"),
+    ],
+)
+def test_it_is_wrong_for_all(lake: Lake, transform: Callable[[DataFrame], DataFrame], reason: str) -> None:
+    """It says what is wrong, and nothing was written."""
+    lake.put("a.jsonl", [{"id": 1}])
+    with pytest.raises(UsageError, match=f"transform of source 'orders' {reason}"):
+        lake.ingest(transform=transform)
+    assert lake.source.table().head(lake.slot("a.jsonl")) is None
+    assert lake.source.schemas().head() is None
+
+
+def test_a_column_whose_type_changes(lake: Lake) -> None:
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit(1)))
+    lake.put("a.jsonl", [{"id": 2}])
+    with pytest.raises(UsageError, match="column 'x' is integer in the table and now string"):
+        lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit("1")))
+    lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit(2)))
+    assert lake.values() == [{"id": 2, "x": 2}]
+
+
+def test_it_fails_for_the_rows_of_one_slot(lake_of: Callable[..., Lake]) -> None:
+    """That slot alone fails, with the reason; the others are committed. Once mended, it is too."""
+    lake = lake_of(slots=5)
+    for number in range(24):
+        lake.put(f"{number}.jsonl", [{"id": number}])
+    bad = lake.slot("5.jsonl")
+
+    def transform(rows: DataFrame) -> DataFrame:
+        return rows.withColumn("x", F.when(F.col("id") == 5, F.raise_error(F.lit("no fives"))).otherwise(1))
+
+    result = lake.ingest(transform=transform)
+    assert [s for s, r in result.slots.items() if r.status == "failed"] == [bad]
+    assert "no fives" in result.slots[bad].error
+    assert {row["_slot"] for row in lake.load()} == {
+        lake.slot(f"{n}.jsonl") for n in range(24) if lake.slot(f"{n}.jsonl") != bad
+    }
+    again = lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit(1)))
+    assert [s for s, r in again.slots.items() if r.status == "committed"] == [bad]
+    assert len(lake.load()) == 24
+
+
+def test_it_fails_for_all_rows(lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All slots fail after a bounded number of jobs."""
+    monkeypatch.setattr(ingesting, "MAX_FAILED_JOBS", 4)
+    lake = lake_of(slots=40)
+    for number in range(60):
+        lake.put(f"{number}.jsonl", [{"id": number}])
+    messages: list[str] = []
+    ingest = Ingest(
+        lake.spark,
+        lake.source,
+        transform=lambda rows: rows.withColumn("x", F.raise_error(F.lit("never"))),
+        progress=messages.append,
+    )
+    result = ingest.run(lake.source.all_slots(), batch="b")
+    assert {r.status for s, r in result.slots.items() if s == lake.slot("0.jsonl")} == {"failed"}
+    assert all("never" in r.error for r in result.slots.values() if r.status == "failed")
+    assert sum("trying halves" in message for message in messages) == 3
+    assert not any(r.status == "committed" for r in result.slots.values())
+
+
+def test_lineage_changed_at_run_time(lake: Lake) -> None:
+    """Rows given to another object, version or slot than they are from fail their slot."""
+    for number in range(6):
+        lake.put(f"{number}.jsonl", [{"id": number}])
+    for column, value in (("_key", "raw/other"), ("_etag", "other")):
+        result = lake.ingest(
+            transform=lambda rows, c=column, v=value: rows.withColumn(
+                c, F.when(F.col("id") == 1, v).otherwise(F.col(c))
+            )
+        )
+        failed = [s for s, r in result.slots.items() if r.status == "failed"]
+        assert failed == [lake.slot("1.jsonl")]
+        assert "must keep _slot, _key, _etag and _offset" in result.slots[failed[0]].error
+    assert lake.ingest(transform=lambda rows: rows).slots[lake.slot("1.jsonl")].ok
+    lake.check()
+
+
+@pytest.mark.parametrize("slot", [None, 1000])
+def test_slots_changed_at_run_time(lake_of: Callable[..., Lake], slot: int | None) -> None:
+    lake = lake_of(slots=4)
+    for number in range(6):
+        lake.put(f"{number}.jsonl", [{"id": number}])
+    result = lake.ingest(
+        transform=lambda rows: rows.withColumn(
+            "_slot", F.when(F.col("id") == 1, F.lit(slot).cast("int")).otherwise(F.col("_slot"))
+        )
+    )
+    assert [s for s, r in result.slots.items() if r.status == "failed"] == [lake.slot("1.jsonl")]
+    assert "_slot" in result.slots[lake.slot("1.jsonl")].error
+
+
+def test_objects_overwritten_while_it_runs(lake: Lake) -> None:
+    """Rows and outcomes are of one read: whatever happens to the object later, none counts without its rows."""
+    lake.put("a.jsonl", [{"id": 1}, {"id": 2}])
+    store, key = lake.source.bucket, "raw/a.jsonl"
+
+    def overwrite(rows: DataFrame) -> DataFrame:
+        def run(batches):  # type: ignore[no-untyped-def]
+            from s3notify_platform.stores.s3 import S3ObjectStore
+
+            S3ObjectStore(store).put(key, b'{"id": 3}\n')
+            yield from batches
+
+        return rows.mapInArrow(run, rows.schema)
+
+    lake.ingest(transform=overwrite)
+    assert [row["id"] for row in lake.load()] == [1, 2]
+    lake.ingest(transform=lambda rows: rows)
+    lake.check()
