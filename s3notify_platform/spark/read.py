@@ -18,7 +18,9 @@ from pyspark.sql.types import StructType
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, deal
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.fetch import Fetched, fetch
-from s3notify_platform.spark.formats import FIXED_SCHEMAS, Parsed, format_of, infer, parse, rejected_whole
+from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
+from s3notify_platform.spark.inference import infer
+from s3notify_platform.spark.records import Parsed, rejected_whole
 from s3notify_platform.spark.source import Source
 
 KIND_SLOT: Final = 0

@@ -14,15 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.spark import formats
-from s3notify_platform.spark.formats import (
-    FIXED_SCHEMAS,
-    Reject,
-    check_schema,
-    format_of,
-    infer,
-    parse,
-)
+from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema, format_of, parse
+from s3notify_platform.spark.inference import infer
+from s3notify_platform.spark.records import Reject
 from s3notify_platform.table.reader import MAX_RAW_BYTES
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -152,7 +146,7 @@ class TestJsonLines:
 
     def test_more_than_a_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Objects longer than a block, and blocks of several objects, keep their offsets."""
-        monkeypatch.setattr(formats, "BLOCK_BYTES", 40)
+        monkeypatch.setattr("s3notify_platform.spark.records.BLOCK_BYTES", 40)
         lines = [b'{"a":%d}' % n if n % 7 else b"bad %d" % n for n in range(50)]
         objects = [b"\n".join(lines), b"\n".join(lines[:3]) + b"\n", b"".join(lines[:1]), lines[1]]
         rows, rejects = take(objects, AB, "jsonl")
