@@ -38,7 +38,7 @@ from s3notify_platform.spark.read import (
     splits_frame,
 )
 from s3notify_platform.spark.seal import SEALED_DDL, SealContext, sealer
-from s3notify_platform.spark.session import parallelism, prepare_environment, ship_package
+from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
@@ -160,7 +160,6 @@ class Ingest:
         clock: Clock = SYSTEM_CLOCK,
         progress: Progress = lambda _: None,
     ) -> None:
-        prepare_environment()
         ship_package(spark)
         self._spark = spark
         self._source = source

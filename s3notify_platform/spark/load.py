@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from s3notify_platform.errors import CorruptError, NotFoundError
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.session import parallelism, prepare_environment, ship_package
+from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
 from s3notify_platform.table.layout import Generation, TableLayout
 
@@ -43,7 +43,6 @@ def load_slots(
     it. `NotFoundError` if nothing was ever committed. Driver: 1 LIST + 1 GET; tasks: for each slot 1 GET
     (and 1 LIST without `generations`), and 1 GET for each file.
     """
-    prepare_environment()
     ship_package(spark)
     pinned = source.schemas(layout).head()
     if pinned is None:

@@ -52,8 +52,6 @@ def prepare_environment() -> None:
     """Make the workers of an embedded session run this very Python. Call before the session starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if not os.environ.get("SPARK_LOCAL_IP"):
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
 def is_remote(spark: SparkSession) -> bool:

@@ -1,0 +1,148 @@
+"""The same program on a standalone cluster and through Spark Connect, by configuration alone."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.local.process import free_ports
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.servers import S3Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+SPARK_HOME = Path(pyspark.__file__).parent
+ROOT = Path(__file__).parents[2]
+SLOW_MACHINE_SECONDS = 120
+ENVIRONMENT = os.environ | {
+    "SPARK_HOME": str(SPARK_HOME),
+    # Loopback only, and the Python that has this package's dependencies.
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "PYSPARK_PYTHON": sys.executable,
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@contextlib.contextmanager
+def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program and all that it starts, for as long as the block."""
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            command, stdout=out, stderr=out, env=ENVIRONMENT, cwd=log.parent, start_new_session=True
+        ) as started,
+    ):
+        try:
+            yield started
+        finally:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(started.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    started.wait(10)
+
+
+def wait_for(port: int, log: Path, started: subprocess.Popen[bytes]) -> None:
+    ends = time.monotonic() + SLOW_MACHINE_SECONDS
+    while time.monotonic() < ends and started.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.2)
+    pytest.fail(f"nothing listens on {port}: {log.read_text()[-2000:]}")
+
+
+def run_program(bucket: S3Config, **session: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.spark_program"],
+        input=json.dumps({"bucket": asdict(bucket), "session": session}),
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.fixture
+def bucket(ministack: S3Server) -> S3Config:
+    config = ministack.config(ministack.make_bucket())
+    store = S3ObjectStore(config)
+    for number in range(12):
+        store.put(f"raw/{number}.jsonl", b'{"id": %d}\n' % number)
+    return config
+
+
+EXPECTED_IDS = [2, 5, 6, 7, 8, 9, 10, 11, 42, 100]
+
+
+def test_standalone_master_with_two_workers(bucket: S3Config, tmp_path: Path) -> None:
+    """Tasks run in the workers' processes, not in the program's: this package is sent to them."""
+    spark_class = str(SPARK_HOME / "bin" / "spark-class")
+    port, *webs = free_ports(4, SYSTEM_CLOCK)
+    with contextlib.ExitStack() as stack:
+        log = tmp_path / "master.log"
+        master = process(
+            log, spark_class, "org.apache.spark.deploy.master.Master",
+            "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(webs[0]),
+        )  # fmt: skip
+        wait_for(port, log, stack.enter_context(master))
+        for number in (1, 2):
+            worker = process(
+                tmp_path / f"worker{number}.log", spark_class, "org.apache.spark.deploy.worker.Worker",
+                "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", str(webs[number]),
+                "--work-dir", str(tmp_path / f"work{number}"), f"spark://127.0.0.1:{port}",
+            )  # fmt: skip
+            stack.enter_context(worker)
+        found = run_program(
+            bucket,
+            master=f"spark://127.0.0.1:{port}",
+            **{"spark.driver.host": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0"},
+        )
+        ran_in = [list(work.glob("app-*/*/stderr")) for work in tmp_path.glob("work[12]")]
+    assert "s3notify_platform.zip" in found.pop("package")[0]["path"]
+    assert found == {"ids": EXPECTED_IDS, "twice": [84], "remote": False, "parallelism": 2}
+    assert len(ran_in) == 2
+    assert all(ran_in), "each worker ran an executor"
+
+
+def test_spark_connect(bucket: S3Config, tmp_path: Path) -> None:
+    """The session lives in another process, and is reached over gRPC."""
+    port, driver = free_ports(2, SYSTEM_CLOCK)
+    settings = {
+        "spark.master": "local[2]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.port": str(driver),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.default.parallelism": "2",
+    }
+    confs = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    log = tmp_path / "connect.log"
+    server = process(
+        log, str(SPARK_HOME / "bin" / "spark-submit"),
+        "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",
+        *confs, "spark-internal",
+    )  # fmt: skip
+    with server as started:
+        wait_for(port, log, started)
+        found = run_program(bucket, remote=f"sc://127.0.0.1:{port}")
+    assert "s3notify_platform.zip" in found.pop("package")[0]["path"]
+    assert found == {"ids": EXPECTED_IDS, "twice": [84], "remote": True, "parallelism": 2}
