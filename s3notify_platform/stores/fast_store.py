@@ -112,6 +112,7 @@ class FastObjectStore:
                 use_multipart=False,
             )
         except AlreadyExistsError:
+            # 412, or 409 while another's write is under way: not applied either way.
             return Conflict()
         except (BaseError, OSError) as error:
             if absent:

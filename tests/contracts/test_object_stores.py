@@ -6,6 +6,7 @@ from moto import mock_aws
 
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.fast_store import FastObjectStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.object_store_suite import ObjectStoreSuite, Traits
@@ -66,3 +67,19 @@ class TestSeaweed(ObjectStoreSuite):
         store = S3ObjectStore(seaweed.config(seaweed.make_bucket()))
         yield store
         store.close()
+
+
+@pytest.mark.server
+class TestFastOnMinistack(TestMinistack):
+    """What commits and Spark tasks use."""
+
+    @pytest.fixture
+    def store(self, ministack):
+        return FastObjectStore(ministack.config(ministack.make_bucket()))
+
+
+@pytest.mark.server
+class TestFastOnSeaweed(TestSeaweed):
+    @pytest.fixture
+    def store(self, seaweed):
+        return FastObjectStore(seaweed.config(seaweed.make_bucket()))
