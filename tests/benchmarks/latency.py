@@ -18,7 +18,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
         # The first batch enumerates the source; it is not what is measured.
         platform.publisher.publish([Put(key="raw/orders/first.jsonl", body=_body(0))])
         platform.until("first batch", lambda: bool(platform.grid("orders")["materializedPartitions"]))
-        for number in range(1, 2 if small else 6):
+        for number in range(1, 2 if small else 4):
             time.sleep(6)
             key = f"raw/orders/latency {number}.jsonl"
             published = time.time()
