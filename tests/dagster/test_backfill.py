@@ -106,7 +106,6 @@ def test_a_backfill_of_all_slots_is_one_run(site: Site, instance: dg.DagsterInst
                 "params": {
                     "assetSelection": [{"path": ["orders"]}],
                     "partitionNames": partition_keys(range(1000)),
-                    "runConfigData": {"execution": {"config": {"in_process": {}}}},
                 }
             },
         ).data["launchPartitionBackfill"]
