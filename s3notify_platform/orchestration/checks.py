@@ -12,6 +12,8 @@ from s3notify_platform.orchestration.resources import purge_heartbeats
 from s3notify_platform.spark.plan import plan
 from s3notify_platform.spark.session import parallelism, ship_package
 
+UNREADABLE_SHOWN: Final = 20
+
 OVERDUE_SECONDS: Final = 3600
 """An open chain older than this is shown; by the wall clock, for people."""
 
@@ -59,13 +61,16 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name="nothing_lost",
         asset_key=source.name,
-        passed=not changed,
+        passed=not changed and not found.errors,
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
             "objects_in_bucket": sum(found.listed.values()),
             "found_to_read": sum(len(changes.read) for changes in changed),
             "found_gone": sum(len(changes.gone) for changes in changed),
             "slots_signalled": len(changed),
+            "slots_unreadable": dg.MetadataValue.json(
+                {str(slot): found.errors[slot] for slot in sorted(found.errors)[:UNREADABLE_SHOWN]}
+            ),
             "first_key": first,
             "requests": dg.MetadataValue.json(found.requests),
         },

@@ -10,6 +10,7 @@ from s3notify_platform.orchestration.checks import OVERDUE_SECONDS
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.slots import Slot
 from tests.support.site import Site
 from tests.support.transforms import doubled
 
@@ -134,6 +135,16 @@ def test_the_sweep_finds_what_no_signal_told_of(site: Site) -> None:
     site.settle()
     assert site.rows() == {1: [100], 7: [7]}
     assert check_results(site.job("sweep"))["nothing_lost"].passed
+
+
+def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(site: Site) -> None:
+    """A slot whose commit is damaged is named, and the check does not pass."""
+    site.write(5)
+    site.settle()
+    site.store.put(site.io.source.layout.commit(Slot(5), 1), b"not a commit")
+    found = check_results(site.job("sweep"))["nothing_lost"]
+    assert not found.passed
+    assert set(found.metadata["slots_unreadable"].value) == {"5"}
 
 
 def test_the_sweep_shows_open_chains_and_removes_what_is_old(
