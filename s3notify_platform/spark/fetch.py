@@ -15,17 +15,27 @@ import obstore
 from obstore.exceptions import PreconditionError
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.ports import Conflict, NotModified
+from s3notify_platform.ports import Conflict, NotModified, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.fast import fits_obstore, obstore_store
-from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.fast_store import shared_store
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
+
     from s3notify_platform.stores.config import S3Config
 
 IN_FLIGHT: Final = 64
 WINDOW_BYTES: Final = 32 << 20
 WINDOW_OBJECTS: Final = 512
+
+CHUNK_BYTES: Final = 8 << 20
+"""Larger objects are read in ranges, all pinned to one ETag: a request has to end within its time limit."""
+
+MAX_OBJECT_BYTES: Final = (1 << 31) - 1
+"""What one Arrow value holds, and a task reads whole."""
+
+_TOO_LARGE: Final = f"larger than {MAX_OBJECT_BYTES} bytes, which is all that a task reads of one object"
 
 Status = Literal["ok", "superseded", "deleted", "failed"]
 
@@ -41,18 +51,20 @@ class Fetched:
 
 
 def fetch(config: "S3Config", versions: Iterable[ObjectVersion]) -> Iterator[list[Fetched]]:
-    """Windows of fetched objects, in order. One GET under If-Match for each object."""
+    """Windows of fetched objects, in order. One GET under If-Match for each `CHUNK_BYTES` of each object."""
     fast = obstore_store(config)
-    slow = S3ObjectStore(config)
+    slow = shared_store(config)
 
     def window(part: Sequence[ObjectVersion]) -> list[Fetched]:
         async def run() -> list[Fetched]:
             gate = asyncio.Semaphore(IN_FLIGHT)
 
             async def one(version: ObjectVersion) -> Fetched:
+                if version.size > MAX_OBJECT_BYTES:
+                    return Fetched(version=version, status="failed", reason=_TOO_LARGE)
+                if fits_obstore(version.key):
+                    return await _fetch_fast(fast, gate, version)
                 async with gate:
-                    if fits_obstore(version.key):
-                        return await _fetch_fast(fast, version)
                     return await asyncio.to_thread(_fetch_slow, slow, version)
 
             return await asyncio.gather(*(one(version) for version in part))
@@ -83,10 +95,20 @@ def _windows(versions: Iterable[ObjectVersion]) -> Iterator[list[ObjectVersion]]
         yield part
 
 
-async def _fetch_fast(store: "obstore.store.S3Store", version: ObjectVersion) -> Fetched:
+async def _fetch_fast(
+    store: "obstore.store.S3Store", gate: asyncio.Semaphore, version: ObjectVersion
+) -> Fetched:
+    async def chunk(start: int) -> bytes:
+        options: GetOptions = {"if_match": f'"{version.etag}"'}
+        if version.size > CHUNK_BYTES:
+            options["range"] = (start, min(start + CHUNK_BYTES, version.size))
+        async with gate:
+            result = await obstore.get_async(store, version.key, options=options)
+            return bytes(await result.bytes_async())
+
     try:
-        result = await obstore.get_async(store, version.key, options={"if_match": f'"{version.etag}"'})
-        return Fetched(version=version, status="ok", body=bytes(await result.bytes_async()))
+        chunks = await asyncio.gather(*map(chunk, range(0, max(version.size, 1), CHUNK_BYTES)))
+        return Fetched(version=version, status="ok", body=chunks[0] if len(chunks) == 1 else b"".join(chunks))
     except PreconditionError:
         return Fetched(version=version, status="superseded")
     except FileNotFoundError:
@@ -95,7 +117,7 @@ async def _fetch_fast(store: "obstore.store.S3Store", version: ObjectVersion) ->
         return Fetched(version=version, status="failed", reason=f"{type(error).__name__}: {str(error)[:300]}")
 
 
-def _fetch_slow(store: S3ObjectStore, version: ObjectVersion) -> Fetched:
+def _fetch_slow(store: ObjectStore, version: ObjectVersion) -> Fetched:
     try:
         found = store.get(version.key, if_match=version.etag)
     except S3NotifyError as error:

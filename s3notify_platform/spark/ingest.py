@@ -33,11 +33,12 @@ from s3notify_platform.spark.read import (
     CONTROL_SCHEMA,
     KIND_ROW,
     LINEAGE_COLUMNS,
+    SplitReader,
+    deal_splits,
     infer_schema,
-    read_frame,
     splits_frame,
 )
-from s3notify_platform.spark.seal import SEALED_DDL, SealContext, sealer
+from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
 from s3notify_platform.table.commit import SlotCommit
@@ -307,10 +308,10 @@ class Ingest:
 
     def _frame(self, part: Sequence[SlotPlan], schema: _Schema, state: _Run, *, evolving: bool) -> DataFrame:
         versions = [version for p in part for version in p.changes.read]
-        splits = splits_frame(self._spark, [p.slot for p in part], versions, self._width)
-        everything = read_frame(splits, self._source, schema.source, inferred=schema.pinned.inferred)
-        if self._transform is not None:
-            everything = self._transformed(everything, schema.source)
+        slots = [p.slot for p in part]
+        dealt = deal_splits(slots, versions, self._width)
+        splits = splits_frame(self._spark, slots, dealt)
+        reader = SplitReader.of(self._source, schema.source, inferred=schema.pinned.inferred)
         context = SealContext(
             source=self._source,
             heads={p.slot: p.generation for p in part},
@@ -321,6 +322,11 @@ class Ingest:
             transformed=self._transform is not None,
             evolving=evolving,
         )
+        if self._transform is None and dealt.together:
+            return splits.mapInArrow(read_sealer(context, reader), SEALED_DDL)
+        everything = reader.read_frame(splits)
+        if self._transform is not None:
+            everything = self._transformed(everything, schema.source)
         return (
             everything.repartition(min(self._width, len(part)), "_slot")
             .sortWithinPartitions("_slot", "_kind", "_key", "_offset")

@@ -6,6 +6,7 @@ schema; files written before a column existed give nulls.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import pyarrow as pa
@@ -20,11 +21,16 @@ from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
+from s3notify_platform.table.commit import SlotCommit, TableFile
 from s3notify_platform.table.layout import Generation, TableLayout
 
 LINEAGE: Final = (
     StructType().add("_slot", "integer").add("_key", "string").add("_etag", "string").add("_offset", "long")
 )
+
+REQUESTS_IN_FLIGHT: Final = 16
+WINDOW_BYTES: Final = 32 << 20
+WINDOW_FILES: Final = 64
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -66,24 +72,45 @@ def _loader(source: Source, layout: TableLayout | None, output: pa.Schema) -> Ca
 
     def run(batches: Batches) -> Batches:
         table = source.table(layout)
-        for batch in batches:
-            for row in batch.to_pylist():
-                slot, generation = Slot(row["slot"]), row["generation"]
-                if generation == 0:
-                    continue
-                commit = table.head(slot) if generation is None else table.read(slot, generation)
-                for file in commit.files if commit else ():
-                    key = table.layout.data(slot, file.name)
-                    found = table.store.get(key)
-                    if not isinstance(found, StoredObject):
-                        raise CorruptError(
-                            f"{key}: named by the commit of slot {slot} and missing; restore it"
-                        )
-                    parquet = pq.ParquetFile(pa.BufferReader(found.body))
-                    for piece in parquet.iter_batches(batch_size=50_000):
+        wanted = [(Slot(row["slot"]), row["generation"]) for batch in batches for row in batch.to_pylist()]
+
+        def commit_of(item: tuple[Slot, int | None]) -> SlotCommit | None:
+            slot, generation = item
+            if generation == 0:
+                return None
+            return table.head(slot) if generation is None else table.read(slot, Generation(generation))
+
+        def body_of(item: tuple[Slot, TableFile]) -> bytes:
+            key = table.layout.data(item[0], item[1].name)
+            found = table.store.get(key)
+            if not isinstance(found, StoredObject):
+                raise CorruptError(f"{key}: named by the commit of slot {item[0]} and missing; restore it")
+            return found.body
+
+        with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+            commits = [commit for commit in pool.map(commit_of, wanted) if commit]
+            files = [(commit.slot, file) for commit in commits for file in commit.files]
+            for part in _windows(files):
+                for (slot, _), body in zip(part, pool.map(body_of, part), strict=True):
+                    for piece in pq.ParquetFile(pa.BufferReader(body)).iter_batches(batch_size=50_000):
                         yield _conformed(piece, slot, output)
 
     return run
+
+
+def _windows(files: list[tuple[Slot, TableFile]]) -> Iterator[list[tuple[Slot, TableFile]]]:
+    """Files that are fetched together: many small ones, or a large one alone."""
+    part: list[tuple[Slot, TableFile]] = []
+    for item in files:
+        if part and sum(file.bytes for _, file in [*part, item]) > WINDOW_BYTES:
+            yield part
+            part = []
+        part.append(item)
+        if len(part) == WINDOW_FILES:
+            yield part
+            part = []
+    if part:
+        yield part
 
 
 def _conformed(piece: pa.RecordBatch, slot: Slot, output: pa.Schema) -> pa.RecordBatch:

@@ -1,11 +1,16 @@
 """Second job, first half: splits to rows. Each task fetches its objects and parses them to Arrow.
 
+Splits are dealt by slots, so that a task can seal what it read (`seal.read_sealer`) and no row passes through
+the JVM. Where one slot has much more to read than others, or a transform has to see the rows, they are dealt
+one by one, and Spark's shuffle brings the rows of a slot together.
+
 A batch of the output holds one kind of record (`_kind`): a slot of the batch (so that a slot with nothing to
 read is sealed too), the outcome of one object, a reject, or rows. The driver never sees them.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
@@ -15,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, deal
+from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, ObjectVersion, deal
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
@@ -39,61 +44,122 @@ CONTROL_SCHEMA: Final = pa.schema(
 )  # fmt: skip
 
 TASK_BYTES: Final = 64 << 20
+SKEW: Final = 1.5
+"""How much more than the mean a task may have to read, for each slot to be read in one task."""
+
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
 
 Batches = Iterator[pa.RecordBatch]
 
 
-def splits_frame(
-    spark: SparkSession, slots: Sequence[Slot], versions: Sequence[ObjectVersion], width: int
-) -> DataFrame:
-    """The splits as a DataFrame, one Spark partition for each task, balanced by bytes."""
-    total = sum(version.size for version in versions)
-    tasks = max(1, min(len(versions), max(width, -(-total // TASK_BYTES))))
-    dealt = deal([version.size for version in versions], tasks)
-    sentinels = len(slots)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dealt:
+    """Who reads what. `together`: all of a slot's versions are read by one task."""
+
+    versions: Sequence[ObjectVersion]
+    tasks: int
+    slot_tasks: Sequence[int]
+    version_tasks: Sequence[int]
+    together: bool
+
+
+def splits_frame(spark: SparkSession, slots: Sequence[Slot], dealt: Dealt) -> DataFrame:
+    """The splits as a DataFrame, one Spark partition for each task; a row without a key for each slot."""
+    versions, sentinels = dealt.versions, len(slots)
     table = pa.table(
         {
-            "task": pa.array([0] * sentinels + dealt, pa.int32()),
+            "task": pa.array([*dealt.slot_tasks, *dealt.version_tasks], pa.int32()),
             "slot": pa.array([*slots, *(v.slot for v in versions)], pa.int32()),
             "key": pa.array([None] * sentinels + [v.key for v in versions], pa.string()),
             "etag": pa.array([None] * sentinels + [v.etag for v in versions], pa.string()),
             "size": pa.array([0] * sentinels + [v.size for v in versions], pa.int64()),
         }
     )
-    return spark.createDataFrame(table).repartitionById(tasks, "task")
+    return spark.createDataFrame(table).repartitionById(dealt.tasks, "task")
 
 
-def read_frame(splits: DataFrame, source: Source, schema: StructType, *, inferred: bool) -> DataFrame:
-    """Rows, rejects and outcomes of `splits`, parsed with `schema`."""
-    data = to_arrow_schema(schema, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
-    output = pa.schema([*CONTROL_SCHEMA, *(field.with_nullable(True) for field in data)])
-    return splits.mapInArrow(_reader(source, data, output, inferred=inferred), from_arrow_schema(output))
+def deal_splits(slots: Sequence[Slot], versions: Sequence[ObjectVersion], width: int) -> Dealt:
+    """Deal `versions` to tasks: slot by slot if that is about as balanced as one by one. Pure."""
+    total = sum(version.size for version in versions)
+    tasks = max(1, min(len(slots), max(width, -(-total // TASK_BYTES))))
+    costs = dict.fromkeys(slots, 0)
+    for version in versions:
+        costs[version.slot] += version.size + OBJECT_COST_BYTES
+    slot_tasks = deal(list(costs.values()), tasks)
+    loads = [0] * tasks
+    for cost, task in zip(costs.values(), slot_tasks, strict=True):
+        loads[task] += cost
+    if max(loads) <= max(TASK_BYTES, SKEW * sum(loads) / tasks):
+        task_of = dict(zip(slots, slot_tasks, strict=True))
+        version_tasks = [task_of[version.slot] for version in versions]
+        return Dealt(
+            versions=versions, tasks=tasks, slot_tasks=slot_tasks, version_tasks=version_tasks, together=True
+        )
+    tasks = min(len(versions), max(width, -(-total // TASK_BYTES)))
+    version_tasks = deal([version.size for version in versions], tasks)
+    return Dealt(
+        versions=versions,
+        tasks=tasks,
+        slot_tasks=[0] * len(slots),
+        version_tasks=version_tasks,
+        together=False,
+    )
 
 
-def _reader(
-    source: Source, data: pa.Schema, output: pa.Schema, *, inferred: bool
-) -> Callable[[Batches], Batches]:
-    def run(batches: Batches) -> Batches:
-        slots: list[tuple[object, ...]] = []
-        versions: list[ObjectVersion] = []
-        for batch in batches:
-            for row in batch.to_pylist():
-                if row["key"] is None:
-                    slots.append((KIND_SLOT, row["slot"], None, None, None, None, None))
-                else:
-                    versions.append(
-                        ObjectVersion(
-                            slot=Slot(row["slot"]), key=row["key"], etag=row["etag"], size=row["size"]
-                        )
-                    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReader:
+    """Reads splits in a task: fetches their objects and parses them with `schema`."""
+
+    source: Source
+    schema: pa.Schema
+    inferred: bool
+
+    @classmethod
+    def of(cls, source: Source, schema: StructType, *, inferred: bool) -> "SplitReader":
+        """A reader that gives rows of a Spark schema."""
+        data = to_arrow_schema(schema, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+        columns = pa.schema([column.with_nullable(True) for column in data])
+        return cls(source=source, schema=columns, inferred=inferred)
+
+    @property
+    def output(self) -> pa.Schema:
+        """Control columns, then the data's."""
+        return pa.schema([*CONTROL_SCHEMA, *self.schema])
+
+    def read_frame(self, splits: DataFrame) -> DataFrame:
+        """Slots, outcomes, rejects and rows of `splits`."""
+        return splits.mapInArrow(self._run, from_arrow_schema(self.output))
+
+    def _run(self, batches: Batches) -> Batches:
+        slots, versions = splits_of(batches)
         if slots:
-            yield _control(output, slots)
-        for window in fetch(source.bucket, versions):
-            yield from _parse_window(window, source, data, output, inferred=inferred)
+            yield _control(self.output, [(KIND_SLOT, slot, None, None, None, None, None) for slot in slots])
+        for window in self.windows(versions):
+            yield from window
 
-    return run
+    def windows(self, versions: Sequence[ObjectVersion]) -> Iterator[list[pa.RecordBatch]]:
+        """What was fetched together: outcomes first, then rejects and rows, each batch in order of slots."""
+        ordered = sorted(versions, key=lambda version: (version.slot, version.key))
+        for window in fetch(self.source.bucket, ordered):
+            batches = _parse_window(window, self.source, self.schema, self.output, inferred=self.inferred)
+            yield list(batches)[::-1]
+
+
+def splits_of(batches: Batches) -> tuple[list[Slot], list[ObjectVersion]]:
+    """The slots and object versions that a task was dealt."""
+    slots: list[Slot] = []
+    versions: list[ObjectVersion] = []
+    for batch in batches:
+        for row in batch.to_pylist():
+            if row["key"] is None:
+                slots.append(Slot(row["slot"]))
+            else:
+                version = ObjectVersion(
+                    slot=Slot(row["slot"]), key=row["key"], etag=row["etag"], size=row["size"]
+                )
+                versions.append(version)
+    return slots, versions
 
 
 def _parse_window(

@@ -24,7 +24,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import StoredObject, Written
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW
+from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader, splits_of
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.fast_store import shared_store
@@ -88,33 +88,80 @@ def sealer(context: SealContext) -> Callable[[Batches], Batches]:
     """The function of a seal task: rows sorted by (`_slot`, `_kind`) in, one row for each slot out."""
 
     def run(batches: Batches) -> Batches:
-        store = CountingStore(shared_store(context.source.platform))
-        table = context.source.table(store=store)
-        pending: list[tuple[int, Future[dict[str, Any]]]] = []
-        done: list[dict[str, Any]] = []
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
-            current: SlotSeal | None = None
+            seals = _Seals.of(context, pool)
             for slot, piece in slot_pieces(batches):
-                if current is None or current.slot != slot:
-                    if current is not None:
-                        pending.append((current.data.waiting_bytes, pool.submit(current.finish)))
-                    current = SlotSeal.of(slot, context, table)
-                current.add(piece)
-                while (
-                    len(pending) > 4 * SLOTS_IN_FLIGHT or sum(size for size, _ in pending) > BYTES_IN_FLIGHT
-                ):
-                    done.append(pending.pop(0)[1].result())
-            if current is not None:
-                pending.append((0, pool.submit(current.finish)))
-            done.extend(future.result() for _, future in pending)
-        yield pa.RecordBatch.from_pylist(
-            [*done, {"slot": -1, "requests": json.dumps(store.counts)}], schema=SEALED_SCHEMA
-        )
+                seals.finish([earlier for earlier in seals.open if earlier != slot])
+                seals.add(slot, piece)
+            yield seals.result()
 
     return run
 
 
-def slot_pieces(batches: Batches) -> Iterator[tuple[Slot, pa.RecordBatch]]:
+def read_sealer(context: SealContext, reader: SplitReader) -> Callable[[Batches], Batches]:
+    """The function of a task that reads and seals: all splits of its slots in, one row for each slot out."""
+
+    def run(batches: Batches) -> Batches:
+        slots, versions = splits_of(batches)
+        with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
+            seals = _Seals.of(context, pool)
+            for window in reader.windows(versions):
+                for slot, piece in slot_pieces(window):
+                    seals.add(slot, piece)
+                # The last slot of a window may go on in the next one.
+                seals.finish(sorted(seals.open)[:-1])
+            seals.finish([*seals.open])
+            seals.finish_empty(set(slots) - {version.slot for version in versions})
+            yield seals.result()
+
+    return run
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seals:
+    """The slots of one task: fed piece by piece, finished by threads."""
+
+    context: SealContext
+    store: CountingStore
+    table: SlotTable
+    pool: ThreadPoolExecutor
+    open: "dict[Slot, SlotSeal]" = field(default_factory=dict)
+    pending: list[tuple[int, Future[dict[str, Any]]]] = field(default_factory=list)
+    done: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, context: SealContext, pool: ThreadPoolExecutor) -> "_Seals":
+        store = CountingStore(shared_store(context.source.platform))
+        return cls(context=context, store=store, table=context.source.table(store=store), pool=pool)
+
+    def add(self, slot: Slot, piece: pa.RecordBatch) -> None:
+        if slot not in self.open:
+            self.open[slot] = SlotSeal.of(slot, self.context, self.table)
+        self.open[slot].add(piece)
+
+    def finish(self, slots: Iterable[Slot]) -> None:
+        """Write these slots, in the background as long as not too much waits for it."""
+        for slot in slots:
+            seal = self.open.pop(slot)
+            self.pending.append((seal.data.waiting_bytes, self.pool.submit(seal.finish)))
+        while len(self.pending) > 4 * SLOTS_IN_FLIGHT or sum(n for n, _ in self.pending) > BYTES_IN_FLIGHT:
+            self.done.append(self.pending.pop(0)[1].result())
+
+    def finish_empty(self, slots: Iterable[Slot]) -> None:
+        """Slots with nothing to read: objects have left."""
+        for slot in slots:
+            self.open[slot] = SlotSeal.of(slot, self.context, self.table)
+        self.finish([*self.open])
+
+    def result(self) -> pa.RecordBatch:
+        """One row for each slot, and one that counts requests."""
+        self.finish([*self.open])
+        self.done.extend(future.result() for _, future in self.pending)
+        counts = {"slot": -1, "requests": json.dumps(self.store.counts)}
+        return pa.RecordBatch.from_pylist([*self.done, counts], schema=SEALED_SCHEMA)
+
+
+def slot_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
     """Batches sorted by `_slot`, cut at each new slot."""
     for batch in batches:
         if batch.column("_slot").null_count:

@@ -23,6 +23,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # Rows can be whole objects.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     # A batch is a few small jobs: planning them anew at each shuffle costs more than it gains.
     "spark.sql.adaptive.enabled": "false",
 }

@@ -5,9 +5,12 @@ import pickle
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.ingest import SlotResult, _added, raise_own, reason_of
 from s3notify_platform.spark.plan import _collected, _row
+from s3notify_platform.spark.read import TASK_BYTES, deal_splits
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
@@ -40,6 +43,37 @@ def test_collected() -> None:
     assert not found.slots[Slot(4)].changes.complete
     assert not found.slots[Slot(5)].changes
     assert found.listed == {4: 1, 5: 0}
+
+
+def versions(sizes: dict[int, list[int]]) -> list[ObjectVersion]:
+    return [
+        ObjectVersion(slot=Slot(slot), key=f"{slot}/{n}", etag=ETag("e"), size=size)
+        for slot, listed in sizes.items()
+        for n, size in enumerate(listed)
+    ]
+
+
+def test_slots_are_dealt_whole_if_that_is_balanced() -> None:
+    found = deal_splits([Slot(n) for n in range(20)], versions({n: [100, n] for n in range(19)}), 4)
+    assert found.together
+    assert found.tasks == 4
+    assert sorted({*found.slot_tasks}) == [0, 1, 2, 3]
+    of_slot = dict(enumerate(found.slot_tasks))
+    assert [of_slot[v.slot] for v in found.versions] == found.version_tasks
+
+
+def test_a_slot_much_larger_than_others_is_spread() -> None:
+    """Unless all of it is little anyway."""
+    big = deal_splits([Slot(0), Slot(1)], versions({0: [TASK_BYTES] * 4, 1: [1]}), 2)
+    assert not big.together
+    assert len({task for v, task in zip(big.versions, big.version_tasks, strict=True) if v.slot == 0}) == 4
+    assert big.tasks == 5
+    assert deal_splits([Slot(0), Slot(1)], versions({0: [1000] * 10, 1: []}), 2).together
+
+
+def test_nothing_to_read_is_dealt_too() -> None:
+    found = deal_splits([Slot(3), Slot(4)], [], 8)
+    assert (found.together, found.tasks, list(found.version_tasks)) == (True, 2, [])
 
 
 def test_results_of_several_rounds_add_up() -> None:

@@ -1,0 +1,81 @@
+"""The hot read path, against a real server: each object as it was enumerated, or why not."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark import fetch as fetching
+from s3notify_platform.spark.fetch import Fetched, fetch
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.servers import S3Server
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def config(ministack: S3Server) -> S3Config:
+    return ministack.config(ministack.make_bucket())
+
+
+def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:
+    store = S3ObjectStore(config)
+    store.put(key, body)
+    found = store.head(key)
+    assert found is not None
+    return ObjectVersion(slot=Slot(0), key=key, etag=found.etag, size=found.size)
+
+
+def fetched(config: S3Config, *versions: ObjectVersion) -> list[Fetched]:
+    return [one for window in fetch(config, versions) for one in window]
+
+
+def test_in_order_and_whole(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows by number and by bytes; empty objects; keys of either way; in the order they were asked for."""
+    monkeypatch.setattr(fetching, "WINDOW_OBJECTS", 3)
+    monkeypatch.setattr(fetching, "WINDOW_BYTES", 100)
+    bodies = {f"{n}{odd}": os.urandom(n * 20) for n in range(8) for odd in ("", "//x", " +%🙂", "\n")}
+    versions = [put(config, key, body) for key, body in bodies.items()]
+    found = fetched(config, *versions)
+    assert [one.version for one in found] == versions
+    assert {one.version.key: one.body for one in found} == bodies
+    assert {one.status for one in found} == {"ok"}
+    assert fetched(config) == []
+
+
+@pytest.mark.parametrize("key", ["plain", "odd//key"])
+def test_what_is_no_longer_there(config: S3Config, key: str) -> None:
+    old = put(config, key, b"old")
+    put(config, key, b"new")
+    assert [one.status for one in fetched(config, old)] == ["superseded"]
+    S3ObjectStore(config).delete(key)
+    assert [one.status for one in fetched(config, old)] == ["deleted"]
+
+
+def test_large_objects_are_read_in_ranges_of_one_version(
+    config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "CHUNK_BYTES", 1000)
+    body = os.urandom(10_500)
+    large = put(config, "large", body)
+    (found,) = fetched(config, large)
+    assert found.body == body
+    exact = put(config, "exact", body[:3000])
+    assert fetched(config, exact)[0].body == body[:3000]
+    put(config, "large", body[::-1])
+    assert fetched(config, large)[0].status == "superseded"
+
+
+@pytest.mark.parametrize("key", ["plain", "odd//key"])
+def test_what_fails_says_why(config: S3Config, key: str) -> None:
+    version = put(config, key, b"x")
+    unknown = replace(config, bucket="no-such-bucket")
+    (found,) = fetched(unknown, version)
+    assert found.status in ("deleted", "failed")
+    huge = replace(version, size=1 << 31)
+    assert "larger than" in fetched(config, huge)[0].reason
+    assert fetched(config, replace(version, etag=ETag("other")))[0].status == "superseded"
