@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
+from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, SlotBatch, slot_partitions
 from s3notify_platform.orchestration.resources import heartbeat
@@ -133,6 +134,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
                 group_name=group,
                 tags=tags,
                 skippable=True,
+                automation_condition=follow_slots(asset.name),
             )
             for asset in settings.slot_assets
         ),
@@ -160,6 +162,8 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
     try:
         slots = config.targets(context, io.slots)
         io.check_store()
+        made = [asset.name for asset in settings.slot_assets if asset.name in _selected(context, config)]
+        context.instance.add_run_tags(context.run.run_id, {made_tag(name): "true" for name in made})
         signals = _signals(io, config)
         with heartbeat(io.records, context.run.run_id):
             results, metadata = _ingested(context, config, settings, slots, signals)
@@ -172,6 +176,11 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         raise dg.Failure(str(error), allow_retries=not isinstance(error, UsageError)) from error
 
 
+def _selected(context: dg.AssetExecutionContext, config: SlotBatch) -> set[str]:
+    selected = {key.path[-1] for key in context.selected_asset_keys}
+    return selected & set(config.only) if config.only else selected
+
+
 def _ingested(
     context: dg.AssetExecutionContext,
     config: SlotBatch,
@@ -182,7 +191,7 @@ def _ingested(
     """What became of the slots, by asset, and metadata of the batch as a whole."""
     io: SlotIOManager = getattr(context.resources, settings.io_key)
     source = io.source
-    selected = {key.path[-1] for key in context.selected_asset_keys}
+    selected = _selected(context, config)
     batch = config.batch or context.run.run_id
     results: dict[str, Mapping[Slot, SlotResult]] = {}
     metadata: dict[str, Any] = {}
@@ -214,7 +223,7 @@ def _ingested(
         if asset.name in selected:
             context.log.info("deriving %s of %d slots", asset.name, len(generations))
             results[asset.name] = _derived(
-                context, asset, generations, spark=spark, source=source, batch=batch, anew=not config.batch
+                context, asset, generations, spark=spark, source=source, batch=batch, anew=config.anew
             )
     metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
     return results, metadata

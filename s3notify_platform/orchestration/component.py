@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.orchestration.assets import SlotAsset, SourceAssets, build_slot_assets
+from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.batches import BatchSettings
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.io_manager import SlotIOManager
@@ -154,6 +155,14 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             minimum_interval_seconds=max(5, self.interval_seconds),
             default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
         )
+        following = SlotAutomationSensor(
+            f"{self.name}_slot_automation",
+            source=self.name,
+            op_name=assets.op_name,
+            slot_assets=[asset.name for asset in assets.slot_assets],
+            minimum_interval_seconds=max(5, self.interval_seconds),
+            default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
+        )
         sweep = dg.ScheduleDefinition(
             name=f"{self.name}_sweep_schedule",
             job=sweep_job,
@@ -164,7 +173,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             assets=[slot_assets, summary],
             asset_checks=[checks],
             jobs=[ingest_job, sweep_job],
-            sensors=[sensor, automation],
+            sensors=[sensor, automation, *([following] if assets.slot_assets else [])],
             schedules=[sweep],
             resources={assets.io_key: assets.io},
         )

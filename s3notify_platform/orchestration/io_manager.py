@@ -198,6 +198,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
         slots = sorted(set().union(*results.values()))
         bad = [s for s in slots if not all(by_slot[s].ok for by_slot in results.values() if s in by_slot)]
         good = sorted(set(slots) - set(bad))
+        events: dict[Slot, list[dg.AssetMaterialization]] = {slot: [] for slot in good}
         for asset, by_slot in results.items():
             reported = [by_slot[slot] for slot in good if slot in by_slot]
             for metadata, result in zip(self._metadata(asset, reported), reported, strict=True):
@@ -210,7 +211,10 @@ class SlotIOManager(dg.ConfigurableIOManager):
                     metadata=metadata,
                     tags={DATA_VERSION_TAG: str(result.generation)},
                 )
-                context.log_event(event)
+                events[result.slot].append(event)
+        # Slot by slot: automation, which looks at any moment, finds a slot made in all assets or in none.
+        for event in (event for of_slot in events.values() for event in of_slot):
+            context.log_event(event)
         if batch.batch:
             self.acknowledge(batch, good, bad, operation_id=context.run.run_id)
         if bad:

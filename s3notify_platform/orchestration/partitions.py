@@ -32,6 +32,10 @@ class SlotBatch(dg.Config):
     everything: bool = Field(
         default=False, description="All slots that hold objects (first batch, and sweeps)"
     )
+    anew: bool = Field(
+        default=True, description="Slot assets are made again even where their source has not moved on"
+    )
+    only: list[str] = Field(default=[], description="Assets to make, of those selected; empty: all of them")
     batch: str = Field(default="", description="The batch's ack chain, if a sensor opened one")
 
     def targets(self, context: dg.AssetExecutionContext, slots: int) -> tuple[Slot, ...]:

@@ -91,6 +91,7 @@ def _run_request(assets: SourceAssets, request: BatchRequest) -> dg.RunRequest:
     config = {
         "batch": request.batch,
         "everything": everything,
+        "anew": False,
         "slots": [] if everything else list(request.slots),
     }
     return dg.RunRequest(

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration.assets import SourceAssets
+from s3notify_platform.orchestration.automation import follow_bucket
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
 from s3notify_platform.table.commit import SlotCommit
@@ -24,19 +25,12 @@ HEADS_IN_FLIGHT: Final = 32
 
 def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
     """`{source}_summary` and `{source}_quarantine`. 1 LIST and 1 GET for each slot, whatever the bucket holds."""
-    # Not eager(): it waits until no slot is missing, and slots without objects always are. And it forgets an
-    # update that comes in the same evaluation as the end of the run before, which may not have seen it.
-    updated = dg.AutomationCondition.any_deps_updated()
-    handled = dg.AutomationCondition.newly_requested() & ~updated
-    follow = (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(
-        "when any slot was committed"
-    )
     common: dict[str, Any] = {
         "deps": [assets.name],
         "group_name": assets.group or assets.name,
         "owners": assets.owners,
         "tags": {SOURCE_TAG: assets.name},
-        "automation_condition": follow,
+        "automation_condition": follow_bucket(),
     }
 
     @dg.multi_asset(

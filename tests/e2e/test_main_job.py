@@ -74,6 +74,25 @@ def test_bucket_level_assets_follow_by_automation(platform: Platform) -> None:
     assert {"latest_slots", "slots", "dagster/row_count"} <= labels()
 
 
+def test_a_slot_asset_follows_by_automation(platform: Platform) -> None:
+    """Its source is materialized alone, for scattered slots: the daemon asks for exactly these, in one run."""
+    committed = platform.grid("paid_orders")["materializedPartitions"]
+    found = {str(slot_of(key)): key for key in (f"raw/orders/untold {n}.jsonl" for n in range(5))}
+    slots = {slot: key for slot, key in found.items() if slot not in committed}
+    assert len(slots) > 2
+    for key in slots.values():
+        platform.store.put(key, lines(order(1)))  # told by no signal
+    platform.launch("orders_ingest", ["orders"], {"slots": [int(slot) for slot in slots]})
+    platform.until(
+        "both", lambda: platform.grid("paid_orders")["materializedPartitions"] == committed | set(slots)
+    )
+    assert platform.grid("orders")["materializedPartitions"] == committed | set(slots)
+    query = """
+    query Runs { runsOrError(filter: {tags: [{key: "s3notify/automation", value: "orders"}]}) {
+      ... on Runs { results { runId } } } }"""
+    assert len(platform.graphql(query)["runsOrError"]["results"]) == 1
+
+
 def test_the_asset_page_shows_what_happened(platform: Platform, tmp_path: Path) -> None:
     """The page of the asset, in a browser: its description, and a partition's figures."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

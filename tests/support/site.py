@@ -30,6 +30,7 @@ class Site:
     instance: dg.DagsterInstance
     store: S3ObjectStore
     cursor: str | None = None
+    automation_cursor: str | None = None
     run_keys: set[str] = field(default_factory=set)
 
     @classmethod
@@ -192,13 +193,30 @@ class Site:
         self.run_keys |= {str(request.run_key) for request in requests}
         return requests
 
+    def follow(self) -> list[dg.RunRequest]:
+        """A tick of the slot assets' automation, as the daemon evaluates it."""
+        sensor = self.defs.resolve_sensor_def(f"{self.name}_slot_automation")
+        with dg.build_sensor_context(
+            instance=self.instance,
+            cursor=self.automation_cursor,
+            definitions=self.defs,
+            sensor_name=sensor.name,
+        ) as context:
+            result = sensor.evaluate_tick(context)
+        self.automation_cursor = result.cursor
+        return list(result.run_requests or [])
+
     @property
     def state(self) -> SensorState:
         return SensorState.loads(self.cursor or "")
 
     def launch(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         """What the daemon does with a request, at once."""
-        return self.run(run_config=dict(request.run_config), tags=dict(request.tags))
+        return self.run(
+            run_config=dict(request.run_config),
+            tags=dict(request.tags),
+            asset_selection=[key.to_user_string() for key in request.asset_selection or []],
+        )
 
     def settle(self) -> None:
         """Tick and run until there is nothing to do."""

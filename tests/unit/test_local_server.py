@@ -136,10 +136,12 @@ def test_damaged_state(tmp_path):
 def test_a_leftover_is_ended_and_a_stranger_is_not(tmp_path):
     """The pid alone proves nothing: the command must name the folder."""
     (tmp_path / "data").mkdir()
-    sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
-    leftover = subprocess.Popen([*sleeper, str(tmp_path / "data")])
-    stranger = subprocess.Popen(sleeper)
+    sleeper = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    leftover = subprocess.Popen([*sleeper, str(tmp_path / "data")], stdout=subprocess.PIPE)
+    stranger = subprocess.Popen(sleeper, stdout=subprocess.PIPE)
     try:
+        for process in (leftover, stranger):
+            process.stdout.readline()  # an exec that is under way shows no command line yet
         for process, ended in ((stranger, False), (leftover, True)):
             (tmp_path / "server.pid").write_text(str(process.pid))
             LocalS3Server(tmp_path)._end_leftover()
@@ -148,7 +150,7 @@ def test_a_leftover_is_ended_and_a_stranger_is_not(tmp_path):
     finally:
         for process in (leftover, stranger):
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 def test_end_process_kills_what_ignores_sigterm():

@@ -1,0 +1,135 @@
+"""Declarative automation of what follows a source: the conditions, and the sensor for scattered slots.
+
+A batch's run makes the slot assets in the source's own step. What that step did not make follows by
+`follow_slots`: slots whose source was committed by a run without the slot asset (somebody materialized the
+source alone), slots that an asset new to its source has never seen, slots whose last run failed. Dagster would
+launch one run for each contiguous range of those; `SlotAutomationSensor` evaluates the same conditions, with
+their history in the UI, and requests one run that names the slots.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import dagster as dg
+from dagster import DagsterRunStatus, RunsFilter
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.definitions.target import ExecutableDefinition
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
+from dagster._core.storage.tags import PARTITION_NAME_TAG
+from dagster._record import copy
+from dagster._utils.warnings import disable_dagster_warnings
+
+from s3notify_platform.orchestration.partitions import SOURCE_TAG
+
+AUTOMATION_TAG: Final = "s3notify/automation"
+RETRY_CRON: Final = "*/10 * * * *"
+IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in FINISHED_STATUSES]
+
+
+def follow_bucket() -> dg.AutomationCondition[Any]:
+    """True for a bucket-level asset once any slot was committed, and it is not just being made."""
+    # Not eager(): it waits until no slot is missing, and slots without objects always are. And it forgets an
+    # update that comes in the same evaluation as the end of the run before, which may not have seen it.
+    updated = dg.AutomationCondition.any_deps_updated()
+    handled = dg.AutomationCondition.newly_requested() & ~updated
+    return (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(
+        "when any slot was committed"
+    )
+
+
+def made_tag(asset: str) -> str:
+    """The tag of a run that makes the slot asset `asset` of every slot that it commits."""
+    return f"s3notify-made/{asset}"
+
+
+def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
+    """True for a slot of `asset` whose source has moved on without it, in a run that did not make both.
+
+    A slot that failed here, and not in its source, is tried again every ten minutes.
+    """
+    condition = dg.AutomationCondition
+    # Not any_deps_updated(): of all partitions that a run made it knows the run of the last one only.
+    together = condition.all_new_updates_have_run_tags(tag_keys={made_tag(asset)})
+    updated = condition.any_deps_match(condition.newly_updated() & ~together)
+    never_made = (condition.missing() & ~condition.any_deps_missing()).newly_true()
+    failed = condition.execution_failed() & ~condition.any_deps_match(condition.execution_failed())
+    again = failed & condition.cron_tick_passed(RETRY_CRON)
+    handled = condition.newly_requested() & ~updated
+    return ((updated | never_made | again).since(handled) & ~condition.any_deps_missing()).with_label(
+        "when its source's slot was committed without it"
+    )
+
+
+class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
+    """Evaluates the conditions of a source's slot assets; asks for one run with exactly the slots that follow.
+
+    One such run at a time: while one is in flight nothing is evaluated, and so nothing is forgotten.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        source: str,
+        op_name: str,
+        slot_assets: Sequence[str],
+        minimum_interval_seconds: int | None,
+        default_status: dg.DefaultSensorStatus,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._source, self._op_name, self._slot_assets = source, op_name, slot_assets
+        with disable_dagster_warnings():  # evaluating in user code is a beta of Dagster's; the choice is ours
+            super().__init__(
+                name,
+                target=dg.AssetSelection.assets(*slot_assets),
+                use_user_code_server=True,
+                emit_backfills=False,
+                minimum_interval_seconds=minimum_interval_seconds,
+                default_status=default_status,
+                metadata=metadata,
+                description=f"Slot assets of {source!r} that its batches did not make; one run for all their slots.",
+            )
+
+    def with_attributes(
+        self,
+        *,
+        jobs: Sequence[ExecutableDefinition] | None = None,  # noqa: ARG002 - the base's signature
+        metadata: Mapping[str, Any] | None = None,
+    ) -> "SlotAutomationSensor":
+        """A copy, as Dagster makes one when it loads definitions; the base's would be of the base's class."""
+        return SlotAutomationSensor(
+            self.name,
+            source=self._source,
+            op_name=self._op_name,
+            slot_assets=self._slot_assets,
+            minimum_interval_seconds=self.minimum_interval_seconds,
+            default_status=self.default_status,
+            metadata=self.metadata if metadata is None else metadata,
+        )
+
+    def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
+        """As Dagster evaluates, with all the partitions that it would request in one run."""
+        tags = {AUTOMATION_TAG: self._source}
+        if context.instance.get_runs(filters=RunsFilter(tags=tags, statuses=IN_FLIGHT), limit=1):
+            return SensorExecutionData(
+                skip_message="the run asked for last is not over", cursor=context.cursor
+            )
+        found = super().evaluate_tick(context)
+        requests = found.run_requests or []
+        if not requests:
+            return found
+        tags |= {SOURCE_TAG: self._source} | {
+            key: value for key, value in requests[0].tags.items() if key != PARTITION_NAME_TAG
+        }
+        wanted = sorted({key for request in requests for key in request.asset_selection or []})
+        slots = sorted({int(request.partition_key) for request in requests if request.partition_key})
+        config = {"slots": slots, "only": [key.to_user_string() for key in wanted], "anew": False}
+        packed = dg.RunRequest(
+            job_name=requests[0].job_name,
+            # The source is selected and not made: an input from outside of the step would need a partition.
+            asset_selection=[dg.AssetKey(self._source), *wanted],
+            asset_check_keys=[],
+            run_config={"ops": {self._op_name: {"config": config}}},
+            tags=tags,
+        )
+        return copy(found, run_requests=[packed])

@@ -1,0 +1,96 @@
+"""Slot assets follow their source by declarative automation: exactly the slots it left behind, in one run."""
+
+from collections.abc import Callable, Iterator
+
+import dagster as dg
+import pytest
+from dagster import DagsterRunStatus
+from dagster._core.test_utils import create_run_for_test, freeze_time
+from dagster._time import get_current_datetime
+
+from s3notify_platform.orchestration.automation import AUTOMATION_TAG
+from tests.support.site import Site
+
+TRANSFORMS = "tests.support.transforms"
+
+
+@pytest.fixture
+def site(site_of: Callable[..., Site]) -> Iterator[Site]:
+    site = site_of(slots=1000, slot_assets=[f"{TRANSFORMS}.paid_orders"])
+    site.settle()
+    assert site.follow() == []
+    return site
+
+
+def test_slots_that_a_batch_made_together_are_not_asked_for_again(site: Site) -> None:
+    """The sensor's run made the slot asset too."""
+    site.write(1, 400)
+    (request,) = site.tick()
+    assert site.launch(request).success
+    assert site.rows("paid_orders") == {1: [1], 400: [400]}
+    assert site.follow() == []
+
+
+def test_scattered_slots_follow_in_one_run(site: Site) -> None:
+    """Materialized alone, as from the UI; then the slot asset's turn, once, for exactly these."""
+    slots = [1, 17, 18, 400, 999]
+    site.write(*slots)
+    assert site.run(slots, asset_selection=["orders"]).success
+    (request,) = site.follow()
+    assert site.slots_of(request) == slots
+    assert request.run_config["ops"]["orders_slots"]["config"]["only"] == ["paid_orders"]
+    made = len(site.instance.fetch_materializations(dg.AssetKey("orders"), limit=99).records)
+    assert not [tag for tag in request.tags if "partition" in tag]
+    assert site.launch(request).success
+    assert site.grid("paid_orders")["materialized"] == set(slots)
+    assert len(site.instance.fetch_materializations(dg.AssetKey("orders"), limit=99).records) == made
+    assert site.rows("paid_orders") == {slot: [slot] for slot in slots}
+    assert site.follow() == []
+
+
+def test_a_change_that_came_while_the_run_was_on_follows_after_it(site: Site) -> None:
+    """Nothing is evaluated while a run is in flight, and nothing is forgotten."""
+    site.write(3)
+    assert site.run([3], asset_selection=["orders"]).success
+    (request,) = site.follow()
+    run = create_run_for_test(site.instance, status=DagsterRunStatus.STARTED, tags={AUTOMATION_TAG: "orders"})
+    site.write(3, body=site.line(30))
+    site.write(4)
+    assert site.run([3, 4], asset_selection=["orders"]).success
+    assert site.follow() == []
+    site.instance.report_run_canceled(run)
+    assert site.launch(request).success
+    (request,) = site.follow()
+    assert site.slots_of(request) == [3, 4]
+    assert site.launch(request).success
+    assert site.rows("paid_orders") == {3: [30], 4: [4]}
+
+
+def test_an_asset_new_to_its_source_catches_up(site_of: Callable[..., Site]) -> None:
+    """With all slots that are committed, in one run, and only those."""
+    before = site_of()
+    before.settle()
+    before.write(1, 5, 9)
+    before.settle()
+    site = site_of(bucket=before.component.bucket, slot_assets=[f"{TRANSFORMS}.paid_orders"])
+    (request,) = site.follow()
+    assert site.slots_of(request) == [1, 5, 9]
+    assert site.launch(request).success
+    assert site.rows("paid_orders") == {1: [1], 5: [5], 9: [9]}
+    assert site.follow() == []
+
+
+def test_a_slot_that_failed_is_tried_again_with_patience(site_of: Callable[..., Site]) -> None:
+    """Not on every tick; the others are made."""
+    site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])
+    site.settle()
+    start = get_current_datetime()
+    with freeze_time(start):
+        assert site.follow() == []
+        site.write(2, 13)
+        assert site.run([2, 13], asset_selection=["orders"]).success
+        (request,) = site.follow()
+        assert not site.launch(request).success
+        assert site.rows("lucky_orders") == {2: [2]}
+        assert site.grid("lucky_orders")["failed"] == {13}
+        assert site.follow() == []
