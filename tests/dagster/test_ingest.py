@@ -215,17 +215,13 @@ def test_the_assets_say_what_they_are(site_of: Callable[..., Site]) -> None:
 
 
 def test_the_whole_run_config_is_small_and_readable(site: Site) -> None:
-    """The sensor's request names slots and a batch, nothing else."""
+    """The sensor's request names slots, a batch and what the batch means, nothing else."""
     site.settle()
     site.write(3, 4)
     (request,) = site.tick()
-    assert json.loads(json.dumps(request.run_config)) == {
-        "ops": {
-            "orders_slots": {
-                "config": {"batch": request.tags["s3notify/batch"], "everything": False, "slots": [3, 4]}
-            }
-        }
-    }
+    batch = request.tags["s3notify/batch"]
+    config = {"batch": batch, "everything": False, "anew": False, "slots": [3, 4]}
+    assert json.loads(json.dumps(request.run_config)) == {"ops": {"orders_slots": {"config": config}}}
     assert (
         dg.AssetKey("orders") in site.defs.resolve_job_def("orders_ingest").asset_layer.executable_asset_keys
     )
