@@ -1,4 +1,4 @@
-"""Where a bucket is and how to reach it: the value that travels to Spark tasks in place of a client."""
+"""Where a bucket or a table is and how to reach it: the values that travel to Spark tasks in place of clients."""
 
 from dataclasses import dataclass, field
 
@@ -12,6 +12,18 @@ class S3Config:
     """
 
     bucket: str
+    region: str = "us-east-1"
+    endpoint_url: str | None = None
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamoConfig:
+    """One DynamoDB table. Pickles; its repr shows no secret. Credentials as for `S3Config`."""
+
+    table: str
     region: str = "us-east-1"
     endpoint_url: str | None = None
     access_key_id: str | None = field(default=None, repr=False)
