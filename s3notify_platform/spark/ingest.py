@@ -64,7 +64,7 @@ MAX_FAILED_JOBS: Final = 12
 MAX_EVOLUTIONS: Final = 3
 """Times that one batch widens its inferred schema for fields not seen before."""
 
-COMMITS_IN_FLIGHT: Final = 16
+COMMITS_IN_FLIGHT: Final = 48
 
 NEVER: Final = Generation(0)
 

@@ -47,7 +47,7 @@ SMALL_FILE_BYTES: Final = 8 << 20
 MAX_SMALL_FILES: Final = 16
 """Small files of one slot that a commit leaves behind; more are merged into one."""
 
-SLOTS_IN_FLIGHT: Final = 16
+SLOTS_IN_FLIGHT: Final = 48
 BYTES_IN_FLIGHT: Final = 256 << 20
 """Arrow bytes of slots that wait to be written, in one task."""
 
