@@ -123,6 +123,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
                 "schema": io.row_schema or "inferred, then pinned",
             },
             skippable=True,
+            code_version=io.code_version,
         ),
         *(
             dg.AssetSpec(

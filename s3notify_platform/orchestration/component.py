@@ -84,6 +84,11 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     transform: str | None = Field(
         default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage"
     )
+    code_version: str | None = Field(
+        default=None,
+        description="Of the transform. Change it, and a slot's objects are read again when it is next asked for: "
+        "all of them by a backfill",
+    )
     slot_assets: list[str] = Field(
         default=[], description="Import paths of s3_slot_asset functions of this source"
     )
@@ -198,6 +203,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             keyspace_prefix=self.keyspace_prefix or "",
             slots=self.slots,
             max_objects=self.max_objects,
+            code_version=self.code_version,
         )
         _ = io.source  # its own checks, before anything is built
         return SourceAssets(

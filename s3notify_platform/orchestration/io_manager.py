@@ -70,6 +70,9 @@ class SlotIOManager(dg.ConfigurableIOManager):
     )
     slots: int = Field(default=SLOT_COUNT, description="Slots of the keyspace, the same for all its parties")
     max_objects: int = Field(default=MAX_OBJECTS, description="Objects taken in at once")
+    code_version: str | None = Field(
+        default=None, description="Of the transform; another one reads objects again"
+    )
 
     @property
     def source(self) -> Source:
@@ -85,6 +88,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
             keyspace_prefix=self.keyspace_prefix,
             slots=self.slots,
             max_objects=self.max_objects,
+            code_version=self.code_version,
         )
 
     def _config(self, bucket: str) -> S3Config:

@@ -320,6 +320,7 @@ class Ingest:
             batch=state.batch,
             schema_generation=schema.pinned.generation,
             transformed=self._transform is not None,
+            code_version=self._source.code_version or "",
             evolving=evolving,
         )
         if self._transform is None and dealt.together:

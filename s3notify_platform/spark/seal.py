@@ -80,6 +80,7 @@ class SealContext:
     batch: str
     schema_generation: int
     transformed: bool
+    code_version: str = ""
     evolving: bool
     """Whether a slot with fields that the schema lacks waits for another schema, in place of a commit."""
 
@@ -374,6 +375,7 @@ class SlotSeal:
                 rejects=outcome["rejects"],
                 files=self.data.places(key, (), moved),
                 rejected_in=self.rejects.places(key, (), moved_rejects),
+                code_version=self.context.code_version,
             )
             for key, outcome in read.items()
         ]

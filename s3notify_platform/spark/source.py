@@ -40,6 +40,8 @@ class Source:
     keyspace_prefix: str = ""
     slots: int = SLOT_COUNT
     max_objects: int = MAX_OBJECTS
+    code_version: str | None = None
+    """Of the transform. Objects whose rows another version made are read again; None: whatever made them stays."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):

@@ -52,7 +52,7 @@ class ObjectState:
 
     `offset` is where reading goes on and `reach_end` whether it is done (protocol 3); `files` and
     `rejected_in` name the data files and files of rejects that hold its rows. `gone` marks, among deltas, a
-    key whose object has left.
+    key whose object has left. `code_version` is that of the transform which made the rows, if it has one.
     """
 
     key: str
@@ -64,6 +64,7 @@ class ObjectState:
     rejects: int = 0
     files: tuple[str, ...] = ()
     rejected_in: tuple[str, ...] = ()
+    code_version: str = ""
     gone: bool = False
 
 
@@ -119,17 +120,18 @@ def _state_row(state: ObjectState) -> list[object]:
         return [state.key]
     return [
         state.key, state.etag, state.size, state.offset, int(state.reach_end),
-        state.rows, state.rejects, list(state.files), list(state.rejected_in),
+        state.rows, state.rejects, list(state.files), list(state.rejected_in), state.code_version,
     ]  # fmt: skip
 
 
 def _state_of_row(row: list[object]) -> ObjectState:
     if len(row) == 1:
         return ObjectState(key=str(row[0]), etag="", size=0, gone=True)
-    key, etag, size, offset, reach_end, rows, rejects, files, rejected_in = row
+    key, etag, size, offset, reach_end, rows, rejects, files, rejected_in, *newer = row
     return ObjectState(
         key=key, etag=etag, size=size, offset=offset, reach_end=bool(reach_end),  # type: ignore[arg-type]
         rows=rows, rejects=rejects, files=tuple(files), rejected_in=tuple(rejected_in),  # type: ignore[arg-type]
+        code_version=str(newer[0]) if newer else "",
     )  # fmt: skip
 
 
@@ -144,6 +146,7 @@ _STATE_SCHEMA = pa.schema(
         pa.field("rejects", pa.int64(), nullable=False),
         pa.field("files", pa.list_(pa.string()), nullable=False),
         pa.field("rejected_in", pa.list_(pa.string()), nullable=False),
+        pa.field("code_version", pa.string(), nullable=False),
     ]
 )
 

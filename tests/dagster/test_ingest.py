@@ -8,6 +8,7 @@ import pytest
 
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG
 from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.slots import Slot
 from tests.support.site import Site
 
 START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
@@ -117,6 +118,29 @@ def test_overwritten_and_deleted_objects_leave(site: Site) -> None:
     assert site.run([1, 2]).success
     assert site.rows() == {1: [100]}
     assert site.metadata(2)["objects_gone"] == 1
+
+
+def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..., Site]) -> None:
+    """Once, when their slots are asked for; the sweep does not take them for lost."""
+    before = site_of()
+    before.write(1, 2, 5)
+    before.write(2, number=1)
+    assert before.run([1, 2, 5]).success
+    after = site_of(
+        bucket=before.component.bucket, transform=f"{TRANSFORMS}.doubled", code_version="2", max_objects=16
+    )
+    spec = after.defs.resolve_assets_def("orders").get_asset_spec(dg.AssetKey("orders"))
+    assert spec.code_version == "2"
+    sweep = after.job("sweep")
+    assert all(check.passed for check in sweep.get_asset_check_evaluations())
+
+    assert after.run([1, 2], everything=False).success
+    rows = after.io.load([Slot(1), Slot(2), Slot(5)]).select("_slot", "amount", "twice").toArrow().to_pylist()
+    assert sorted((row["_slot"], row["twice"]) for row in rows) == [(1, 3.0), (2, 3.0), (2, 3.0), (5, None)]
+    generation = after.metadata(1)["generation"]
+    assert after.run([1, 2]).success
+    assert after.metadata(1)["status"] == "unchanged"
+    assert after.metadata(1)["generation"] == generation
 
 
 def test_slot_assets_commit_with_their_source(site_of: Callable[..., Site]) -> None:
