@@ -2,7 +2,7 @@
 
 `FaultyStore(store, schedule)` wraps an `ObjectStore` or a `RecordStore`. Before each call it asks the
 schedule for a fault. As the ports promise, a write with a condition (and a counter's `add`) that fails after
-sending is `Unknown`; anything else raises `UnavailableError`.
+sending is `Unknown`; what certainly was not applied, and anything else, raises `UnavailableError`.
 """
 
 import random
@@ -26,7 +26,8 @@ class Fault(Enum):
     CRASH_BEFORE = "crash before"
     CRASH_AFTER = "crash after"
     LOST = "applied, response lost"
-    REFUSED = "503, not applied"
+    REFUSED = "500 or 409, not applied"
+    THROTTLED = "503 SlowDown, not applied, and known not to be"
     LATE = "response lost, applied some calls later"
     PAUSE = "the process sleeps before the call"
 
@@ -148,7 +149,9 @@ class FaultyStore:
                 apply()
                 return self._failed(call, "response lost")
             case Fault.REFUSED:
-                return self._failed(call, "503 SlowDown")
+                return self._failed(call, "500")
+            case Fault.THROTTLED:
+                raise UnavailableError(f"{call.method} {call.key}: 503 SlowDown")
             case Fault.LATE:
                 self._late.append((call.number + self._late_by_calls, apply))
                 return self._failed(call, "timeout")

@@ -38,6 +38,7 @@ ROUGH: dict[Fault, float] = {
     Fault.CRASH_AFTER: 0.02,
     Fault.LOST: 0.05,
     Fault.REFUSED: 0.05,
+    Fault.THROTTLED: 0.03,
     Fault.LATE: 0.03,
     Fault.PAUSE: 0.01,
 }
