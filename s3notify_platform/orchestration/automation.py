@@ -51,7 +51,8 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
     # Not any_deps_updated(): of all partitions that a run made it knows the run of the last one only.
     together = condition.all_new_updates_have_run_tags(tag_keys={made_tag(asset)})
     updated = condition.any_deps_match(condition.newly_updated() & ~together)
-    never_made = (condition.missing() & ~condition.any_deps_missing()).newly_true()
+    # In this order: what is evaluated later is younger, and a run reports the source first.
+    never_made = (~condition.any_deps_missing() & condition.missing()).newly_true()
     failed = condition.execution_failed() & ~condition.any_deps_match(condition.execution_failed())
     again = failed & condition.cron_tick_passed(RETRY_CRON)
     handled = condition.newly_requested() & ~updated
