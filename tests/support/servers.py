@@ -18,7 +18,7 @@ import pytest
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 
 
@@ -37,6 +37,17 @@ class S3Server:
         with contextlib.closing(store):
             store.create_bucket()
         return bucket
+
+    def table_config(self, name: str | None = None) -> DynamoConfig:
+        """A DynamoDB table behind the same port (ministack), by a unique name if none is given; not created."""
+        table = name or f"test-{next(self._names)}-{uuid4().hex[:8]}"
+        keys = self.config("")
+        return DynamoConfig(
+            table=table,
+            endpoint_url=self.endpoint_url,
+            access_key_id=keys.access_key_id,
+            secret_access_key=keys.secret_access_key,
+        )
 
 
 def _ministack_program() -> str:
