@@ -65,6 +65,7 @@ reported as failed; a write that overran its lease is noticed.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
@@ -439,8 +440,11 @@ class DynamoCommit(_Commits):
             looks += 1
             if not operation.holds(self._look(operation.path)):
                 return Lost()
-            if looks % INTERVALS_PER_READ == 0 and self._leases.read(found.path, found.etag) != found:
-                return None
+            if looks % INTERVALS_PER_READ == 0:
+                # Found only earlier this way: without an answer it is waited out.
+                with suppress(UnavailableError):
+                    if self._leases.read(found.path, found.etag) != found:
+                        return None
         return found
 
     def _write(self, operation: _Operation, lease: Lease, writer: str, began: float) -> Committed:
@@ -484,8 +488,8 @@ class DynamoCommit(_Commits):
                 return Committed(etag=etag)
             case Unknown() | Occupied() as answer:
                 raise UnknownOutcomeError(
-                    f"commit of {path!r}: overran its lease, which another may have taken over; this write is "
-                    f"applied and may have replaced the other's: {answer}"
+                    f"commit of {path!r}: applied{', but overran its lease' if overran else ''}; another may have "
+                    f"taken the lease over, and this write may have replaced the other's: {answer}"
                 )
             case _ as unreachable:
                 assert_never(unreachable)
