@@ -48,7 +48,7 @@ Limits
       and replace it. Its own call finds that out and says so by `UnknownOutcomeError`; if the process dies first,
       nobody does. While no request takes that long, the object is the winner's.
     - Leases: so the store must not hide delay. Give one that sends a write once and gives up within half the
-      timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`.
+      timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. And its HEAD must see what was written before.
     - Leases: clocks tick at rates that differ at most by the skew rate; wall clocks are right to within the TTL,
       which tidies the table and decides nothing else.
     - Leases: all writers of a path go through one table, and a table serves one bucket. A crashed holder costs
@@ -495,7 +495,7 @@ class DynamoCommit(_Commits):
                 assert_never(unreachable)
 
     def _settle(self, lease: Lease, seen: Lease | None) -> LeaseOutcome:
-        """Put a lease; one whose answer was lost is known by its writer and generation."""
+        """Put a lease; one whose answer was lost is known by its writer."""
         outcome: LeaseOutcome = Unknown(cause="not sent")
         for attempt in range(ATTEMPTS):
             try:
@@ -506,10 +506,7 @@ class DynamoCommit(_Commits):
                 case Granted():
                     return outcome
                 case Occupied(found=found):
-                    ours = found is not None and (found.writer, found.generation) == (
-                        lease.writer,
-                        lease.generation,
-                    )
+                    ours = found is not None and found.writer == lease.writer
                     return Granted() if ours else outcome
                 case Unknown():
                     self._pause(attempt)
