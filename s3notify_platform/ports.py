@@ -118,8 +118,18 @@ class ObjectStore(Protocol):
         """Delete the object. Deleting what is not there is `Written`, or `Conflict` under a precondition."""
         ...
 
-    def copy(self, source: str, target: str, *, precondition: Absent | None = None) -> WriteOutcome:
-        """Copy within the bucket. `NotFoundError` if `source` does not exist."""
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
+        """Copy within the bucket, metadata included; `metadata` is laid over it, for one HEAD more.
+
+        `NotFoundError` if `source` does not exist.
+        """
         ...
 
     def list(

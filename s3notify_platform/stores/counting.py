@@ -60,9 +60,16 @@ class CountingStore:
         """One DELETE."""
         return self._count("DELETE").delete(key, precondition=precondition)
 
-    def copy(self, source: str, target: str, *, precondition: Absent | None = None) -> WriteOutcome:
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
         """One COPY."""
-        return self._count("COPY").copy(source, target, precondition=precondition)
+        return self._count("COPY").copy(source, target, precondition=precondition, metadata=metadata)
 
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000

@@ -1,4 +1,4 @@
-"""One DynamoDB table, narrowed to the four calls that the adapters above it are made of.
+"""One DynamoDB table, narrowed to the few calls that the adapters above it are made of.
 
 Guarantees. A write is sent once, and what it came to is told apart: `Applied`, `Refused` with the item that was
 there, `Unknown`. It is sent again only if the server certainly did nothing with it. Reads are consistent, and
@@ -147,6 +147,11 @@ class DynamoTable:
             if not (last := page.get("LastEvaluatedKey")):
                 return
             arguments["ExclusiveStartKey"] = last
+
+    def inspect(self, call: "Callable[[DynamoDBClient], T]") -> T:
+        """Any other call that may be sent again without harm, with the client."""
+        answer: T = self._read(lambda: call(self.client))
+        return answer
 
     def write(self, call: WriteCall, **arguments: Any) -> Outcome:
         """One write, under the condition that it carries. `TableName` is filled in but for transactions.

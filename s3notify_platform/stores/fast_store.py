@@ -124,9 +124,16 @@ class FastObjectStore:
         """See `ObjectStore.delete`."""
         return self._slow.delete(key, precondition=precondition)
 
-    def copy(self, source: str, target: str, *, precondition: Absent | None = None) -> WriteOutcome:
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
         """See `ObjectStore.copy`."""
-        return self._slow.copy(source, target, precondition=precondition)
+        return self._slow.copy(source, target, precondition=precondition, metadata=metadata)
 
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000

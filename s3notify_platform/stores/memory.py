@@ -111,7 +111,14 @@ class MemoryObjectStore:
             self._objects.pop(key, None)
         return Written(etag=None)
 
-    def copy(self, source: str, target: str, *, precondition: Absent | None = None) -> WriteOutcome:
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
         """See `ObjectStore.copy`."""
         check_copy(check_key(source), check_key(target))
         with self._lock:
@@ -125,7 +132,7 @@ class MemoryObjectStore:
                 etag=found.meta.etag,
                 size=found.meta.size,
                 modified_ms=self._clock.wall_ms(),
-                metadata=found.meta.metadata,
+                metadata={**found.meta.metadata, **(metadata or {})},
             )
             self._objects[target] = StoredObject(meta=meta, body=found.body)
         return Written(etag=meta.etag)

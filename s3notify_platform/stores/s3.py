@@ -47,6 +47,10 @@ ATTEMPTS = 5
 RETRY_BASE_SECONDS = 0.1
 RETRY_CEILING_SECONDS = 2.0
 
+_CONTENT_HEADERS = (
+    "ContentType", "ContentEncoding", "ContentLanguage", "ContentDisposition", "CacheControl",
+)  # fmt: skip
+
 
 def new_client(
     config: S3Config, *, pool_size: int = 32, connect_seconds: float = 5.0, read_seconds: float = 30.0
@@ -203,10 +207,23 @@ class S3ObjectStore:
             return Written(etag=None)
         return self._outcome(deleted)
 
-    def copy(self, source: str, target: str, *, precondition: Absent | None = None) -> WriteOutcome:
-        """See `ObjectStore.copy`. Up to 5 GB, metadata included. Some stores ignore the condition."""
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
+        """See `ObjectStore.copy`. Up to 5 GB. Some stores ignore the condition.
+
+        With `metadata`, a source that is overwritten meanwhile may give the body of one version and the
+        headers of the one before.
+        """
         check_copy(check_key(source), check_key(target))
         arguments: dict[str, Any] = {} if precondition is None else {"IfNoneMatch": "*"}
+        if metadata is not None:
+            arguments |= self._headers_of(source, metadata)
         copied = self._send(
             lambda: self.client.copy_object(
                 Bucket=self.config.bucket,
@@ -219,7 +236,7 @@ class S3ObjectStore:
         if not isinstance(copied, Fault):
             return Written(etag=_etag(copied["CopyObjectResult"]))
         if copied.verdict is Verdict.MISSING:
-            raise NotFoundError(f"copy: no object {source!r} in {place(self.config)}")
+            raise self._no_source(source)
         return self._outcome(copied)
 
     def list(
@@ -299,6 +316,22 @@ class S3ObjectStore:
                     attempt - 1, self._clock, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS
                 )
             )
+
+    def _headers_of(self, source: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+        """What a copy has to be told, since replacing one piece of metadata replaces them all."""
+        found: Any = self._send(lambda: self.client.head_object(Bucket=self.config.bucket, Key=source))
+        if isinstance(found, Fault):
+            if found.verdict is Verdict.MISSING:
+                raise self._no_source(source)
+            raise self._unavailable(found)
+        return {
+            "MetadataDirective": "REPLACE",
+            "Metadata": {**found.get("Metadata", {}), **metadata},
+            **{name: found[name] for name in _CONTENT_HEADERS if found.get(name)},
+        }
+
+    def _no_source(self, source: str) -> NotFoundError:
+        return NotFoundError(f"copy: no object {source!r} in {place(self.config)}")
 
     def _outcome(self, fault: Fault) -> WriteOutcome:
         match fault.verdict:

@@ -1,13 +1,31 @@
 """An HTTP proxy before a real server that fails requests on demand: before, after or instead of sending."""
 
 import http.client
+import json
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Literal
 from urllib.parse import urlsplit
 
-Fault = Literal["pass", "lose_request", "lose_response", "409", "500", "503", "slow_down"]
+Fault = Literal[
+    "pass",
+    "lose_request",
+    "lose_response",
+    "409",
+    "500",
+    "503",
+    "slow_down",
+    "throttle",
+    "transaction_conflict",
+]
+
+_DYNAMO = {
+    "throttle": (400, "ThrottlingException"),
+    "transaction_conflict": (400, "TransactionConflictException"),
+    "500": (500, "InternalServerError"),
+    "503": (503, "ServiceUnavailable"),
+}
 
 
 class FaultProxy:
@@ -27,10 +45,14 @@ class FaultProxy:
 
             def handle_any(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                proxy.requests.append(self.command)
+                proxy.requests.append(self.headers.get("X-Amz-Target", self.command).rpartition(".")[2])
                 fault = proxy.faults.popleft() if proxy.faults else "pass"
                 if fault == "lose_request":
                     self.close_connection = True
+                    return
+                if fault in _DYNAMO and "X-Amz-Target" in self.headers:
+                    status, code = _DYNAMO[fault]
+                    self.answer(status, json.dumps({"__type": f"dynamodb#{code}"}).encode())
                     return
                 if fault in ("409", "500", "503", "slow_down"):
                     self.refuse(fault)
@@ -63,7 +85,10 @@ class FaultProxy:
                     fault, "InternalError"
                 )
                 content = f"<Error><Code>{code}</Code><Message>injected</Message></Error>".encode()
-                self.send_response_only(503 if fault == "slow_down" else int(fault))
+                self.answer(503 if fault == "slow_down" else int(fault), content)
+
+            def answer(self, status, content):
+                self.send_response_only(status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 if self.command != "HEAD":

@@ -21,5 +21,6 @@ class IgnoringStore(CountingStore):
     def delete(self, key, *, precondition=None):
         return super().delete(key, precondition=None if "delete" in self.ignores else precondition)
 
-    def copy(self, source, target, *, precondition=None):
-        return super().copy(source, target, precondition=None if "copy" in self.ignores else precondition)
+    def copy(self, source, target, *, precondition=None, metadata=None):
+        precondition = None if "copy" in self.ignores else precondition
+        return super().copy(source, target, precondition=precondition, metadata=metadata)

@@ -139,6 +139,16 @@ class ObjectStoreSuite:
         with pytest.raises(UsageError, match="itself"):
             store.copy("a", "a")
 
+    def test_copy_with_metadata(self, store):
+        """Laid over that of the source, which keeps its own; a missing source is named."""
+        store.put("a", b"1", metadata={"kept": "k", "writer": "w1"})
+        assert isinstance(store.copy("a", "b", metadata={"writer": "w2"}), Written)
+        assert store.get("b").body == b"1"
+        assert store.get("b").meta.metadata == {"kept": "k", "writer": "w2"}
+        assert store.head("a").metadata == {"kept": "k", "writer": "w1"}
+        with pytest.raises(NotFoundError, match="gone"):
+            store.copy("gone", "c", metadata={"writer": "w2"})
+
     def test_copy_if_absent(self, store):
         """The target is made once. Where the server ignores this, the probe must say so."""
         store.put("a", b"1")

@@ -1,7 +1,13 @@
 """The record store contract, over every store there is."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from moto import mock_aws
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.dynamodb import DynamoRecordStore, create_record_table
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -44,4 +50,76 @@ class TestObjectsOnSeaweed(RecordStoreSuite):
     def records(self, seaweed):
         store = S3ObjectStore(seaweed.config(seaweed.make_bucket()))
         yield ObjectRecordStore(store, "records/")
+        store.close()
+
+
+class TestDynamoInMoto(RecordStoreSuite):
+    """In-process: botocore's requests never leave it."""
+
+    writers = 1
+
+    @pytest.fixture
+    def records(self, monkeypatch):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        with mock_aws():
+            config = DynamoConfig(table="records")
+            create_record_table(config)
+            store = DynamoRecordStore(config)
+            yield store
+            store.close()
+
+
+class DynamoSuite(RecordStoreSuite):
+    """What is DynamoDB's own, besides."""
+
+    def test_scopes_share_a_table(self, records, config):
+        """Two sources with one table do not see each other's records."""
+        other = DynamoRecordStore(config, scope="other/")
+        records.create("p", "a", b"1")
+        assert other.read("p", "a") is None
+        other.create("p", "a", b"2")
+        assert [record.value for record in other.scan("p")] == [b"2"]
+        assert [record.value for record in records.scan("p")] == [b"1"]
+        other.close()
+
+    def test_limits_are_told_before_anything_is_sent(self, records, config):
+        """The largest record fits; one byte more, a longer name, an empty one and no UTF-8 are refused."""
+        value = b"x" * (400 * 1024 - len("partitionkeyvalueversion") - 32 - len("plarge"))
+        records.create("p", "large", value)
+        assert records.read("p", "large").value == value
+        records.create("p" * 2000, "k" * 1024, b"1")
+        assert records.read("p" * 2000, "k" * 1024).value == b"1"
+        nowhere = DynamoRecordStore(replace(config, endpoint_url="http://127.0.0.1:9"))
+        for partition, key, body in (
+            ("p", "large", value + b"x"),
+            ("p" * 2049, "a", b""),
+            ("p", "k" * 1025, b""),
+            ("p", "\ud800", b""),
+            ("", "a", b""),
+            ("p", "", b""),
+        ):
+            with pytest.raises(UsageError):
+                nowhere.create(partition, key, body)
+        nowhere.close()
+
+    def test_scan_in_pages(self, records):
+        """More than a megabyte is more than one page."""
+        for number in range(12):
+            records.create("p", f"{number:02}", b"x" * 150_000)
+        assert [record.key for record in records.scan("p")] == [f"{number:02}" for number in range(12)]
+
+
+@pytest.mark.server
+class TestDynamoOnMinistack(DynamoSuite):
+    @pytest.fixture
+    def config(self, ministack):
+        config = ministack.table_config()
+        create_record_table(config)
+        return config
+
+    @pytest.fixture
+    def records(self, config):
+        store = DynamoRecordStore(config)
+        yield store
         store.close()

@@ -18,7 +18,7 @@ import pytest
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 
 
@@ -38,6 +38,17 @@ class S3Server:
             store.create_bucket()
         return bucket
 
+    def table_config(self, name: str | None = None) -> DynamoConfig:
+        """A DynamoDB table behind the same port (ministack), by a unique name if none is given; not created."""
+        table = name or f"test-{next(self._names)}-{uuid4().hex[:8]}"
+        keys = self.config("")
+        return DynamoConfig(
+            table=table,
+            endpoint_url=self.endpoint_url,
+            access_key_id=keys.access_key_id,
+            secret_access_key=keys.secret_access_key,
+        )
+
 
 def _ministack_program() -> str:
     here = Path(sys.executable).parent / "ministack"
@@ -46,11 +57,10 @@ def _ministack_program() -> str:
     return program
 
 
-@pytest.fixture(scope="session")
-def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+@contextlib.contextmanager
+def running_ministack(folder: Path) -> Iterator[S3Server]:
     """ministack on 127.0.0.1, state in memory. Credentials `test`/`test`."""
     (port,) = free_ports(1, SYSTEM_CLOCK)
-    folder = tmp_path_factory.mktemp("ministack")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         "BIND_HOST": "127.0.0.1",
@@ -80,6 +90,13 @@ def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+@pytest.fixture(scope="session")
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One for all tests of a session; each takes buckets and tables of its own."""
+    with running_ministack(tmp_path_factory.mktemp("ministack")) as server:
+        yield server
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:

@@ -285,7 +285,9 @@ def run_simulation(
 
     An actor's own exception ends the run and is raised. `restarts` bounds the lives of an actor that crashes.
     """
-    return Simulation(actors, store, seed, faults=faults, restarts=restarts, clock_rates=clock_rates).run()
+    return Simulation(
+        actors, store, seed, faults=faults, restarts=restarts, clock_rates=clock_rates, time=time
+    ).run()
 
 
 def simulated(test: Callable[..., None]) -> Callable[..., None]:
