@@ -24,14 +24,14 @@ def manager(monkeypatch, store):
 
 
 def test_a_store_that_keeps_its_conditions_is_probed_once(monkeypatch):
-    """The first check leaves what it found; later ones cost one HEAD."""
+    """The first check leaves what it found; later ones cost one GET."""
     store = CountingStore(MemoryObjectStore())
     io = manager(monkeypatch, store)
     io.check_store()
     assert json.loads(store.get(PLACE).body)["mode"] == "native"
     store.counts.clear()
     io.check_store()
-    assert {kind: count for kind, count in store.counts.items() if count} == {"HEAD": 1}
+    assert {kind: count for kind, count in store.counts.items() if count} == {"GET": 1}
 
 
 @pytest.mark.parametrize("ignored", ["create", "match"])
