@@ -4,11 +4,15 @@ import boto3
 import pytest
 from moto import mock_aws
 
+from s3notify_platform.protocols.conditional_commit import DynamoCommit
+from s3notify_platform.stores.conditional import ConditionalStore
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.fast_store import FastObjectStore
-from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.record_leases import RecordLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.contracts.ignoring_store import IgnoringStore
 from tests.contracts.object_store_suite import ObjectStoreSuite, Traits
 
 
@@ -22,6 +26,15 @@ class TestCounting(ObjectStoreSuite):
     @pytest.fixture
     def store(self):
         return CountingStore(MemoryObjectStore())
+
+
+class TestConditionalOverNoConditions(ObjectStoreSuite):
+    """A store that ignores every condition passes like any other, once its commits go by leases."""
+
+    @pytest.fixture
+    def store(self):
+        store = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
+        return ConditionalStore(store, DynamoCommit(store, RecordLeases(MemoryRecordStore())))
 
 
 class TestMoto(ObjectStoreSuite):
