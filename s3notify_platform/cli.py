@@ -81,9 +81,9 @@ def doctor(
     # An unusable store's problems are the reason itself, told below.
     for problem in found.problems if found.mode != "unusable" else ():
         say(f"- {problem}")
-    for name, problems in tables.items():
+    for table, problems in tables.items():
         for problem in problems or ("is as it should be",):
-            say(f"- table {name!r} {problem}")
+            say(f"- {table} {problem}")
     try:
         decision = choose_commit(
             found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)

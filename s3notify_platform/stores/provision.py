@@ -87,11 +87,11 @@ def create_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, b
 
 
 def examine_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, tuple[str, ...]]:
-    """By table's name, what is wrong with it. See `dynamo_schema.examine`."""
+    """By purpose and name, what is wrong with a table. See `dynamo_schema.examine`."""
     found = {}
-    for _, config, schema in tables.schemas():
+    for purpose, config, schema in tables.schemas():
         table = DynamoTable(config, clock=clock)
-        found[config.table] = examine(table, schema, clock=clock)
+        found[f"{purpose} table {config.table!r}"] = examine(table, schema, clock=clock)
         table.close()
     return found
 
