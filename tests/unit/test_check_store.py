@@ -2,6 +2,7 @@
 
 import json
 
+import dagster as dg
 import pytest
 from dagster_aws.s3 import S3Resource
 
@@ -15,6 +16,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.dynamodb import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.schema import SchemaRegistry
@@ -61,6 +63,17 @@ def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
         with pytest.raises(UsageError, match="If-"):
             io.check_store()
     assert list(list_all(store, "")) == []
+
+
+def test_a_manager_without_tables():
+    """Made by hand, as in other people's definitions: the bucket carries everything."""
+    manager = SlotIOManager(
+        s3=S3Resource(), spark=SlotSpark(), source_name="orders", bucket="b", prefix="in/"
+    )
+    with dg.build_resources({"io": manager}) as resources:
+        source = resources.io.source
+        assert isinstance(resources.io.records, ObjectRecordStore)
+    assert (source.commit, source.lease_table, source.records_table) == ("auto", None, None)
 
 
 TABLES = {"lease_table": "leases", "records_table": "records"}
