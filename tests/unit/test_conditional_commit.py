@@ -3,7 +3,7 @@
 import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, ETag, IfMatch, ObjectMeta, Written
 from s3notify_platform.protocols.conditional_commit import (
     ATTEMPTS,
@@ -11,12 +11,16 @@ from s3notify_platform.protocols.conditional_commit import (
     WRITER,
     Committed,
     ConditionalCommit,
+    DynamoCommit,
     Lost,
     NativeCommit,
     judge,
 )
+from s3notify_platform.stores.capabilities import probe
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.record_leases import RecordLeases
+from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.faults import Fault, FaultyStore, at, scripted
 
 PATH = "commits/1"
@@ -194,6 +198,100 @@ def test_a_store_that_tells_no_etag_is_asked_for_it(store):
     putting = store.put
     store.put = lambda *args, **kwargs: Written(etag=None) if putting(*args, **kwargs) else None
     assert NativeCommit(store).put_if_absent(PATH, b"1") == Committed(etag=store.head(PATH).etag)
+
+
+def test_copy_if_absent(store):
+    """One COPY; the copy carries this call's writer id over the metadata of its source."""
+    store.put("source", b"1", metadata={"kept": "k", WRITER: "of the source", EXPECTED: "old"})
+    counting = CountingStore(store)
+    commit = NativeCommit(counting)
+    assert commit.copy_if_absent("source", PATH) == Committed(etag=store.head(PATH).etag)
+    assert commit.copy_if_absent("source", PATH) == Lost()
+    assert counting.counts == {"COPY": 2}
+    found = store.head(PATH).metadata
+    assert (found["kept"], found[EXPECTED]) == ("k", "*")
+    assert found[WRITER] != "of the source"
+    with pytest.raises(NotFoundError, match="nothing"):
+        commit.copy_if_absent("nothing", "target")
+
+
+def test_a_copy_in_doubt_is_looked_up(store):
+    """By the writer id that it carries; another's copy of the same source is not ours."""
+    store.put("source", b"1")
+    commit, faulty = commit_over(store, at("copy", Fault.LOST))
+    assert commit.copy_if_absent("source", PATH) == Committed(etag=store.head(PATH).etag)
+    assert methods(faulty) == ["copy", "head"]
+    commit, faulty = commit_over(store, at("copy", Fault.REFUSED))
+    assert commit.copy_if_absent("source", PATH) == Lost()
+    commit, faulty = commit_over(store, at("copy", Fault.REFUSED))
+    assert isinstance(commit.copy_if_absent("source", "target"), Committed)
+    assert methods(faulty) == ["copy", "head", "copy"]
+
+
+def test_a_source_that_goes_while_a_copy_is_in_doubt_leaves_it_unknown(store):
+    """The copy may have been made, or may be under way: not `NotFoundError`, which says that nothing was."""
+    store.put("source", b"1")
+    commit, faulty = commit_over(store, at("copy", Fault.REFUSED))
+    looking = store.head
+
+    def head(path):
+        store.delete("source")
+        return looking(path)
+
+    store.head = head
+    with pytest.raises(UnknownOutcomeError, match="none confirmed"):
+        commit.copy_if_absent("source", PATH)
+    assert methods(faulty).count("copy") == ATTEMPTS
+
+
+def test_delete_if_match(store):
+    """One DELETE; the version is gone by this call, or it was not there."""
+    first = store.put(PATH, b"1").etag
+    second = store.put(PATH, b"2").etag
+    counting = CountingStore(store)
+    commit = NativeCommit(counting)
+    assert commit.delete_if_match(PATH, first) == Lost()
+    assert store.get(PATH).body == b"2"
+    assert commit.delete_if_match(PATH, second) == Committed(etag=None)
+    assert commit.delete_if_match(PATH, second) == Lost()
+    assert counting.counts == {"DELETE": 3}
+
+
+def test_a_delete_in_doubt_leaves_nothing_to_judge_by(store):
+    """Gone, but by whom: unknown. Still there: sent again. Replaced under the same ETag: lost."""
+    etag = NativeCommit(store).put_if_absent(PATH, b"1").etag
+    commit, faulty = commit_over(store, at("delete", Fault.LOST))
+    with pytest.raises(UnknownOutcomeError, match="in doubt"):
+        commit.delete_if_match(PATH, etag)
+    store.put(PATH, b"1")
+    commit, faulty = commit_over(store, at("delete", Fault.REFUSED))
+    assert commit.delete_if_match(PATH, etag) == Committed(etag=None)
+    assert methods(faulty) == ["delete", "head", "delete"]
+    store.put(PATH, b"1")
+    NativeCommit(store).put_if_match(PATH, b"2", etag)
+    commit, faulty = commit_over(store, at("delete", Fault.REFUSED))
+    assert commit.delete_if_match(PATH, etag) == Lost()
+    assert store.get(PATH).body == b"2"
+
+
+@pytest.mark.parametrize("ignores", ["copy", "delete"])
+def test_where_a_condition_is_ignored_the_probe_says_so_and_leases_do_without(store, ignores):
+    """What this file assumes of a store, and cannot see by itself."""
+    ignoring = IgnoringStore(store, {ignores})
+    found = probe(ignoring, "")
+    assert (found.copy_if_absent, found.delete_if_match) == (ignores != "copy", ignores != "delete")
+    store.put("source", b"1")
+    first = store.put(PATH, b"there").etag
+    second = store.put(PATH, b"there now").etag
+    leases = DynamoCommit(ignoring, RecordLeases(MemoryRecordStore()))
+    for commit, holds in ((leases, True), (NativeCommit(ignoring), False)):
+        outcome = (
+            commit.copy_if_absent("source", PATH)
+            if ignores == "copy"
+            else commit.delete_if_match(PATH, first)
+        )
+        assert (outcome == Lost()) == holds
+        assert (store.head(PATH) is not None and store.head(PATH).etag == second) == holds
 
 
 def test_judge_is_pure_and_cautious():

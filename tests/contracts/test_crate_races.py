@@ -1,0 +1,205 @@
+"""Our lease commits and object_store's, on one table and one bucket of a real server."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
+from s3notify_platform.protocols.conditional_commit import (
+    Committed,
+    DynamoCommit,
+    Granted,
+    Lease,
+    LeaseSettings,
+    Lost,
+)
+from s3notify_platform.stores.dynamo_leases import DynamoLeases, create_lease_table
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.crate import Crate, crate_writers, install_crate
+
+pytestmark = pytest.mark.server
+
+ROUNDS = 10
+WRITERS = 16
+"""Of each kind."""
+CRATE_MS = 3000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Both:
+    """Both kinds of writers, over one bucket and one table."""
+
+    store: S3ObjectStore
+    leases: DynamoLeases
+    commit: DynamoCommit
+    table: str
+    crate: Crate
+    pool: ThreadPoolExecutor
+
+    def race(self, ours, task) -> tuple[list[Any], list[str]]:
+        """`ours(number)` in `WRITERS` threads, `task(number)` in as many of theirs, all at once."""
+        start = threading.Barrier(WRITERS + 1)
+
+        def run(number):
+            start.wait()
+            return ours(number)
+
+        running = [self.pool.submit(run, number) for number in range(WRITERS)]
+        self.crate.begin([task(number) for number in range(WRITERS)])
+        start.wait()
+        outcomes = [future.result() for future in running]
+        return outcomes, [said.said for said in self.crate.finish()]
+
+
+@pytest.fixture(scope="module")
+def crate_folder(tmp_path_factory):
+    return install_crate(tmp_path_factory.mktemp("obstore"))
+
+
+@pytest.fixture(scope="module")
+def both(ministack, crate_folder):
+    config, table = ministack.config(ministack.make_bucket()), ministack.table_config()
+    create_lease_table(table)
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(S3ObjectStore(config, attempts=1, pool_size=WRITERS)))
+        leases = stack.enter_context(closing(DynamoLeases(table)))
+        crate = stack.enter_context(crate_writers(crate_folder, config, table.table, CRATE_MS))
+        pool = stack.enter_context(ThreadPoolExecutor(WRITERS))
+        yield Both(
+            store=store,
+            leases=leases,
+            commit=DynamoCommit(store, leases),
+            table=table.table,
+            crate=crate,
+            pool=pool,
+        )
+
+
+def winner_of(outcomes, said):
+    """The number of the one that won; theirs are counted after ours. All others were told that they lost."""
+    told = [isinstance(outcome, Committed) for outcome in outcomes] + [word == "won" for word in said]
+    assert all(outcome == Lost() or isinstance(outcome, Committed) for outcome in outcomes)
+    assert set(said) <= {"won", "lost"}
+    assert told.count(True) == 1
+    return told.index(True)
+
+
+def test_the_crate_is_the_one_that_has_the_dynamo_commit(both):
+    """Ours is a later one, without it."""
+    assert both.crate.version == "0.8.2"
+
+
+def test_of_mixed_creators_one_wins_every_round(both):
+    """32 at once, 10 rounds, in each the object is the winner's."""
+    winners = []
+    for number in range(ROUNDS):
+        path = f"race/{number}"
+        outcomes, said = both.race(
+            lambda n: both.commit.put_if_absent(path, b"%d" % n),  # noqa: B023
+            lambda n: {"do": "create", "path": path, "body": str(WRITERS + n)},  # noqa: B023
+        )
+        winners.append(winner_of(outcomes, said))
+        assert both.store.get(path).body == b"%d" % winners[-1]
+
+
+def test_of_mixed_updaters_one_wins_every_round(both):
+    """Under the ETag that the round before left; the lease's sort key is the ETag with its quotes on both sides."""
+    path = "race/update"
+    etag = both.commit.put_if_absent(path, b"start").etag
+    for round_number in range(ROUNDS):
+        outcomes, said = both.race(
+            lambda n: both.commit.put_if_match(path, b"%d %d" % (round_number, n), etag),  # noqa: B023
+            lambda n: {
+                "do": "update",
+                "path": path,
+                "body": f"{round_number} {WRITERS + n}",  # noqa: B023
+                "etag": etag,  # noqa: B023
+            },
+        )
+        found = both.store.get(path)
+        assert found.body == b"%d %d" % (round_number, winner_of(outcomes, said))
+        etag = found.meta.etag
+
+
+def test_of_mixed_copiers_one_wins_every_round(both):
+    """Copy if absent, each from a source of its own."""
+    for number in range(2 * WRITERS):
+        both.store.put(f"source/{number}", b"%d" % number)
+    for number in range(ROUNDS):
+        path = f"copied/{number}"
+        outcomes, said = both.race(
+            lambda n: both.commit.copy_if_absent(f"source/{n}", path),  # noqa: B023
+            lambda n: {"do": "copy", "source": f"source/{WRITERS + n}", "path": path},  # noqa: B023
+        )
+        assert both.store.get(path).body == b"%d" % winner_of(outcomes, said)
+
+
+@pytest.mark.parametrize("path", ["odd/a b", "odd/日本語", "odd/100%", "odd/a+b=c"])
+def test_odd_paths_are_one_path_to_both(both, path):
+    """A lease of ours is in its way, and its lease in ours: the names are spelled alike."""
+    path = f"{path} {unique_name(SYSTEM_CLOCK)}"
+    assert isinstance(both.commit.put_if_absent(path, b"ours"), Committed)
+    assert both.crate.run({"do": "create", "path": path, "body": "theirs"})[0].said == "lost"
+    both.store.delete(path)
+    assert both.crate.run({"do": "create", "path": path, "body": "theirs"})[0].said == "won"
+    assert both.leases.read(path, "*").generation == 2
+    assert both.leases.read(path, "*").writer is None
+    assert both.commit.put_if_absent(path, b"ours") == Lost()
+
+
+def test_it_takes_our_done_lease_at_once_and_looks_first(both):
+    """Timeout 0: after a delete it creates without waiting; while there is an object it has lost."""
+    made = both.commit.put_if_absent("done", b"ours")
+    task = {"do": "create", "path": "done", "body": "theirs"}
+    assert both.crate.run(task)[0].said == "lost"
+    assert both.leases.read("done", "*").generation == 1
+    both.commit.delete_if_match("done", made.etag)
+    (said,) = both.crate.run(task)
+    assert said.said == "won"
+    assert said.seconds < CRATE_MS / 1000
+    assert both.leases.read("done", "*").generation == 2
+
+
+def test_a_done_mark_refuses_a_crate_that_waited_for_the_lease_before_it(both):
+    """It goes by the generation that it found: raised by our done mark, so it looks again, and has lost."""
+    ours = Lease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
+    assert both.leases.put(ours, seen=None) == Granted()
+    both.crate.begin([{"do": "create", "path": "fence", "body": "theirs"}])
+    # What it does while it waits is not to be seen: by now it has found generation 0, and takes over at 0.9 s.
+    SYSTEM_CLOCK.sleep(0.5)
+    done = Lease(path="fence", etag="*", generation=1, timeout_ms=60_000, ttl=2_000_000_000, writer="us")
+    assert both.leases.put(done, seen=ours) == Granted()
+    SYSTEM_CLOCK.sleep(0.8)
+    assert both.store.head("fence") is None
+    both.store.put("fence", b"ours")
+    assert both.crate.finish()[0].said == "lost"
+    assert both.store.get("fence").body == b"ours"
+
+
+def test_it_waits_for_our_lease(both):
+    """A holder that is gone: it takes over after the timeout that it found, times 3, generation + 1."""
+    ours = Lease(path="gone/ours", etag="*", generation=4, timeout_ms=300, ttl=2_000_000_000, writer="us")
+    both.leases.put(ours, seen=None)
+    (said,) = both.crate.run({"do": "create", "path": "gone/ours", "body": "theirs"})
+    assert said.said == "won"
+    assert 0.9 <= said.seconds < 3
+    taken = both.leases.read("gone/ours", "*")
+    assert (taken.generation, taken.timeout_ms, taken.writer) == (5, CRATE_MS, None)
+
+
+def test_we_wait_for_its_lease(both, crate_folder):
+    """It never gives one up: created, deleted plainly, and we take over after 3 times its timeout, not ours."""
+    timeout_ms = 400
+    task = {"do": "create", "path": "gone/theirs", "body": "theirs"}
+    with crate_writers(crate_folder, both.store.config, both.table, timeout_ms) as hasty:
+        assert hasty.run(task)[0].said == "won"
+        assert hasty.run({"do": "delete", "path": "gone/theirs"})[0].said == "won"
+    began = SYSTEM_CLOCK.monotonic()
+    assert isinstance(both.commit.put_if_absent("gone/theirs", b"ours"), Committed)
+    assert 3 * timeout_ms / 1000 <= SYSTEM_CLOCK.monotonic() - began < LeaseSettings().timeout_seconds
+    done = both.leases.read("gone/theirs", "*")
+    assert (done.generation, done.timeout_ms) == (2, 0)

@@ -1,0 +1,171 @@
+"""The contract of leases, over every table there is, and the item that others read."""
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.ports import Unknown, Version
+from s3notify_platform.protocols.conditional_commit import Granted, Occupied
+from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.dynamo_leases import LEASE_TABLE, DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamo_table import DynamoTable
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.record_leases import PARTITION, RecordLeases
+from s3notify_platform.stores.records import ObjectRecordStore
+from tests.contracts.fault_proxy import FaultProxy
+from tests.contracts.leases_suite import LEASE, LeasesSuite
+
+ITEM = {
+    "path": {"S": "a/b"},
+    "etag": {"S": '"abc-2"'},
+    "generation": {"N": "3"},
+    "timeout": {"N": "20000"},
+    "ttl": {"N": "1700000000"},
+}
+
+
+class TestMemory(LeasesSuite):
+    @pytest.fixture
+    def leases(self):
+        return RecordLeases(MemoryRecordStore())
+
+
+class TestObjects(LeasesSuite):
+    @pytest.fixture
+    def leases(self):
+        return RecordLeases(ObjectRecordStore(MemoryObjectStore(), "records/"))
+
+
+@pytest.fixture
+def moto_config(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with mock_aws():
+        config = DynamoConfig(table="leases")
+        create_lease_table(config)
+        yield config
+
+
+class TestMoto(LeasesSuite):
+    """In process, and one writer at a time: moto does not keep conditions apart among threads."""
+
+    writers = 1
+
+    @pytest.fixture
+    def leases(self, moto_config):
+        leases = DynamoLeases(moto_config)
+        yield leases
+        leases.close()
+
+
+@pytest.mark.server
+class TestMinistack(LeasesSuite):
+    @pytest.fixture
+    def leases(self, ministack):
+        config = ministack.table_config()
+        create_lease_table(config)
+        leases = DynamoLeases(config)
+        yield leases
+        leases.close()
+
+
+def items(config):
+    client = boto3.client("dynamodb", region_name=config.region)
+    return client, client.scan(TableName=config.table)["Items"]
+
+
+def test_an_item_is_what_object_store_writes_and_the_writer(moto_config):
+    """Quoted ETag, `*` unquoted, numbers; all attributes are strings or numbers, for it reads no others."""
+    leases = DynamoLeases(moto_config)
+    leases.put(LEASE, seen=None)
+    client, (found,) = items(moto_config)
+    assert found == {**ITEM, "etag": {"S": "*"}, "generation": {"N": "0"}, "writer": {"S": "w1"}}
+    client.put_item(TableName="leases", Item=ITEM)
+    theirs = leases.read("a/b", "abc-2")
+    assert (theirs.generation, theirs.timeout_ms, theirs.writer) == (3, 20_000, None)
+    assert theirs.etag == "abc-2"
+    leases.close()
+
+
+def test_the_item_in_the_way_is_asked_for_where_the_server_does_not_tell_it(moto_config, monkeypatch):
+    """As dynalite does not: one request more."""
+    leases = DynamoLeases(moto_config)
+    leases.put(LEASE, seen=None)
+    writing = DynamoTable.write
+
+    def forgetful(self, call, **arguments):
+        outcome = writing(self, call, **arguments)
+        return type(outcome)() if call == "put_item" else outcome
+
+    monkeypatch.setattr(DynamoTable, "write", forgetful)
+    assert leases.put(LEASE, seen=None) == Occupied(found=LEASE)
+
+
+def test_the_table_has_the_original_schema_and_expires_by_ttl(moto_config):
+    """Made once; again it is left as it is."""
+    client, _ = items(moto_config)
+    table = client.describe_table(TableName="leases")["Table"]
+    assert [(key["AttributeName"], key["KeyType"]) for key in table["KeySchema"]] == [
+        ("path", "HASH"),
+        ("etag", "RANGE"),
+    ]
+    assert {item["AttributeType"] for item in table["AttributeDefinitions"]} == {"S"}
+    ttl = client.describe_time_to_live(TableName="leases")["TimeToLiveDescription"]
+    assert (ttl["AttributeName"], ttl["TimeToLiveStatus"]) == (LEASE_TABLE.ttl, "ENABLED")
+    assert create_lease_table(moto_config) is False
+
+
+def test_a_table_that_is_missing_or_holds_something_else_is_named(moto_config):
+    """The operator is told what to do."""
+    leases = DynamoLeases(DynamoConfig(table="none"))
+    with pytest.raises(UsageError, match="s3notify init"):
+        leases.put(LEASE, seen=None)
+    client, _ = items(moto_config)
+    client.put_item(TableName="leases", Item={"path": {"S": "a/b"}, "etag": {"S": "*"}})
+    with pytest.raises(CorruptError, match="no lease"):
+        DynamoLeases(moto_config).read("a/b", "*")
+
+
+@pytest.mark.server
+def test_a_lost_answer_is_unknown_and_found_again(ministack):
+    """And one that certainly did nothing is sent again."""
+    config = ministack.table_config()
+    create_lease_table(config)
+    with FaultProxy(config.endpoint_url) as proxy:
+        leases = DynamoLeases(
+            DynamoConfig(
+                table=config.table, endpoint_url=proxy.url, access_key_id="test", secret_access_key="test"
+            )
+        )
+        proxy.faults.append("lose_response")
+        assert isinstance(leases.put(LEASE, seen=None), Unknown)
+        assert leases.put(LEASE, seen=None) == Occupied(found=LEASE)
+        leases.close()
+    gone = DynamoLeases(
+        DynamoConfig(table="t", endpoint_url=proxy.url, access_key_id="x", secret_access_key="x")
+    )
+    with pytest.raises(UnavailableError):
+        gone.put(LEASE, seen=None)
+    gone.close()
+
+
+def test_records_of_leases_are_purged_when_their_ttl_is_over():
+    """For tidiness; nothing else removes them."""
+    leases = RecordLeases(MemoryRecordStore())
+    leases.put(LEASE, seen=None)
+    assert leases.purge(now_ms=LEASE.ttl * 1000 - 1) == 0
+    assert leases.purge(now_ms=LEASE.ttl * 1000) == 1
+    assert leases.put(LEASE, seen=None) == Granted()
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b'{"v": 1}', b'{"v": 2}'])
+def test_a_record_that_is_no_lease_is_corrupt(value):
+    """A person has to look."""
+    records = MemoryRecordStore()
+    leases = RecordLeases(records)
+    leases.put(LEASE, seen=None)
+    (record,) = records.scan(PARTITION)
+    records.replace(PARTITION, record.key, value, expected=Version(record.version))
+    with pytest.raises(CorruptError, match="lease"):
+        leases.read("a/b", "*")

@@ -1,0 +1,244 @@
+"""Commits by leases under faults, over leases in memory and on a bucket; the objects' store keeps no conditions.
+
+What holds whatever sleeps: of all calls with one precondition at most one is told that it committed, and a write
+that landed beside the winner's belongs to a call that was told `unknown`, or died. While no write is under way
+for longer than its lease: every write meets its precondition where it lands, and the object is the winner's.
+"""
+
+import random
+
+import pytest
+
+from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.protocols.conditional_commit import (
+    EXPECTED,
+    Committed,
+    DynamoCommit,
+    LeaseSettings,
+    Lost,
+)
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.record_leases import RecordLeases
+from s3notify_platform.stores.records import ObjectRecordStore
+from tests.contracts.ignoring_store import IgnoringStore
+from tests.support.faults import Fault
+from tests.support.lease_commits import ManualClock
+from tests.support.simulation import ROUGH, run_simulation, simulated
+
+PATH = "path"
+SETTINGS = LeaseSettings(timeout_seconds=2.0, test_interval_seconds=0.5)
+RATES = [0.7, 1.0, 1.4, 2.0]
+"""The fastest ticks 2.9 times as fast as the slowest: the skew rate is 3."""
+AWAKE = {fault: rate for fault, rate in ROUGH.items() if fault is not Fault.PAUSE}
+
+both_leases = pytest.mark.parametrize("place", ["memory", "objects"])
+awake_or_not = pytest.mark.parametrize("faults", [AWAKE, ROUGH], ids=["awake", "asleep"])
+
+
+class LandingStore(IgnoringStore):
+    """Notes every write to `PATH` as it lands: its body (None: a delete), whether its precondition held."""
+
+    def __init__(self):
+        super().__init__(MemoryObjectStore(), {"create", "match", "delete", "copy"})
+        self.landed: list[tuple[bytes | None, bool]] = []
+
+    def _before(self):
+        found = self.store.head(PATH)
+        return found.etag if found else "*"
+
+    def put(self, key, body, *, precondition=None, metadata=None):
+        self.landed.append((body, metadata[EXPECTED] == self._before()))
+        return super().put(key, body, precondition=precondition, metadata=metadata)
+
+    def copy(self, source, target, *, precondition=None, metadata=None):
+        body = self.store.get(source).body
+        self.landed.append((body, metadata[EXPECTED] == self._before()))
+        return super().copy(source, target, precondition=precondition, metadata=metadata)
+
+    def delete(self, key, *, precondition=None):
+        self.landed.append((None, self._before() != "*"))
+        return super().delete(key, precondition=precondition)
+
+
+class World:
+    """The stores of one run, and what each call was told."""
+
+    def __init__(self, place):
+        self.place = place
+        self.objects = LandingStore()
+        self.records = MemoryRecordStore() if place == "memory" else MemoryObjectStore()
+        self.committed: list[tuple[str, bytes | None]] = []
+        """Expected ETag, and body; None for a delete."""
+        self.told: dict[bytes, str] = {}
+        """What the call with this body was told; nothing if it died."""
+
+    def commit(self, stores, clock):
+        records = stores["records"]
+        if self.place == "objects":
+            records = ObjectRecordStore(records, "leases/", clock=clock)
+        return DynamoCommit(stores["objects"], RecordLeases(records), settings=SETTINGS, clock=clock)
+
+    def call(self, expected, body, send):
+        """One call; None if it was told neither way."""
+        try:
+            outcome = send()
+        except (UnavailableError, UnknownOutcomeError) as error:
+            outcome = None
+            said = "unknown" if isinstance(error, UnknownOutcomeError) else "unavailable"
+        else:
+            said = "lost" if outcome == Lost() else "committed"
+        if body is not None:
+            self.told[body] = said
+        if said == "committed":
+            self.committed.append((expected, body))
+        if said == "lost":
+            assert self.objects.landed, "lost, and nobody has written"
+        return outcome
+
+    def run(self, actors, seed, faults):
+        rates = random.Random(f"rates {seed}").sample(RATES, len(actors))
+        stores = {"objects": self.objects, "records": self.records}
+        run_simulation(actors, stores, seed, faults=faults, clock_rates=rates, restarts=5)
+
+    def body(self):
+        found = self.objects.store.get(PATH)
+        return found.body if found else None
+
+    def strays_are_told(self):
+        """Bodies that landed, and whose calls did not win."""
+        winners = {body for _, body in self.committed}
+        for body, _ in self.objects.landed:
+            if body is not None and body not in winners:
+                assert self.told.get(body, "died") in ("unknown", "died")
+
+
+@both_leases
+@awake_or_not
+@simulated
+def test_one_of_all_creators_wins(place, faults, seed):
+    """Four writers put, or copy from a source of their own, to one path; they crash and try again."""
+    world = World(place)
+    copies = seed % 2 == 1
+
+    def writer(number):
+        tries = 0
+
+        def run(stores, clock):
+            nonlocal tries
+            commit = world.commit(stores, clock)
+            for _ in range(2):
+                tries += 1
+                body = b"%d/%d" % (number, tries)
+                if copies:
+                    world.objects.store.put(f"from {body}", body)
+                    world.call("*", body, lambda: commit.copy_if_absent(f"from {body}", PATH))  # noqa: B023
+                else:
+                    world.call("*", body, lambda: commit.put_if_absent(PATH, body))  # noqa: B023
+
+        return run
+
+    world.run([writer(n) for n in range(4)], seed, faults)
+    assert len(world.committed) <= 1
+    world.strays_are_told()
+    if faults is AWAKE:
+        assert all(held for _, held in world.objects.landed)
+        assert len(world.objects.landed) <= 1
+    if world.committed and faults is AWAKE:
+        assert world.body() == world.committed[0][1]
+
+    # Whatever they left behind, the next one knows, and need not wait longer than a lease.
+    clock = ManualClock()
+    stores = {"objects": world.objects, "records": world.records}
+    outcome = world.commit(stores, clock).put_if_absent(PATH, b"next")
+    assert outcome == Lost() if world.body() != b"next" else isinstance(outcome, Committed)
+    assert clock.now - 1000 <= SETTINGS.timeout_seconds * SETTINGS.max_clock_skew_rate + 1
+
+
+@both_leases
+@awake_or_not
+@simulated
+def test_no_update_is_lost_or_applied_twice(place, faults, seed):
+    """A counter by compare-and-set: one winner for each ETag, and its value is what was confirmed, or may be."""
+    world = World(place)
+    world.objects.store.put(PATH, b"0 start")
+
+    def writer(number):
+        tries = 0
+
+        def run(stores, clock):
+            nonlocal tries
+            commit = world.commit(stores, clock)
+            for _ in range(3):
+                tries += 1
+                found = world.objects.store.get(PATH)
+                body = b"%d %d/%d" % (int(found.body.split()[0]) + 1, number, tries)
+                etag = found.meta.etag
+                world.call(etag, body, lambda: commit.put_if_match(PATH, body, etag))  # noqa: B023
+
+        return run
+
+    world.run([writer(n) for n in range(4)], seed, faults)
+    expected = [etag for etag, _ in world.committed]
+    assert len(expected) == len(set(expected))
+    world.strays_are_told()
+    if faults is AWAKE:
+        assert all(held for _, held in world.objects.landed)
+        landed = [body for body, _ in world.objects.landed]
+        assert [int(body.split()[0]) for body in landed] == list(range(1, len(landed) + 1))
+        assert {body for _, body in world.committed} <= set(landed)
+
+
+@both_leases
+@simulated
+def test_created_and_deleted_over_and_over(place, seed):
+    """Four writers create and delete one path. Each version is deleted once, nothing is created twice."""
+    world = World(place)
+
+    def writer(number):
+        tries = 0
+
+        def run(stores, clock):
+            nonlocal tries
+            commit = world.commit(stores, clock)
+            for _ in range(4):
+                tries += 1
+                body = b"%d/%d" % (number, tries)
+                if (found := world.objects.store.head(PATH)) is None:
+                    world.call("*", body, lambda: commit.put_if_absent(PATH, body))  # noqa: B023
+                else:
+                    world.call(found.etag, None, lambda: commit.delete_if_match(PATH, found.etag))
+
+        return run
+
+    world.run([writer(n) for n in range(4)], seed, AWAKE)
+    assert all(held for _, held in world.objects.landed)
+    deleted = [etag for etag, body in world.committed if body is None]
+    assert len(deleted) == len(set(deleted))
+    created = [body for body, _ in world.objects.landed if body is not None]
+    assert len(created) == len(set(created))
+    for (one, _), (two, _) in zip(world.objects.landed, world.objects.landed[1:], strict=False):
+        assert (one is None) != (two is None)
+    world.strays_are_told()
+
+
+def test_the_faults_reach_what_they_are_for():
+    """Over the seeds: winners, losers, take-overs, sleepers that replaced the winner's object and were told."""
+    seen = {"committed": 0, "lost": 0, "unknown": 0, "replaced": 0, "taken over": 0}
+    for seed in range(60):
+        world = World("memory")
+
+        def writer(number, world=world):
+            return lambda stores, clock: world.call(
+                "*",
+                b"%d" % number,
+                lambda: world.commit(stores, clock).put_if_absent(PATH, b"%d" % number),
+            )
+
+        faults = {Fault.CRASH_AFTER: 0.05, Fault.PAUSE: 0.05, Fault.LOST: 0.05}
+        world.run([writer(n) for n in range(4)], seed, faults)
+        for said in world.told.values():
+            seen[said] = seen.get(said, 0) + 1
+        lease = RecordLeases(world.records).read(PATH, "*")
+        seen["taken over"] += lease is not None and lease.generation > 1
+        seen["replaced"] += bool(world.committed) and world.body() != world.committed[0][1]
+    assert all(seen.values()), seen
