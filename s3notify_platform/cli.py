@@ -114,8 +114,8 @@ def doctor(
 @click.option("--prefix", default="", help="iam: the source's prefix.")
 @click.option("--name", default="orders", show_default=True, help="iam: the source's name.")
 @click.option("--platform-bucket", help="iam: bucket of the platform's own objects, if another.")
-@click.option("--platform-prefix", help="iam: default _s3notify/NAME/.")
-@click.option("--keyspace", help="iam: prefix of the signals; default PLATFORM_PREFIX/keyspace/.")
+@click.option("--platform-prefix", help="iam: prefix of these; default _s3notify/NAME/.")
+@click.option("--keyspace", help="iam: prefix of the signals; default: keyspace/ below it.")
 def init(
     *,
     records_table: str | None,
@@ -149,27 +149,28 @@ def init(
     if template == "iam" and not bucket:
         raise click.UsageError("--print iam needs --bucket")
     try:
-        if template is None:
-            for table, created in provision.create_tables(tables).items():
-                click.echo(f"table {table!r}: {'created' if created else 'was there'}")
-            return
-        if template != "iam":
-            printed = (provision.cloudformation if template == "cloudformation" else provision.terraform)(
-                tables
-            )
-        else:
-            own = platform_prefix or f"_s3notify/{name}/"
-            places = provision.Places(
-                bucket=bucket or "",
-                prefix=prefix,
-                platform_bucket=platform_bucket or bucket or "",
-                platform_prefix=own,
-                keyspace_prefix=keyspace or f"{own}keyspace/",
-                tables=tables,
-                account=account,
-            )
-            policies = {str(each): provision.policy(each, places) for each in provision.ROLES}
-            printed = policies[role] if role else policies
+        match template:
+            case None:
+                for table, created in provision.create_tables(tables).items():
+                    click.echo(f"table {table!r}: {'created' if created else 'was there'}")
+                return
+            case "cloudformation":
+                printed = provision.cloudformation(tables)
+            case "terraform":
+                printed = provision.terraform(tables)
+            case _:
+                own = platform_prefix or f"_s3notify/{name}/"
+                places = provision.Places(
+                    bucket=bucket or "",
+                    prefix=prefix,
+                    platform_bucket=platform_bucket or bucket or "",
+                    platform_prefix=own,
+                    keyspace_prefix=keyspace or f"{own}keyspace/",
+                    tables=tables,
+                    account=account,
+                )
+                policies = {str(each): provision.policy(each, places) for each in provision.ROLES}
+                printed = policies[role] if role else policies
     except S3NotifyError as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(printed, indent=2))

@@ -9,6 +9,7 @@ DELETE needs it too; without `s3:ListBucket` on the whole bucket S3 answers 403,
 Objects under a customer's KMS key need that key's permissions besides.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, assert_never
@@ -66,8 +67,10 @@ class Places:
     account: str | None = None
 
     def __post_init__(self) -> None:
-        if any(True for _ in self.tables.schemas()) and not self.account:
-            raise UsageError("a policy for tables names the account: give it, 12 digits")
+        if (self.tables.records or self.tables.leases) and not re.fullmatch(r"\d{12}", self.account or ""):
+            raise UsageError(
+                f"a policy for tables names their account: give its 12 digits, not {self.account!r}"
+            )
         for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix):
             if {"*", "?", "$"} & {*prefix}:
                 raise UsageError(f"prefix {prefix!r}: * ? and $ mean something else in a policy")
