@@ -53,8 +53,9 @@ Limits
       which tidies the table and decides nothing else.
     - Leases: all writers of a path go through one table, and a table serves one bucket. A crashed holder costs
       the next writer timeout × skew rate (60 s by default) on that path and precondition.
-    - A path that we created, and that was deleted (and maybe created anew by another writer) while our attempt
-      was in doubt, is created again (looks lost). Paths of the table are written once, and vacuum spares young ones.
+    - While an attempt of ours to create is in doubt, another may find the object and delete it. Then we create it
+      a second time; or, if yet another has created it by then, it looks lost (native) or is unknown (leases).
+      Paths of the table are written once, and vacuum spares young ones.
     - Where the ETag is a hash of the body, an equal body brings it back: bodies under `put_if_match` differ.
     - After `UnknownOutcomeError` the write may still land: look again before deciding.
 

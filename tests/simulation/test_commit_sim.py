@@ -1,6 +1,9 @@
 """Conditional commits under faults: of all writers of a generation one wins, and nobody is told a lie."""
 
+from collections import Counter
+
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.ports import Written
 from s3notify_platform.protocols.conditional_commit import Committed, Lost, NativeCommit
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import Fault
@@ -70,3 +73,72 @@ def test_no_update_is_lost_or_applied_twice(seed):
     value = int(store.get("counter").body.split()[0])
     assert len(committed) <= value <= len(committed) + len(unknown)
     assert len({body.split()[0] for body in committed}) == len(committed)
+
+
+@simulated
+def test_one_copy_wins(seed):
+    """Four writers copy to one target, each from sources of its own; what is there is the winner's."""
+    store = MemoryObjectStore()
+    won, lost = [], []
+
+    def writer(number):
+        tries = 0
+
+        def run(faulty, clock):
+            nonlocal tries
+            commit = NativeCommit(faulty, clock=clock)
+            for _ in range(2):
+                tries += 1
+                body = b"%d/%d" % (number, tries)
+                store.put(f"from {body}", body)
+                try:
+                    outcome = commit.copy_if_absent(f"from {body}", "target")
+                except (UnavailableError, UnknownOutcomeError):
+                    continue
+                (lost if outcome == Lost() else won).append(body)
+
+        return run
+
+    run_simulation([writer(n) for n in range(4)], store, seed, faults=ROUGH)
+    assert len(won) <= 1
+    if won or lost:
+        found = store.get("target").body
+        assert found not in lost
+        assert won in ([], [found])
+
+
+@simulated
+def test_each_version_is_deleted_once(seed):
+    """Four writers create and delete one path: of those that delete one version at most one is told so."""
+    created, deleted = Counter(), Counter()
+
+    class Noting(MemoryObjectStore):
+        def put(self, *args, **kwargs):
+            outcome = super().put(*args, **kwargs)
+            if isinstance(outcome, Written):
+                created[outcome.etag] += 1
+            return outcome
+
+    store = Noting()
+
+    def writer(number):
+        tries = 0
+
+        def run(faulty, clock):
+            nonlocal tries
+            commit = NativeCommit(faulty, clock=clock)
+            for _ in range(4):
+                tries += 1
+                found = store.head("path")
+                try:
+                    if found is None:
+                        commit.put_if_absent("path", b"%d/%d" % (number, tries))
+                    elif commit.delete_if_match("path", found.etag) != Lost():
+                        deleted[found.etag] += 1
+                except (UnavailableError, UnknownOutcomeError):
+                    continue
+
+        return run
+
+    run_simulation([writer(n) for n in range(4)], store, seed, faults=ROUGH)
+    assert deleted <= created

@@ -57,11 +57,10 @@ def _ministack_program() -> str:
     return program
 
 
-@pytest.fixture(scope="session")
-def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+@contextlib.contextmanager
+def running_ministack(folder: Path) -> Iterator[S3Server]:
     """ministack on 127.0.0.1, state in memory. Credentials `test`/`test`."""
     (port,) = free_ports(1, SYSTEM_CLOCK)
-    folder = tmp_path_factory.mktemp("ministack")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         "BIND_HOST": "127.0.0.1",
@@ -91,6 +90,13 @@ def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
+
+
+@pytest.fixture(scope="session")
+def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One for all tests of a session; each takes buckets and tables of its own."""
+    with running_ministack(tmp_path_factory.mktemp("ministack")) as server:
+        yield server
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: float = 60) -> None:

@@ -1,0 +1,173 @@
+"""(5) What one winner costs: native conditions, our leases, and those of object_store (obstore 0.8.2).
+
+All on one ministack, which is S3 and DynamoDB behind one port. Requests are counted by a proxy, in a pass of their
+own. object_store never gives a lease up, so its create, delete, create is shown with a timeout of 2 s (its default
+is 20 s, and it waits 3 times as long).
+"""
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from s3notify_platform.protocols.conditional_commit import (
+    Committed,
+    ConditionalCommit,
+    DynamoCommit,
+    NativeCommit,
+)
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.dynamo_leases import DynamoLeases, create_lease_table
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.benchmarks.figures import Figure, counted, short, timed, times
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.crate import Crate, crate_writers, install_crate
+from tests.support.servers import S3Server, running_ministack
+
+WRITERS = 32
+CRATE_MS = 2000
+BODY = "x" * 2048
+
+
+def run(folder: Path, *, small: bool) -> list[Figure]:
+    count, rounds = (5, 1) if small else (100, 10)
+    installed = install_crate(folder / "obstore")
+    (folder / "ministack").mkdir()
+    with ExitStack() as stack:
+        server = stack.enter_context(running_ministack(folder / "ministack"))
+        config, table = server.config(server.make_bucket()), server.table_config()
+        create_lease_table(table)
+        native, leased, store = _ours(stack, config, table)
+        crate = stack.enter_context(crate_writers(installed, config, table.table, CRATE_MS))
+        pool = stack.enter_context(ThreadPoolExecutor(WRITERS))
+        requests = _requests(server, installed, config, table)
+        return [
+            *_alone(native, leased, crate, count, requests),
+            *_contended(native, leased, crate, pool, rounds),
+            _recreated(leased, crate, store),
+        ]
+
+
+def _ours(
+    stack: ExitStack, config: S3Config, table: DynamoConfig
+) -> tuple[NativeCommit, DynamoCommit, S3ObjectStore]:
+    store = stack.enter_context(closing(S3ObjectStore(config, attempts=1, pool_size=WRITERS)))
+    leases = stack.enter_context(closing(DynamoLeases(table)))
+    return NativeCommit(store), DynamoCommit(store, leases), store
+
+
+def _requests(server: S3Server, installed: Path, config: S3Config, table: DynamoConfig) -> dict[str, str]:
+    """What one commit of each kind sends, by name of the operation."""
+    found = {}
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultProxy(server.endpoint_url))
+        config = replace(config, endpoint_url=proxy.url)
+        native, leased, store = _ours(stack, config, replace(table, endpoint_url=proxy.url))
+        store.head("warm")  # the first HEAD asks for the bucket as well
+        crate = stack.enter_context(crate_writers(installed, config, table.table, CRATE_MS))
+        for kind, commit in {
+            "native": lambda: native.put_if_absent("counted/native", BODY.encode()),
+            "leased": lambda: leased.put_if_absent("counted/leased", BODY.encode()),
+            "crate": lambda: crate.run(_create("counted/crate")),
+        }.items():
+            proxy.requests.clear()
+            commit()
+            found[kind] = counted(Counter(proxy.requests))
+    return found
+
+
+def _alone(
+    native: NativeCommit, leased: DynamoCommit, crate: Crate, count: int, requests: dict[str, str]
+) -> list[Figure]:
+    def each(kind: str, commit: ConditionalCommit) -> float:
+        return median(
+            timed(lambda: commit.put_if_absent(f"alone/{kind}/{n}", BODY.encode()))[0]  # noqa: B023
+            for n in range(count)
+        )
+
+    crate.run(_create("alone/warm"))
+    by_native, by_leases = each("native", native), each("leases", leased)
+    by_crate = median(crate.run(_create(f"alone/crate/{n}"))[0].seconds for n in range(count))
+    return [
+        Figure(
+            what=f"one commit of 2 KB, nobody else there (median of {count})",
+            ours=f"native {short(by_native)}, {requests['native']}",
+            instead=f"object_store, DynamoDB {short(by_crate)}, {requests['crate']}",
+            ratio=times(by_crate, by_native),
+        ),
+        Figure(
+            what="the same, through DynamoDB",
+            ours=f"{short(by_leases)}, {requests['leased']}",
+            instead=f"object_store {short(by_crate)}, {requests['crate']}",
+            ratio=times(by_crate, by_leases),
+        ),
+    ]
+
+
+def _contended(
+    native: NativeCommit, leased: DynamoCommit, crate: Crate, pool: ThreadPoolExecutor, rounds: int
+) -> list[Figure]:
+    by_native = [_race(native, pool, f"race/native/{n}") for n in range(rounds)]
+    by_leases = [_race(leased, pool, f"race/leases/{n}") for n in range(rounds)]
+    by_crate = []
+    for n in range(rounds):
+        said = crate.run(*[_create(f"race/crate/{n}")] * WRITERS)
+        assert [one.said for one in said].count("won") == 1
+        by_crate.append(max(one.seconds for one in said))
+    what = f"{WRITERS} writers of one path: one has won, all others know (median of {rounds}, slowest)"
+    instead = f"object_store {short(median(by_crate))}, {short(max(by_crate))}"
+    return [
+        Figure(
+            what=f"{what}, {kind}",
+            ours=f"{short(median(ours))}, {short(max(ours))}",
+            instead=instead,
+            ratio=times(median(by_crate), median(ours)),
+        )
+        for kind, ours in (("native", by_native), ("DynamoDB", by_leases))
+    ]
+
+
+def _race(commit: ConditionalCommit, pool: ThreadPoolExecutor, path: str) -> float:
+    start = threading.Barrier(WRITERS + 1)
+
+    def write(number: int) -> bool:
+        start.wait()
+        return isinstance(commit.put_if_absent(path, f"{number} {BODY}".encode()), Committed)
+
+    running = [pool.submit(write, number) for number in range(WRITERS)]
+    start.wait()
+    began = time.perf_counter()
+    assert [future.result() for future in running].count(True) == 1
+    return time.perf_counter() - began
+
+
+def _recreated(leased: DynamoCommit, crate: Crate, store: S3ObjectStore) -> Figure:
+    def ours() -> None:
+        for body in (b"1", b"2"):
+            made = leased.put_if_absent("again/ours", body)
+            assert isinstance(made, Committed)
+            if body == b"1":
+                assert made.etag
+                leased.delete_if_match("again/ours", made.etag)
+
+    def theirs() -> None:
+        for task in (_create("again"), {"do": "delete", "path": "again"}, _create("again")):
+            (said,) = crate.run(task)
+            assert said.said == "won", said
+
+    (by_leases, _), (by_crate, _) = timed(ours), timed(theirs)
+    assert store.head("again") is not None
+    return Figure(
+        what="create, delete, create on one path",
+        ours=f"{short(by_leases)} (lease 20 s)",
+        instead=f"object_store {short(by_crate)} (lease {CRATE_MS / 1000:.0f} s; by default 20 s)",
+        ratio=times(by_crate, by_leases),
+    )
+
+
+def _create(path: str) -> dict[str, str]:
+    return {"do": "create", "path": path, "body": BODY}
