@@ -1,6 +1,7 @@
 """`s3notify`: the commands. Each imports what it needs when it runs, so that `--help` is quick."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ from s3notify_platform.errors import S3NotifyError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from s3notify_platform.stores.capabilities import Capabilities
+    from s3notify_platform.stores.capabilities import Capabilities, CommitChoice
+    from s3notify_platform.stores.provision import Role
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,39 +21,159 @@ def main() -> None:
     """Know what changed in a bucket, and turn exactly that into committed tables."""
 
 
+def _dynamodb_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),
+        click.option("--lease-table", help="DynamoDB table that keeps commits apart, one for each bucket."),
+        click.option("--records-table", help="DynamoDB table of ack chains and heartbeats."),
+    ):
+        command = option(command)
+    return command
+
+
 @main.command()
 @click.option("--bucket", required=True, help="Bucket to look at.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
-@click.option("--region", default="us-east-1", show_default=True, help="The bucket's region.")
+@click.option("--region", default="us-east-1", show_default=True, help="Region of bucket and tables.")
 @click.option("--prefix", default="", help="Where scratch objects may be written for a moment.")
-def doctor(bucket: str, endpoint_url: str | None, region: str, prefix: str) -> None:
-    """Try out what the store keeps of what the platform needs.
+@click.option(
+    "--commit", type=click.Choice(["auto", "native", "dynamodb"]), default="auto", show_default=True
+)
+@_dynamodb_options
+def doctor(
+    *,
+    bucket: str,
+    endpoint_url: str | None,
+    region: str,
+    prefix: str,
+    commit: "CommitChoice",
+    records_table: str | None,
+    lease_table: str | None,
+    dynamodb_endpoint_url: str | None,
+) -> None:
+    """Try out what the store keeps of what the platform needs, and say which commit follows, and why.
 
-    Credentials come from the environment, a profile or an instance role. About 50 requests; all that
-    is written is deleted again. Exit code 0 if the platform can run
-    on this bucket, 1 if not, with the reason.
+    Tables that are named are looked at too. Credentials come from the environment, a profile or an instance
+    role. About 50 requests; all that is written is deleted again. Exit code 0 if the platform can run so, 1 if
+    not, with the reason.
     """
     from contextlib import closing
 
     from rich.console import Console
 
-    from s3notify_platform.stores.capabilities import probe, require
+    from s3notify_platform.stores.capabilities import choose_commit, probe
     from s3notify_platform.stores.config import S3Config
+    from s3notify_platform.stores.provision import Tables, examine_tables
     from s3notify_platform.stores.s3 import S3ObjectStore
 
     config = S3Config(bucket=bucket, endpoint_url=endpoint_url, region=region)
     with closing(S3ObjectStore(config, connect_seconds=5.0, attempts=3)) as store:
         found = probe(store, prefix)
+    tables = examine_tables(
+        Tables(records=records_table, leases=lease_table, region=region, endpoint_url=dynamodb_endpoint_url)
+    )
     console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     console.print(_table(f"{bucket} at {endpoint_url or 'AWS S3'}", found))
     # An unusable store's problems are the reason itself, told below.
     for problem in found.problems if found.mode != "unusable" else ():
-        console.print(f"- {problem}", markup=False, highlight=False, soft_wrap=True)
+        say(f"- {problem}")
+    for table, problems in tables.items():
+        for problem in problems or ("is as it should be",):
+            say(f"- {table} {problem}")
     try:
-        require(found)
+        decision = choose_commit(
+            found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)
+        )
+        say(f"commit: {decision.commit} ({decision.reason})")
+        say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
     except S3NotifyError as error:
-        console.print(str(error), markup=False, highlight=False, soft_wrap=True)
+        say(str(error))
         sys.exit(1)
+    if any(tables.values()):
+        sys.exit(1)
+
+
+@main.command()
+@_dynamodb_options
+@click.option("--region", default="us-east-1", show_default=True, help="The tables' region.")
+@click.option(
+    "--print",
+    "template",
+    type=click.Choice(["cloudformation", "terraform", "iam"]),
+    help="Create nothing; print a template of the tables, or the roles' least policies.",
+)
+@click.option(
+    "--role", type=click.Choice(["writer", "run", "reader", "sweep"]), help="iam: this role's policy only."
+)
+@click.option("--account", help="iam: AWS account of the tables, 12 digits.")
+@click.option("--bucket", help="iam: bucket that is watched.")
+@click.option("--prefix", default="", help="iam: the source's prefix.")
+@click.option("--name", default="orders", show_default=True, help="iam: the source's name.")
+@click.option("--platform-bucket", help="iam: bucket of the platform's own objects, if another.")
+@click.option("--platform-prefix", help="iam: prefix of these; default _s3notify/NAME/.")
+@click.option("--keyspace", help="iam: prefix of the signals; default: keyspace/ below it.")
+def init(
+    *,
+    records_table: str | None,
+    lease_table: str | None,
+    dynamodb_endpoint_url: str | None,
+    region: str,
+    template: str | None,
+    role: "Role | None",
+    account: str | None,
+    bucket: str | None,
+    prefix: str,
+    name: str,
+    platform_bucket: str | None,
+    platform_prefix: str | None,
+    keyspace: str | None,
+) -> None:
+    """Create the DynamoDB tables that are named, or print what does.
+
+    Safe to repeat: a table that is there is left as it is, and one with another schema is refused. The platform
+    needs no table unless the bucket's store lacks conditions, or rates are high: ask `s3notify doctor`.
+    """
+    import json
+
+    from s3notify_platform.stores import provision
+
+    tables = provision.Tables(
+        records=records_table, leases=lease_table, region=region, endpoint_url=dynamodb_endpoint_url
+    )
+    if template != "iam" and not (records_table or lease_table):
+        raise click.UsageError("name a table: --records-table, --lease-table, or both")
+    if template == "iam" and not bucket:
+        raise click.UsageError("--print iam needs --bucket")
+    try:
+        match template:
+            case None:
+                for table, created in provision.create_tables(tables).items():
+                    click.echo(f"table {table!r}: {'created' if created else 'was there'}")
+                return
+            case "cloudformation":
+                printed = provision.cloudformation(tables)
+            case "terraform":
+                printed = provision.terraform(tables)
+            case _:
+                own = platform_prefix or f"_s3notify/{name}/"
+                places = provision.Places(
+                    bucket=bucket or "",
+                    prefix=prefix,
+                    platform_bucket=platform_bucket or bucket or "",
+                    platform_prefix=own,
+                    keyspace_prefix=keyspace or f"{own}keyspace/",
+                    tables=tables,
+                    account=account,
+                )
+                policies = {str(each): provision.policy(each, places) for each in provision.ROLES}
+                printed = policies[role] if role else policies
+    except S3NotifyError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(json.dumps(printed, indent=2))
 
 
 @main.command()
@@ -139,7 +261,6 @@ def signal(
 @click.option("--region", default="us-east-1", show_default=True)
 def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, region: str) -> None:
     """Remove commits older than the history to keep, and files that no commit names any more."""
-    from s3notify_platform.protocols.conditional_commit import NativeCommit
     from s3notify_platform.stores.config import S3Config
     from s3notify_platform.stores.s3 import S3ObjectStore
     from s3notify_platform.table.commit import SlotTable
@@ -148,9 +269,7 @@ def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, re
 
     store = S3ObjectStore(S3Config(bucket=bucket, endpoint_url=endpoint_url, region=region))
     try:
-        report = run_vacuum(
-            SlotTable(store, TableLayout(prefix=table), NativeCommit(store)), retention_seconds=days * 86_400
-        )
+        report = run_vacuum(SlotTable(store, TableLayout(prefix=table)), retention_seconds=days * 86_400)
     except S3NotifyError as error:
         raise click.ClickException(str(error)) from error
     click.echo(
@@ -178,7 +297,7 @@ def _table(title: str, found: "Capabilities") -> "Table":
         table.add_row(what, "[green]yes[/]" if holds else "[red]no[/]")
     skew = found.clock_skew_ms
     table.add_row("server's clock", "not told" if skew is None else f"{skew / 1000:+.1f} s against ours")
-    table.add_row("mode", found.mode)
+    table.add_row("mode by itself", found.mode)
     return table
 
 

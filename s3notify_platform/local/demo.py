@@ -25,7 +25,6 @@ from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import Written, list_all
-from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Publisher, Put, Watcher
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.config import S3Config
@@ -192,8 +191,7 @@ class Demo:
         )
 
     def _table(self, config: S3Config) -> SlotTable:
-        store = S3ObjectStore(config)
-        return SlotTable(store, TableLayout(prefix=TABLE), NativeCommit(store))
+        return SlotTable(S3ObjectStore(config), TableLayout(prefix=TABLE))
 
     def _await_commit(self, table: SlotTable, feed: "_Feed", change: Round) -> None:
         """Show what Dagster reports until the slots of `change` hold exactly what the ledger holds."""

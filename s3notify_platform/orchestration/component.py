@@ -14,7 +14,7 @@ from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.batches import BatchSettings
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.resources import SlotSpark
+from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensors import build_sensor
 from s3notify_platform.orchestration.summary import build_summary
 from s3notify_platform.slots import SLOT_COUNT
@@ -50,6 +50,36 @@ class S3Settings(dg.Model, dg.Resolvable):
     def resource(self) -> S3Resource:
         """dagster-aws' resource, which looks the variables up when it is used."""
         return S3Resource(
+            endpoint_url=self.endpoint_url,
+            region_name=self.region_name,
+            aws_access_key_id=_variable(self.access_key_id_env),
+            aws_secret_access_key=_variable(self.secret_access_key_env),
+            aws_session_token=_variable(self.session_token_env),
+        )
+
+
+class DynamoSettings(dg.Model, dg.Resolvable):
+    """DynamoDB tables, made by `s3notify init`. Default: none, and the bucket carries everything."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    records_table: str | None = Field(default=None, description="Table of ack chains and heartbeats")
+    lease_table: str | None = Field(
+        default=None, description="Table that keeps commits apart, one for each bucket"
+    )
+    endpoint_url: str | None = None
+    region_name: str | None = None
+    access_key_id_env: str | None = Field(default=None, description="Environment variable with the key id")
+    secret_access_key_env: str | None = Field(
+        default=None, description="Environment variable with the secret"
+    )
+    session_token_env: str | None = Field(default=None, description="Environment variable with the token")
+
+    def resource(self) -> DynamoTables:
+        """The resource, which looks the variables up when it is used."""
+        return DynamoTables(
+            records_table=self.records_table,
+            lease_table=self.lease_table,
             endpoint_url=self.endpoint_url,
             region_name=self.region_name,
             aws_access_key_id=_variable(self.access_key_id_env),
@@ -114,7 +144,12 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     sweep_cron: str = Field(default="0 3 * * *", description="When bucket and state are compared as a whole")
     running: bool = Field(default=True, description="Whether sensor, sweep and automation start switched on")
+    commit: Literal["auto", "native", "dynamodb"] = Field(
+        default="auto",
+        description="auto: native where the store can, else dynamodb if there is a lease_table",
+    )
     s3: S3Settings = S3Settings()
+    dynamodb: DynamoSettings = DynamoSettings()
     spark: SparkSettings = SparkSettings()
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - the base's signature
@@ -190,6 +225,8 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
                 raise UsageError(f"source {self.name!r}: {limit}={getattr(self, limit)} must be at least 1")
         io = SlotIOManager(
             s3=self.s3.resource(),
+            dynamodb=self.dynamodb.resource(),
+            commit=self.commit,
             spark=SlotSpark(
                 master=self.spark.master, remote=self.spark.remote, spark_config=self.spark.config
             ),

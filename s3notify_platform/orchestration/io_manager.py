@@ -11,7 +11,6 @@ unchanged, and reported; the other way round a committed slot could stay unrepor
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,7 +19,7 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster_aws.s3 import S3Resource
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -28,7 +27,8 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
 from s3notify_platform.orchestration.batches import REASON_MAX
 from s3notify_platform.orchestration.partitions import SlotBatch, has_partitions
-from s3notify_platform.orchestration.resources import SlotSpark
+from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
+from s3notify_platform.ports import RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher, WatcherState, root_key, signal_body, signal_key
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
@@ -36,9 +36,8 @@ from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.ingest import SlotResult
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.spark.source import MAX_OBJECTS, Source
-from s3notify_platform.stores.capabilities import probe, require
+from s3notify_platform.stores.capabilities import CommitChoice
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation, TableLayout
 
@@ -56,6 +55,9 @@ class SlotIOManager(dg.ConfigurableIOManager):
 
     s3: dg.ResourceDependency[S3Resource]
     spark: dg.ResourceDependency[SlotSpark]
+    dynamodb: dg.ResourceDependency[DynamoTables] = Field(
+        default_factory=DynamoTables  # type: ignore[arg-type] # a dependency with a default
+    )
     source_name: str = Field(description="Name of the source and of its ingest asset")
     bucket: str = Field(description="Bucket that is watched")
     prefix: str = Field(default="", description="Only keys that begin with it")
@@ -73,11 +75,16 @@ class SlotIOManager(dg.ConfigurableIOManager):
     code_version: str | None = Field(
         default=None, description="Of the transform; another one reads objects again"
     )
+    commit: CommitChoice = Field(
+        default="auto",
+        description="native, dynamodb (needs its lease_table), or auto: what the store can carry",
+    )
+    _decided: Source | None = PrivateAttr(default=None)
 
     @property
     def source(self) -> Source:
-        """The source as a value, with the credentials that the S3 resource names, if it names any."""
-        return Source(
+        """The source as a value, with the credentials that the resources name, if they name any."""
+        return self._decided or Source(
             name=self.source_name,
             bucket=self._config(self.bucket),
             prefix=self.prefix,
@@ -89,6 +96,9 @@ class SlotIOManager(dg.ConfigurableIOManager):
             slots=self.slots,
             max_objects=self.max_objects,
             code_version=self.code_version,
+            commit=self.commit,
+            lease_table=self.dynamodb.config(self.dynamodb.lease_table),
+            records_table=self.dynamodb.config(self.dynamodb.records_table),
         )
 
     def _config(self, bucket: str) -> S3Config:
@@ -107,9 +117,9 @@ class SlotIOManager(dg.ConfigurableIOManager):
         return _store_of(self.source.platform)
 
     @property
-    def records(self) -> ObjectRecordStore:
+    def records(self) -> RecordStore:
         """Ack chains and heartbeats of this source."""
-        return ObjectRecordStore(self.store, f"{self.source.platform_prefix}records/")
+        return self.source.records(self.store)
 
     @property
     def chains(self) -> AckChains:
@@ -122,16 +132,8 @@ class SlotIOManager(dg.ConfigurableIOManager):
         return Watcher(self.store, prefix=source.keyspace_prefix, slots=source.slots, state=state)
 
     def check_store(self) -> None:
-        """Refuse, once for each source and before anything is committed, a store that cannot keep commits apart.
-
-        What was found stays beside the table as `store.json`. `UsageError` says which condition the store
-        lacks. 1 HEAD; the first time about 50 requests.
-        """
-        place = f"{self.source.platform_prefix}store.json"
-        if self.store.head(place) is None:
-            found = probe(self.store, self.source.platform_prefix)
-            require(found)
-            self.store.put(place, json.dumps(asdict(found) | {"mode": found.mode}).encode())
+        """Settle how this run commits, or refuse a store that cannot keep commits apart. See `Source.decided`."""
+        self._decided = self.source.decided(self.store)
 
     # Loading
 
@@ -171,6 +173,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
             raise UsageError(
                 f"{context.asset_key.to_user_string()}: drops _slot, which says where a row belongs; keep it"
             )
+        self.check_store()
         results = replace_slots(
             self.spark.spark_session,
             self.source,

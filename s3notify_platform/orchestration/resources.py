@@ -1,4 +1,4 @@
-"""Resources: Spark by configuration, and the runs' heartbeat.
+"""Resources: Spark and DynamoDB by configuration, and the runs' heartbeat.
 
 `SlotSpark` is dagster-pyspark's resource with two changes: our defaults, and a session that starts when it is
 first used, so that a sensor or an idle step that shares the resource starts no JVM.
@@ -22,6 +22,7 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.ports import Record, RecordStore, Written
 from s3notify_platform.spark.session import prepare_environment, session_conf
+from s3notify_platform.stores.config import DynamoConfig
 
 BEAT_SECONDS: Final = 5.0
 HEARTBEATS: Final = "heartbeats"
@@ -55,6 +56,34 @@ class SlotSpark(PySparkResource):
             self._spark_session = builder.getOrCreate()
         session: SparkSession = self._spark_session
         return session
+
+
+class DynamoTables(dg.ConfigurableResource[None]):
+    """The DynamoDB tables of a source, if it has any. Default credentials: boto3's own chain."""
+
+    records_table: str | None = Field(default=None, description="Table of ack chains and heartbeats")
+    lease_table: str | None = Field(
+        default=None,
+        description="Table of leases, one for each bucket; for commits of stores that lack conditions",
+    )
+    endpoint_url: str | None = None
+    region_name: str | None = None
+    aws_access_key_id: str | None = None
+    aws_secret_access_key: str | None = None
+    aws_session_token: str | None = None
+
+    def config(self, table: str | None) -> DynamoConfig | None:
+        """How to reach this table; None for none."""
+        if not table:
+            return None
+        return DynamoConfig(
+            table=table,
+            region=self.region_name or "us-east-1",
+            endpoint_url=self.endpoint_url,
+            access_key_id=self.aws_access_key_id,
+            secret_access_key=self.aws_secret_access_key,
+            session_token=self.aws_session_token,
+        )
 
 
 def beats_of(records: RecordStore, run_id: str) -> int | None:

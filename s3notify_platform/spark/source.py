@@ -1,18 +1,22 @@
-"""What a source is: a bucket prefix, its format, and where its table stands."""
+"""What a source is: a bucket prefix, its format, where its table stands, and how that is committed to."""
 
+import json
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from typing import Final, assert_never
 
-from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.conditional_commit import NativeCommit
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 from s3notify_platform.spark.formats import FORMATS
-from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.capabilities import Capabilities, CommitChoice, choose_commit, probe
+from s3notify_platform.stores.conditional import dynamo_commit
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.dynamodb import DynamoRecordStore
 from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.records import ObjectRecordStore
-from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
@@ -28,6 +32,9 @@ class Source:
     `platform` may be the source's own bucket or another one; with another one the source needs read
     permission only. The platform's own objects never count as source objects: a prefix that contains them is
     refused.
+
+    Commits are `native` or go through leases in `lease_table`; which of them is decided once a run, by
+    `decided`, and until then tables can be read only. Records go to `records_table`, else to the bucket.
     """
 
     name: str
@@ -42,6 +49,9 @@ class Source:
     max_objects: int = MAX_OBJECTS
     code_version: str | None = None
     """Of the transform. Objects whose rows another version made are read again; None: whatever made them stays."""
+    commit: CommitChoice = "auto"
+    lease_table: DynamoConfig | None = None
+    records_table: DynamoConfig | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):
@@ -52,6 +62,8 @@ class Source:
             )
         if self.max_objects < 1:
             raise UsageError(f"max_objects={self.max_objects} of source {self.name!r}: must be at least 1")
+        if self.commit == "dynamodb" and self.lease_table is None:
+            raise UsageError(f"source {self.name!r}: commit: dynamodb needs a lease_table")
         check_slot_count(self.slots)
         if self.platform_prefix and not self.platform_prefix.endswith("/"):
             raise UsageError(
@@ -82,20 +94,91 @@ class Source:
         """Names of the objects of a downstream slot table."""
         return TableLayout(prefix=f"{self.platform_prefix}derived/{asset}/")
 
+    def decided(self, store: ObjectStore) -> "Source":
+        """The source with its commit settled, which it must be before anything is committed.
+
+        What the platform's `store` can do is tried out once for each source, and stays beside the table as
+        `store.json`, with the commit that followed. `UsageError` says which condition the store lacks, or that
+        the table's other runs commit in another way: two ways at once do not see each other's winners. 1 GET;
+        the first time about 50 requests.
+        """
+        place = f"{self.platform_prefix}store.json"
+        stored = store.get(place)
+        found = (
+            _capabilities(stored.body, place)
+            if isinstance(stored, StoredObject)
+            else probe(store, self.platform_prefix)
+        )
+        commit = choose_commit(
+            found,
+            self.commit,
+            has_lease_table=self.lease_table is not None,
+            has_records_table=self.records_table is not None,
+        ).commit
+        leases = self.lease_table.table if commit == "dynamodb" and self.lease_table else None
+        if not isinstance(stored, StoredObject):
+            body = asdict(found) | {"mode": found.mode, "commit": commit, "lease_table": leases}
+            store.put(place, json.dumps(body).encode())
+        else:
+            earlier = json.loads(stored.body)
+            known = earlier.get("commit", "native"), earlier.get("lease_table")
+            if known != (commit, leases):
+                raise UsageError(
+                    f"source {self.name!r} is to commit by {_way(commit, leases)}, and so far did by "
+                    f"{_way(*known)}: stop all its runs, then remove {place!r}"
+                )
+        return replace(self, commit=commit)
+
+    def commits(self, store: ObjectStore) -> ConditionalCommit | None:
+        """What commits to this source's tables go through; None while that is not decided. No request."""
+        match self.commit:
+            case "auto":
+                return None
+            case "native":
+                return NativeCommit(store)
+            case "dynamodb":
+                assert self.lease_table is not None, "checked when the source was made"
+                # Not through `store`: what is sent under a lease must not be retried unseen.
+                return dynamo_commit(self.platform, self.lease_table)
+            case _ as unreachable:
+                assert_never(unreachable)
+
     def table(self, layout: TableLayout | None = None, *, store: ObjectStore | None = None) -> SlotTable:
         """A client of the table (or of a derived one), through `store` if given. No request."""
         store = store or shared_store(self.platform)
-        return SlotTable(store, layout or self.layout, NativeCommit(store))
+        return SlotTable(store, layout or self.layout, self.commits(store))
 
     def schemas(self, layout: TableLayout | None = None) -> SchemaRegistry:
         """A client of the table's pinned schema. No request."""
         store = shared_store(self.platform)
-        return SchemaRegistry(store, layout or self.layout, NativeCommit(store))
+        return SchemaRegistry(store, layout or self.layout, self.commits(store))
 
-    def records(self) -> ObjectRecordStore:
-        """Ack chains and other records of this source. No request."""
-        return ObjectRecordStore(S3ObjectStore(self.platform), f"{self.platform_prefix}records/")
+    def records(self, store: ObjectStore | None = None) -> RecordStore:
+        """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
+        if self.records_table is not None:
+            return _records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
+        return ObjectRecordStore(store or shared_store(self.platform), f"{self.platform_prefix}records/")
 
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""
         return tuple(Slot(n) for n in range(self.slots))
+
+
+def _capabilities(stored: bytes, place: str) -> Capabilities:
+    try:
+        body = json.loads(stored)
+        return Capabilities(**{field.name: body[field.name] for field in fields(Capabilities)})
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(
+            f"{place}: not what a probe leaves ({error}): remove it to try the store anew"
+        ) from error
+
+
+def _way(commit: str, lease_table: str | None) -> str:
+    return f"{commit} (lease table {lease_table!r})" if lease_table else commit
+
+
+@lru_cache(maxsize=32)
+def _records_of(config: DynamoConfig, scope: str) -> DynamoRecordStore:
+    """One client for each table and process: making one costs 0.1 s."""
+    return DynamoRecordStore(config, scope=scope)

@@ -2,7 +2,8 @@
 
 A store that ignores a condition answers 200 like one that honours it. So every condition is tried where it
 holds (must be applied) and where it does not (must be refused, and nothing changed), and 8 threads race for
-one key (one winner). The platform never runs on a guarantee that the store does not give: `require` says no.
+one key (one winner). The platform never runs on a guarantee that the store does not give: `choose_commit` says
+which commit follows from what was found and from what is configured, and why, or refuses.
 
 Requests: about 50, once; all scratch objects are deleted at the end.
 """
@@ -27,6 +28,12 @@ from s3notify_platform.ports import (
 )
 
 RACERS = 8
+
+CommitMode = Literal["native", "dynamodb"]
+"""`native`: the store's own conditions keep commits apart. `dynamodb`: leases in a DynamoDB table do."""
+
+CommitChoice = Literal["auto", "native", "dynamodb"]
+"""What a user asks for. `auto`: native where the store can, else dynamodb where a lease table is named."""
 
 Mode = Literal["native", "external", "unusable"]
 """`native`: the store's own conditions carry the commits. `external`: it lacks one that they need, so only a
@@ -68,16 +75,52 @@ class HasServerClock(Protocol):
         ...
 
 
-def require(capabilities: Capabilities) -> None:
-    """`UsageError` with the reason if the store cannot carry the platform's commits. No request."""
-    if capabilities.mode == "unusable":
-        raise UsageError("this store cannot be used: " + "; ".join(capabilities.problems))
-    for name, what, need in (
-        ("create_if_absent", "create-if-absent (If-None-Match: * on PUT)", "slot commits need"),
-        ("put_if_match", "put-if-match (If-Match on PUT)", "ack chains and records need"),
-    ):
-        if not getattr(capabilities, name):
-            raise UsageError(f"this store lacks {what}, which {need}: use DynamoDB commit or another store")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The commit that follows, and the reason, for people."""
+
+    commit: CommitMode
+    reason: str
+
+
+def choose_commit(
+    found: Capabilities,
+    wanted: CommitChoice = "auto",
+    *,
+    has_lease_table: bool = False,
+    has_records_table: bool = False,
+) -> Decision:
+    """Which commit carries the platform on this store; `UsageError` with the reason if none does. Pure.
+
+    Records (ack chains, heartbeats) live on the bucket unless there is a table for them, and need `If-Match`.
+    """
+    if found.mode == "unusable":
+        raise UsageError("this store cannot be used: " + "; ".join(found.problems))
+    lacking = [what for name, what in _CONDITIONS.items() if not getattr(found, name)]
+    lacks = f"this store lacks {' and '.join(lacking)}"
+    native = wanted == "native" or (wanted == "auto" and not lacking)
+    if native and lacking:
+        raise UsageError(f"{lacks}, which native commits need: use DynamoDB commit or another store")
+    needed = {
+        "lease_table (for slot commits)": has_lease_table or native,
+        "records_table (for ack chains and records)": has_records_table or not lacking,
+    }
+    if missing := [table for table, is_there in needed.items() if not is_there]:
+        raise UsageError(
+            f"{lacks if lacking else 'DynamoDB commit is asked for'}: name a DynamoDB {' and a '.join(missing)}, "
+            "or use another store"
+        )
+    if wanted != "auto":
+        return Decision(commit=wanted, reason="asked for")
+    if native:
+        return Decision(commit="native", reason="the store keeps If-None-Match and If-Match on PUT")
+    return Decision(commit="dynamodb", reason=f"{lacks}, and a lease table is named")
+
+
+_CONDITIONS = {
+    "create_if_absent": "create-if-absent (If-None-Match: * on PUT)",
+    "put_if_match": "put-if-match (If-Match on PUT)",
+}
 
 
 def probe(store: ObjectStore, prefix: str, *, clock: Clock = SYSTEM_CLOCK) -> Capabilities:

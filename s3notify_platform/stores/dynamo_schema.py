@@ -7,7 +7,7 @@ there, with the same keys, is left as it is; one with other keys is refused, nev
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.stores.dynamo_table import Applied, DynamoTable, Item, Refused, place
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 CREATE_ATTEMPTS: Final = 120
-POLL_SECONDS: Final = 0.5
+POLL_CEILING_SECONDS: Final = 2.0
+"""Together two minutes on average; AWS takes some 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYST
     `UsageError` if it is there with other keys, or expires by another attribute: it is left as it is.
     """
     created = False
-    for _ in range(CREATE_ATTEMPTS):
+    for attempt in range(CREATE_ATTEMPTS):
         found = describe(table)
         if found is None:
             # Whatever this comes to, the next round looks.
@@ -57,7 +58,7 @@ def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYST
             raise UsageError(f"{place(table.config)} {wrong}: name another table")
         if found["TableStatus"] in ("ACTIVE", "UPDATING") and _expires(table, schema):
             return created
-        clock.sleep(POLL_SECONDS)
+        clock.sleep(backoff_seconds(attempt, clock, base=0.05, ceiling=POLL_CEILING_SECONDS))
     raise UnavailableError(f"{place(table.config)} is still not ready to use: run this again")
 
 

@@ -17,7 +17,8 @@ stays unreachable. Reads are consistent. Several sources share a table by differ
 | scan | 1 for each megabyte |
 
 Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024: what is larger is refused
-with `UsageError` before anything is sent. Only records made by `add` are counters.
+with `UsageError` before anything is sent. Only records made by `add` are counters. A creation whose request is
+held up may take effect after the record was removed, under a version that nobody was told.
 """
 
 from collections.abc import Iterator, Mapping
@@ -166,14 +167,16 @@ class DynamoRecordStore:
         size = sum(len(name["S"].encode()) for name in place.values()) + len(value) + _OVERHEAD_BYTES
         if size > ITEM_MAX_BYTES:
             raise UsageError(f"{place}: a record of {size} bytes; DynamoDB takes {ITEM_MAX_BYTES}")
-        token = unique_name(self._clock)
-        item = {**place, "value": {"B": value}, "version": {"S": token}}
+        sent: set[str] = set()
         doubt: Unknown | None = None
         for attempt in range(ATTEMPTS):
             if doubt is not None:
                 self._pause(attempt)
+            # Each try has a token of its own: a late one that lands after a removal brings no version back.
+            token = unique_name(self._clock)
+            sent.add(token)
+            item = {**place, "value": {"B": value}, "version": {"S": token}}
             try:
-                # The same item again, under the same condition: of two copies only one can be applied.
                 outcome = self._table.write("put_item", Item=item, **_condition(expected))
                 if isinstance(outcome, Applied):
                     return Written(etag=ETag(token))
@@ -186,8 +189,8 @@ class DynamoRecordStore:
                     raise
                 doubt = Unknown(cause=str(error))
                 continue
-            if _is(found, token):
-                return Written(etag=ETag(token))
+            if found is not None and (version := _version(found)) in sent:
+                return Written(etag=ETag(version))
             untouched = found is None if expected is None else _is(found, expected)
             if not untouched:
                 break
@@ -231,7 +234,11 @@ def _condition(expected: Version | None) -> dict[str, Any]:
 
 
 def _is(item: Item | None, version: str) -> bool:
-    return item is not None and item.get("version", {}).get("S") == version
+    return item is not None and _version(item) == version
+
+
+def _version(item: Item) -> str:
+    return str(item.get("version", {}).get("S"))
 
 
 def _record(item: Item) -> Record:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import ConflictError, CorruptError, FencedError
+from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UsageError
 from s3notify_platform.ports import ObjectStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import Committed, ConditionalCommit, Lost
 from s3notify_platform.slots import Slot
@@ -208,13 +208,13 @@ def next_states(
 
 
 class SlotTable:
-    """Reads and creates the commits of one table."""
+    """Reads the commits of one table and, if it is given `commits` to do so through, creates them."""
 
     def __init__(
         self,
         store: ObjectStore,
         layout: TableLayout,
-        commits: ConditionalCommit,
+        commits: ConditionalCommit | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
         max_run_seconds: float = 6 * 3600,
@@ -298,6 +298,8 @@ class SlotTable:
         `max_run_seconds` is refused with `FencedError`: vacuum may have removed generations it would then
         create anew. One that crossed that age during the write checks that the head descends from it.
         """
+        if self._commits is None:
+            raise UsageError(f"{self.layout.prefix}: opened to be read; nothing says how to commit here")
         if self._clock.monotonic() - planned_at > self.max_run_seconds:
             raise FencedError(
                 f"slot {commit.slot}: planned more than {self.max_run_seconds:.0f} s ago; plan again"

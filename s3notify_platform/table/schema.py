@@ -48,9 +48,11 @@ def merged(old: str, new: str, *, strict: bool) -> str:
 
 
 class SchemaRegistry:
-    """Reads and advances the schema of one table."""
+    """Reads the schema of one table and, if it is given `commits` to do so through, advances it."""
 
-    def __init__(self, store: ObjectStore, layout: TableLayout, commits: ConditionalCommit) -> None:
+    def __init__(
+        self, store: ObjectStore, layout: TableLayout, commits: ConditionalCommit | None = None
+    ) -> None:
         self._store = store
         self._layout = layout
         self._commits = commits
@@ -89,6 +91,8 @@ class SchemaRegistry:
                 if _same(source, head.source) and _same(rows, head.rows) and inferred == head.inferred:
                     return head
             wanted = TableSchema(generation=generation, source=source, rows=rows, inferred=inferred)
+            if self._commits is None:
+                raise UsageError(f"{self._layout.prefix}: opened to be read; nothing says how to commit here")
             body = json.dumps(asdict(wanted)).encode()
             outcome = self._commits.put_if_absent(self._layout.schema(generation), body)
             if isinstance(outcome, Committed):

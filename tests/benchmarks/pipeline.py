@@ -60,7 +60,9 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _compare(spark: SparkSession, config: S3Config, count: int, name: str, where: str) -> list[Figure]:
-    source = Source(name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL)
+    source = Source(
+        name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL, commit="native"
+    )
     warm = replace(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")
     Ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
     ours, result = timed(

@@ -1,11 +1,14 @@
-"""An HTTP proxy before a real server that fails requests on demand: before, after or instead of sending."""
+"""An HTTP proxy before a real server that fails requests on demand: before, after or instead of sending.
+
+It can also drop conditions of writes, as some gateways do, and notes every request that was answered.
+"""
 
 import http.client
 import json
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 Fault = Literal[
@@ -28,10 +31,24 @@ _DYNAMO = {
 }
 
 
+_CONDITIONS = frozenset({"if-match", "if-none-match"})
+
+
+class Answered(NamedTuple):
+    """A request as it came, with its header names in lower case, and the status it was answered with."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    status: int
+
+
 class FaultProxy:
     """`with FaultProxy(url) as proxy: proxy.faults.extend([...])`: one fault a request, then all pass."""
 
-    def __init__(self, backend_url: str) -> None:
+    def __init__(self, backend_url: str, *, drops_conditions: bool = False) -> None:
+        self.answered: list[Answered] = []
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
         backend = urlsplit(backend_url)
@@ -60,12 +77,15 @@ class FaultProxy:
                 upstream = http.client.HTTPConnection(backend.hostname, backend.port, timeout=30)
                 try:
                     upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                    dropped = _CONDITIONS if drops_conditions and self.command in ("PUT", "DELETE") else ()
                     for name, value in self.headers.items():
-                        if name.lower() not in ("connection", "expect"):
+                        if name.lower() not in ("connection", "expect", *dropped):
                             upstream.putheader(name, value)
                     upstream.endheaders(body or None)
                     answer = upstream.getresponse()
                     content = answer.read()
+                    headers = {name.lower(): value for name, value in self.headers.items()}
+                    proxy.answered.append(Answered(self.command, self.path, headers, body, answer.status))
                 finally:
                     upstream.close()
                 if fault == "lose_response":

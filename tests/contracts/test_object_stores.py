@@ -1,14 +1,22 @@
 """The object store contract, over every store there is."""
 
+from dataclasses import replace
+
 import boto3
 import pytest
 from moto import mock_aws
 
+from s3notify_platform.protocols.conditional_commit import DynamoCommit
+from s3notify_platform.stores.conditional import ConditionalStore, leased_store
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.dynamo_leases import create_lease_table
 from s3notify_platform.stores.fast_store import FastObjectStore
-from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.record_leases import RecordLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.contracts.fault_proxy import FaultProxy
+from tests.contracts.ignoring_store import IgnoringStore
 from tests.contracts.object_store_suite import ObjectStoreSuite, Traits
 
 
@@ -22,6 +30,15 @@ class TestCounting(ObjectStoreSuite):
     @pytest.fixture
     def store(self):
         return CountingStore(MemoryObjectStore())
+
+
+class TestConditionalOverNoConditions(ObjectStoreSuite):
+    """A store that ignores every condition passes like any other, once its commits go by leases."""
+
+    @pytest.fixture
+    def store(self):
+        store = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
+        return ConditionalStore(store, DynamoCommit(store, RecordLeases(MemoryRecordStore())))
 
 
 class TestMoto(ObjectStoreSuite):
@@ -49,6 +66,19 @@ class TestMinistack(ObjectStoreSuite):
         store = S3ObjectStore(ministack.config(ministack.make_bucket()))
         yield store
         store.close()
+
+
+@pytest.mark.server
+class TestLeasedOverNoConditions(ObjectStoreSuite):
+    """A real server that ignores conditions of writes, with the leases in a real table."""
+
+    @pytest.fixture
+    def store(self, ministack):
+        leases = ministack.table_config()
+        create_lease_table(leases)
+        with FaultProxy(ministack.endpoint_url, drops_conditions=True) as proxy:
+            bucket = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
+            yield leased_store(bucket, leases)
 
 
 @pytest.mark.server

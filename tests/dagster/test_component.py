@@ -84,6 +84,38 @@ def test_a_component_resolves_from_yaml() -> None:
     assert found.assets().io.source.keyspace_prefix == "_s3notify/orders/keyspace/"
 
 
+def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials by the names of variables, looked up when they are used; everything else refused."""
+    text = """
+        name: orders
+        bucket: landing
+        prefix: raw/
+        commit: dynamodb
+        dynamodb:
+          records_table: records
+          lease_table: leases
+          region_name: eu-central-1
+          secret_access_key_env: TABLES_SECRET
+        """
+    component = S3NotifyComponent.resolve_from_yaml(dedent(text))
+    resource = component.dynamodb.resource()
+    assert resource.lease_table == "leases"
+    monkeypatch.setenv("TABLES_SECRET", "s3cr3t")
+    with dg.build_resources({"io": component.assets().io}) as resources:
+        source = resources.io.source
+    assert (source.commit, source.records_table.table) == ("dynamodb", "records")
+    assert (source.lease_table.region, source.lease_table.secret_access_key) == ("eu-central-1", "s3cr3t")
+    assert "s3cr3t" not in repr(source)
+    with pytest.raises(Exception, match="secret_access_key"):
+        S3NotifyComponent.resolve_from_yaml(dedent(text).replace("key_env", "key"))
+
+
+def test_leases_need_a_table() -> None:
+    """Said when the definitions are built, not in the first run."""
+    with pytest.raises(UsageError, match="commit: dynamodb needs a lease_table"):
+        S3NotifyComponent(name="orders", bucket="landing", prefix="raw/", commit="dynamodb").definitions()
+
+
 def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     """One code location; no name of one source clashes with one of the other."""
     defs = definitions.load(folder)

@@ -1,4 +1,4 @@
-"""Commits by leases under faults, over leases in memory and on a bucket; the objects' store keeps no conditions.
+"""Commits by leases under faults: in memory, on a bucket, in DynamoDB; the objects' store keeps no conditions.
 
 What holds whatever sleeps: of all calls with one precondition at most one is told that it committed, and a write
 that landed beside the winner's belongs to a call that was told `unknown`, or died. While no write is under way
@@ -19,10 +19,12 @@ from s3notify_platform.protocols.conditional_commit import (
     LeaseSettings,
     Lost,
 )
+from s3notify_platform.stores.dynamo_leases import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.record_leases import RecordLeases
 from s3notify_platform.stores.records import ObjectRecordStore
 from tests.contracts.ignoring_store import IgnoringStore
+from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import Fault
 from tests.support.lease_commits import ManualClock
 from tests.support.simulation import ROUGH, run_simulation, simulated
@@ -36,7 +38,7 @@ RATES = [0.7, 1.0, 1.4, 2.0]
 """The fastest ticks 2.9 times as fast as the slowest: the skew rate is 3."""
 AWAKE = {fault: rate for fault, rate in ROUGH.items() if fault is not Fault.PAUSE}
 
-both_leases = pytest.mark.parametrize("place", ["memory", "objects"])
+both_leases = pytest.mark.parametrize("place", ["memory", "objects", "dynamo"])
 awake_or_not = pytest.mark.parametrize("faults", [AWAKE, ROUGH], ids=["awake", "asleep"])
 
 
@@ -90,7 +92,11 @@ class World:
     def __init__(self, place):
         self.place = place
         self.objects = LandingStore()
-        self.records = MemoryRecordStore() if place == "memory" else MemoryObjectStore()
+        self.records = {
+            "memory": MemoryRecordStore,
+            "objects": MemoryObjectStore,
+            "dynamo": lambda: TableInMemory("path", "etag"),
+        }[place]()
         self.committed: list[tuple[str, bytes | None]] = []
         """Expected ETag, and body; None for a delete."""
         self.told: dict[bytes, str] = {}
@@ -100,7 +106,12 @@ class World:
         objects, records = Slow(stores["objects"], clock), Slow(stores["records"], clock)
         if self.place == "objects":
             records = ObjectRecordStore(records, "leases/", clock=clock)
-        return DynamoCommit(objects, RecordLeases(records), settings=SETTINGS, clock=clock)
+        leases = (
+            DynamoLeases(CONFIG, clock=clock, client=Client(records))
+            if self.place == "dynamo"
+            else RecordLeases(records)
+        )
+        return DynamoCommit(objects, leases, settings=SETTINGS, clock=clock)
 
     def call(self, expected, body, send):
         """One call; None if it was told neither way."""

@@ -1,8 +1,8 @@
 """Stores that fail on schedule: what crashes, lost responses and refusals look like from above a port.
 
-`FaultyStore(store, schedule)` wraps an `ObjectStore` or a `RecordStore`. Before each call it asks the
-schedule for a fault. As the ports promise, a write with a condition (and a counter's `add`) that fails after
-sending is `Unknown`; what certainly was not applied, and anything else, raises `UnavailableError`.
+`FaultyStore(store, schedule)` wraps an `ObjectStore`, a `RecordStore`, or a DynamoDB table in memory. Before each
+call it asks the schedule for a fault. As the ports promise, a write with a condition (and a counter's `add`) that
+fails after sending is `Unknown`; what certainly was not applied, and anything else, raises `UnavailableError`.
 """
 
 import random
@@ -16,7 +16,7 @@ from s3notify_platform.errors import UnavailableError
 from s3notify_platform.ports import Unknown
 
 WRITES = {"put", "delete", "copy", "create", "replace", "remove", "add"}
-CONDITIONAL = {"create", "replace", "remove", "add"}
+CONDITIONAL = {"create", "replace", "remove", "add", "put_item", "update_item", "delete_item"}
 
 
 class Fault(Enum):

@@ -50,6 +50,7 @@ class Lake:
             "format": "jsonl",
             "slots": 8,
             "platform": bucket,
+            "commit": "native",
         } | source
         return cls(spark=spark, source=Source(bucket=bucket, **fields))
 

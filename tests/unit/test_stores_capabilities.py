@@ -1,10 +1,12 @@
 """The probe, on stores that do and do not keep what they promise."""
 
+import re
+
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import list_all
-from s3notify_platform.stores.capabilities import Capabilities, probe, require
+from s3notify_platform.stores.capabilities import Capabilities, choose_commit, probe
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.contracts.ignoring_store import IgnoringStore
 
@@ -17,15 +19,19 @@ def test_a_store_that_keeps_everything():
     assert found.problems == ()
     assert found.mode == "native"
     assert all(getattr(found, name) for name in Capabilities.__slots__ if name.startswith(("can_", "copy_")))
-    require(found)
+    assert choose_commit(found).commit == "native"
     assert [meta.key for meta in list_all(store, "")] == ["mine"]
 
 
 @pytest.mark.parametrize(
     ("ignored", "lacking", "refusal"),
     [
-        ("create", "create_if_absent", r"lacks create-if-absent.*which slot commits need.*DynamoDB"),
-        ("match", "put_if_match", r"lacks put-if-match.*which ack chains and records need.*DynamoDB"),
+        (
+            "create",
+            "create_if_absent",
+            r"lacks create-if-absent.*DynamoDB lease_table .* and a records_table",
+        ),
+        ("match", "put_if_match", r"lacks put-if-match.*DynamoDB lease_table .* and a records_table"),
         ("delete", "delete_if_match", None),
         ("copy", "copy_if_absent", None),
     ],
@@ -37,12 +43,56 @@ def test_an_ignored_condition_is_found(ignored, lacking, refusal):
     assert {name for name in conditions if not getattr(found, name)} == {lacking}
     assert any(problem.startswith(lacking) and "ignored" in problem for problem in found.problems)
     if refusal is None:
-        require(found)
+        assert choose_commit(found).commit == "native"
         assert found.mode == "native"
     else:
         assert found.mode == "external"
         with pytest.raises(UsageError, match=refusal):
-            require(found)
+            choose_commit(found)
+
+
+USABLE = dict.fromkeys(("reachable", "can_list", "can_read", "can_write", "can_delete"), True)
+GOOD = Capabilities(**USABLE, create_if_absent=True, put_if_match=True)
+NO_CREATE = Capabilities(**USABLE, put_if_match=True)
+NO_MATCH = Capabilities(**USABLE, create_if_absent=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "tables", "commit", "reason"),
+    [
+        (GOOD, "auto", "", "native", "keeps If-None-Match"),
+        (GOOD, "auto", "lease records", "native", "keeps If-None-Match"),
+        (GOOD, "native", "", "native", "asked for"),
+        (GOOD, "dynamodb", "lease", "dynamodb", "asked for"),
+        (NO_CREATE, "auto", "lease records", "dynamodb", "lacks create-if-absent.*lease table is named"),
+        (NO_MATCH, "auto", "lease records", "dynamodb", "lacks put-if-match.*lease table is named"),
+        (NO_MATCH, "dynamodb", "lease records", "dynamodb", "asked for"),
+    ],
+)
+def test_the_commit_that_follows(found, wanted, tables, commit, reason):
+    """Native where the store can, leases where it cannot or the user asks; and it says why."""
+    decision = choose_commit(
+        found, wanted, has_lease_table="lease" in tables, has_records_table="records" in tables
+    )
+    assert decision.commit == commit
+    assert re.search(reason, decision.reason)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "tables", "reason"),
+    [
+        (GOOD, "dynamodb", "records", r"asked for: name a DynamoDB lease_table"),
+        (NO_CREATE, "native", "lease records", r"lacks create-if-absent.*native commits need"),
+        (NO_MATCH, "native", "lease records", r"lacks put-if-match.*native commits need"),
+        (NO_CREATE, "auto", "records", r"lacks create-if-absent.*name a DynamoDB lease_table"),
+        (NO_CREATE, "auto", "lease", r"lacks create-if-absent.*name a DynamoDB records_table"),
+        (NO_MATCH, "dynamodb", "lease", r"lacks put-if-match.*name a DynamoDB records_table"),
+    ],
+)
+def test_what_no_commit_is_safe_on(found, wanted, tables, reason):
+    """Refused, with what is lacking and which table would do. Records on a bucket need conditions too."""
+    with pytest.raises(UsageError, match=reason):
+        choose_commit(found, wanted, has_lease_table="lease" in tables, has_records_table="records" in tables)
 
 
 class _Refusing(IgnoringStore):
@@ -66,8 +116,9 @@ def test_a_missing_permission_is_named(kind, name):
     assert found.reachable
     assert not getattr(found, name)
     assert found.mode == "unusable"
-    with pytest.raises(UsageError, match="check the policy"):
-        require(found)
+    for tables in (False, True):
+        with pytest.raises(UsageError, match="check the policy"):
+            choose_commit(found, has_lease_table=tables, has_records_table=tables)
 
 
 def test_unreachable():

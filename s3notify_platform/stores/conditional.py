@@ -1,0 +1,139 @@
+"""An object store that keeps its conditions through a `ConditionalCommit`, for stores that ignore them.
+
+    store = leased_store(S3Config(bucket="acme-landing"), DynamoConfig(table="acme-landing-leases"))
+    Publisher(store, prefix=…).put_if_absent(…)
+
+Guarantees. Of all writers with one precondition on a key one is `Written`, if all of them come this way;
+unconditional writes, and all reads, go straight to the store. `Unknown` is left over only where the commit
+itself could not find out what became of a write. Requests: those of the commit.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Final, assert_never
+
+from s3notify_platform.errors import UnknownOutcomeError, UsageError
+from s3notify_platform.ports import (
+    Absent,
+    Conflict,
+    ETag,
+    IfMatch,
+    NotModified,
+    ObjectMeta,
+    ObjectStore,
+    Page,
+    Precondition,
+    StoredObject,
+    Unknown,
+    WriteOutcome,
+    Written,
+)
+from s3notify_platform.protocols.conditional_commit import (
+    CommitOutcome,
+    Committed,
+    ConditionalCommit,
+    DynamoCommit,
+    LeaseSettings,
+    Lost,
+)
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.dynamo_leases import DynamoLeases
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+SETTINGS: Final = LeaseSettings()
+
+CONNECT_SECONDS: Final = SETTINGS.timeout_seconds / 8
+READ_SECONDS: Final = SETTINGS.timeout_seconds / 4
+"""A write under a lease is sent once, and given up within half the lease's timeout."""
+
+
+@lru_cache(maxsize=32)
+def dynamo_commit(bucket: S3Config, leases: DynamoConfig) -> DynamoCommit:
+    """Commits to a bucket by the leases in a table; its clients are made once a process. No request."""
+    store = S3ObjectStore(bucket, attempts=1, connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS)
+    return DynamoCommit(store, DynamoLeases(leases), settings=SETTINGS)
+
+
+def leased_store(bucket: S3Config, leases: DynamoConfig) -> "ConditionalStore":
+    """A bucket whose conditional writes go by the leases in a table. No request."""
+    return ConditionalStore(S3ObjectStore(bucket), dynamo_commit(bucket, leases))
+
+
+class ConditionalStore:
+    """Another store, whose conditional writes go through `commits`. Thread-safe if both are."""
+
+    def __init__(self, store: ObjectStore, commits: ConditionalCommit) -> None:
+        self._store = store
+        self._commits = commits
+
+    def get(
+        self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
+    ) -> StoredObject | NotModified | Conflict | None:
+        """See `ObjectStore.get`."""
+        return self._store.get(key, if_match=if_match, if_none_match=if_none_match)
+
+    def head(self, key: str) -> ObjectMeta | None:
+        """See `ObjectStore.head`."""
+        return self._store.head(key)
+
+    def put(
+        self,
+        key: str,
+        body: bytes,
+        *,
+        precondition: Precondition | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
+        """See `ObjectStore.put`. Under a condition the object's metadata names its writer besides."""
+        match precondition:
+            case None:
+                return self._store.put(key, body, metadata=metadata)
+            case Absent():
+                return _outcome(lambda: self._commits.put_if_absent(key, body, metadata=metadata))
+            case IfMatch(etag=etag):
+                return _outcome(lambda: self._commits.put_if_match(key, body, etag, metadata=metadata))
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
+        """See `ObjectStore.delete`."""
+        if precondition is None:
+            return self._store.delete(key)
+        return _outcome(lambda: self._commits.delete_if_match(key, precondition.etag))
+
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
+        """See `ObjectStore.copy`. Under a condition, metadata is the source's: `UsageError` for other."""
+        if precondition is None:
+            return self._store.copy(source, target, metadata=metadata)
+        if metadata is not None:
+            raise UsageError(
+                f"copy of {source!r} under a condition keeps its metadata: put the object instead"
+            )
+        return _outcome(lambda: self._commits.copy_if_absent(source, target))
+
+    def list(
+        self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
+    ) -> Page:
+        """See `ObjectStore.list`."""
+        return self._store.list(prefix, start_after=start_after, token=token, limit=limit)
+
+
+def _outcome(commit: Callable[[], CommitOutcome]) -> WriteOutcome:
+    try:
+        outcome = commit()
+    except UnknownOutcomeError as error:
+        return Unknown(cause=str(error))
+    match outcome:
+        case Committed(etag=etag):
+            return Written(etag=etag)
+        case Lost():
+            return Conflict()
+        case _ as unreachable:
+            assert_never(unreachable)

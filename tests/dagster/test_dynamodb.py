@@ -1,0 +1,200 @@
+"""A source whose store ignores every condition of a write: DynamoDB keeps its commits apart and its records."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from s3notify_platform.orchestration.resources import HEARTBEATS
+from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_all
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.conditional import leased_store
+from s3notify_platform.stores.dynamo_leases import DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamo_table import DynamoTable
+from s3notify_platform.stores.dynamodb import create_record_table
+from s3notify_platform.stores.provision import Places, Role, Tables, policy
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.vacuum import vacuum
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.iam import ACCOUNT, needs, refused, unused
+from tests.support.servers import S3Server
+from tests.support.site import Site
+
+
+@pytest.fixture
+def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
+    """S3 without conditions on writes, and DynamoDB, by one port."""
+    with FaultProxy(ministack.endpoint_url, drops_conditions=True) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def server(ministack: S3Server, proxy: FaultProxy) -> S3Server:
+    return replace(
+        ministack,
+        endpoint_url=proxy.url,
+        config=lambda bucket: replace(ministack.config(bucket), endpoint_url=proxy.url),
+    )
+
+
+@pytest.fixture
+def site_with(spark: SparkSession, server: S3Server, instance: dg.DagsterInstance) -> Callable[..., Site]:
+    """A source there, with the tables named."""
+
+    def make(*tables: str, **attributes: object) -> Site:
+        records, leases = server.table_config(), server.table_config()
+        create_record_table(records)
+        create_lease_table(leases)
+        named = {"records_table": records.table, "lease_table": leases.table}
+        return Site.of(
+            server,
+            instance,
+            dynamodb={
+                "endpoint_url": server.endpoint_url,
+                "access_key_id_env": "S3NOTIFY_TEST_KEY",
+                "secret_access_key_env": "S3NOTIFY_TEST_SECRET",
+            }
+            | {name: named[name] for name in tables},
+            **attributes,
+        )
+
+    return make
+
+
+def test_batches_on_a_store_without_conditions(site_with: Callable[..., Site]) -> None:
+    """Overwrites and deletes included: rows exact, chains acked; the bucket holds no record, each lease is done."""
+    site = site_with("records_table", "lease_table", slot_assets=["tests.support.transforms.paid_orders"])
+    site.write(3, 7)
+    site.settle()
+    assert site.rows() == {3: [3], 7: [7]}
+    site.write(3, body=site.line(100))
+    site.delete(7)
+    site.write(9)
+    site.settle()
+    assert site.rows() == site.rows("paid_orders") == {3: [100], 9: [9]}
+    assert site.grid()["failed"] == set()
+    assert (site.state.open, site.state.failing) == ((), {})
+
+    stored = json.loads(site.store.get("_s3notify/orders/store.json").body)
+    assert (stored["mode"], stored["commit"]) == ("external", "dynamodb")
+    chains = list(site.io.chains.states())
+    assert len(chains) == 2
+    assert {chain.status for chain in chains} == {"acked"}
+    assert list(list_all(site.store, "_s3notify/orders/records/")) == []
+    assert list(site.io.records.scan(HEARTBEATS)) == []
+
+    leases = DynamoTable(site.io.source.lease_table)
+    items = leases.client.scan(TableName=leases.config.table)["Items"]
+    leases.close()
+    commits = {meta.key for meta in list_all(site.store, site.io.source.layout.all_commits)}
+    assert commits <= {item["path"]["S"] for item in items}
+    assert {item["timeout"]["N"] for item in items} == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "attributes", "reason"),
+    [
+        ((), {}, "lacks create-if-absent.*lease_table.*and a records_table"),
+        (("lease_table",), {}, "name a DynamoDB records_table"),
+        (("records_table", "lease_table"), {"commit": "native"}, "native commits need"),
+    ],
+)
+def test_a_run_is_refused_where_commits_would_not_be_safe(
+    site_with: Callable[..., Site], tables: tuple[str, ...], attributes: dict[str, str], reason: str
+) -> None:
+    """Before anything is written, with what to name."""
+    site = site_with(*tables, **attributes)
+    site.write(3)
+    result = site.run([3])
+    assert not result.success
+    assert re.search(reason, site.failure(result))
+    assert list(list_all(site.store, site.io.source.layout.prefix)) == []
+
+
+def test_publishers_keep_conditions_there(site_with: Callable[..., Site]) -> None:
+    """The same publisher, over a store whose conditions go by leases: one wins, and only it signals."""
+    site = site_with("lease_table")
+    source = site.io.source
+    store = leased_store(source.bucket, source.lease_table)
+    publisher = Publisher(store, prefix=source.keyspace_prefix, slots=source.slots)
+    first = publisher.put_if_absent("raw/a", b"1")
+    assert isinstance(first, Written)
+    signals = list(list_all(site.store, source.keyspace_prefix))
+    assert publisher.put_if_absent("raw/a", b"2") == Conflict()
+    assert list(list_all(site.store, source.keyspace_prefix)) == signals
+    second = publisher.put_if_match("raw/a", b"3", first.etag)
+    assert isinstance(second, Written)
+    assert publisher.put_if_match("raw/a", b"4", first.etag) == Conflict()
+    assert publisher.delete("raw/a", precondition=IfMatch(etag=first.etag)) == Conflict()
+    assert site.store.get("raw/a").body == b"3"
+    assert publisher.delete("raw/a", precondition=IfMatch(etag=second.etag)) == Written(etag=None)
+    assert isinstance(publisher.put_if_absent("raw/a", b"5"), Written)
+
+
+def test_roles_need_exactly_what_their_policies_grant(
+    site_with: Callable[..., Site], proxy: FaultProxy, server: S3Server
+) -> None:
+    """Everything that each role sends, Spark's tasks included, is in its policy; and the policy grants no more."""
+    platform = server.make_bucket()
+    site = site_with("records_table", "lease_table", platform_bucket=platform)
+    io, source = site.io, site.io.source
+    assert source.lease_table is not None
+    assert source.records_table is not None
+    places = Places(
+        bucket=site.component.bucket,
+        prefix=source.prefix,
+        platform_bucket=platform,
+        platform_prefix=source.platform_prefix,
+        keyspace_prefix=source.keyspace_prefix,
+        tables=Tables(records=source.records_table.table, leases=source.lease_table.table),
+        account=ACCOUNT,
+    )
+
+    def check(role: Role) -> None:
+        wanted = needs(proxy.answered)
+        proxy.answered.clear()
+        assert refused(policy(role, places), wanted) == set()
+        assert unused(policy(role, places), wanted) == set()
+
+    proxy.answered.clear()
+    # The lease table of a bucket is that bucket's own; here it stands for both.
+    store = leased_store(source.bucket, source.lease_table)
+    publisher = Publisher(store, S3ObjectStore(source.platform), prefix=source.keyspace_prefix, slots=16)
+    written = publisher.put_if_absent(site.key(3), site.line(3))
+    assert isinstance(written, Written)
+    publisher.put_if_match(site.key(3), site.line(3), written.etag)
+    publisher.put(site.key(5), site.line(5))
+    publisher.delete(site.key(5))
+    DynamoLeases(source.lease_table).read("what a waiting writer reads", "*")
+    check("writer")
+
+    site.settle()
+    by_runs = [*proxy.answered]
+    publisher.put(site.key(3), site.line(4))
+    proxy.answered[:] = by_runs
+    site.settle()
+    io.ask_again([Slot(3)])
+    DynamoLeases(source.lease_table).read("what a waiting run reads", "*")
+    check("run")
+
+    for part in read_slots(SlotTable(S3ObjectStore(source.platform), source.layout), source.all_slots()):
+        assert part.table.num_rows
+    assert site.rows() == {3: [4]}
+    io.watcher().poll()
+    check("reader")
+
+    io.records.create(HEARTBEATS, "a-run-that-was-killed", b"5")
+    proxy.answered.clear()
+    assert site.job("sweep").success
+    table = SlotTable(S3ObjectStore(source.platform), source.layout, max_run_seconds=0)
+    vacuum(table, retention_seconds=0)
+    io.records.remove(HEARTBEATS, "in doubt", expected=Version("none"))
+    io.records.read(HEARTBEATS, "a look after a removal in doubt")
+    check("sweep")

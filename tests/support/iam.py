@@ -1,0 +1,69 @@
+"""What IAM would have asked of requests that were really sent, and whether a policy grants exactly that."""
+
+import json
+from collections.abc import Iterable
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.contracts.fault_proxy import Answered
+
+ACCOUNT = "123456789012"
+
+Need = tuple[str, str]
+"""An action and the ARN it is for."""
+
+
+def needs(requests: Iterable[Answered]) -> set[Need]:
+    """By S3's and DynamoDB's tables of actions."""
+    return {need for request in requests for need in _needs(request)}
+
+
+def _needs(request: Answered) -> list[Need]:
+    if target := request.headers.get("x-amz-target"):
+        table = json.loads(request.body)["TableName"]
+        where = f"arn:aws:dynamodb:us-east-1:{ACCOUNT}:table/{table}"
+        return [(f"dynamodb:{target.rpartition('.')[2]}", where)]
+    url = urlsplit(request.path)
+    bucket, _, key = unquote(url.path.lstrip("/")).partition("/")
+    bucket_arn, object_arn = f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/{key}"
+    if not key:
+        assert request.method == "HEAD" or "list-type" in parse_qs(url.query), request
+        return [("s3:ListBucket", bucket_arn)]
+    match request.method:
+        case "GET" | "HEAD":
+            found = [("s3:GetObject", object_arn)]
+        case "PUT":
+            found = [("s3:PutObject", object_arn)]
+        case "DELETE":
+            found = [("s3:DeleteObject", object_arn)]
+        case _:
+            raise AssertionError(request)
+    if source := request.headers.get("x-amz-copy-source"):
+        found.append(("s3:GetObject", f"arn:aws:s3:::{unquote(source).lstrip('/')}"))
+    if "if-match" in request.headers:
+        found.append(("s3:GetObject", object_arn))
+    if request.status == 404:
+        # Without it the answer would have been 403.
+        found.append(("s3:ListBucket", bucket_arn))
+    return found
+
+
+def refused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
+    """What the policy does not grant."""
+    return {need for need in wanted if not any(_grants(grant, need) for grant in _pairs(policy))}
+
+
+def unused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
+    """What the policy grants, and nothing needed."""
+    return {grant for grant in _pairs(policy) if not any(_grants(grant, need) for need in wanted)}
+
+
+def _pairs(policy):
+    return {
+        (action, statement["Resource"]) for statement in policy["Statement"] for action in statement["Action"]
+    }
+
+
+def _grants(grant: Need, need: Need) -> bool:
+    (action, resource), (wanted, arn) = grant, need
+    fits = arn.startswith(resource[:-1]) if resource.endswith("*") else arn == resource
+    return action == wanted and fits
