@@ -40,6 +40,7 @@ from s3notify_platform.protocols.ack_chain.values import (
     Stamped,
     StampOutcome,
     child_stamp,
+    in_order,
     xor_all,
 )
 
@@ -314,15 +315,15 @@ class AckChains:
         )
 
     def _stamp(self, stamp: Stamp) -> StampOutcome:
-        if (known := self._known.get(stamp.tag)) is not None:
-            # Not found: deleted since, and perhaps created anew.
-            with suppress(TagNotFound):
+        if stamp.raw is None and (known := self._known.get(stamp.tag)) is not None:
+            # It may have been deleted since, and created anew with other children.
+            with suppress(TagNotFound, UsageError):
                 return self._stamp_lanes(known, stamp)
             self._known.pop(stamp.tag, None)
 
         def plan(chain: Chain) -> tuple[Chain | None, StampOutcome | Chain]:
-            has_lanes = chain.lanes > 1 and chain.status == "open" and stamp.raw is None
-            return (None, chain) if has_lanes else stamp(chain)
+            to_lanes = chain.lanes > 1 and chain.status == "open" and stamp.raw is None
+            return (None, chain) if to_lanes else stamp(chain)
 
         found = self._change(plan, self._at(stamp.tag))
         if not isinstance(found, Chain):
@@ -348,7 +349,14 @@ class AckChains:
             return new_lane(now, number)
 
         outcome, lane = self._change(plan, self._at(stamp.tag, chain, number), absent)
-        return self._carry(stamp, chain, number, lane) if lane.status == "acked" else outcome
+        if lane.status != "acked":
+            return outcome
+        outcome = self._carry(stamp, chain, number, lane)
+        if isinstance(outcome, Stamped) and (late := stamp.beginning - lane.children):
+            raise UsageError(
+                f"chain {stamp.tag!r}: {in_order(late)[:10]} come too late: their parents ended without them"
+            )
+        return outcome
 
     def _carry(self, stamp: Stamp, chain: Chain, number: int, lane: Chain) -> StampOutcome:
         """Tell the chain that a lane is done; what that means for `stamp`."""
