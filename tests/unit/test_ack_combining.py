@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from s3notify_platform.protocols.ack_chain.record import Chain, decode
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.faults import Fault, FaultyStore, at, never
 
-STUCK_SECONDS = 30
+STUCK_SECONDS = 10
 
 
 def stamp(operation, *, ending=(), beginning=(), raw=None):
@@ -110,6 +110,20 @@ class Gate:
         return getattr(self.store, name)
 
 
+def spawn(work, *args):
+    """In a thread that keeps nobody: one that waits forever fails its test and no more."""
+    future = Future()
+
+    def run():
+        try:
+            future.set_result(work(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
 def waiting(combiner):
     """How many threads wait behind a leader."""
     with combiner._lock:
@@ -127,13 +141,12 @@ def crowd(records, count, work):
     """`count` threads, one of them held in its first read until all others wait; results by thread."""
     gate = Gate(records)
     chains = AckChains(gate)
-    with ThreadPoolExecutor(count) as pool:
-        first = pool.submit(work, chains, 0)
-        assert gate.entered.wait(STUCK_SECONDS)
-        others = [pool.submit(work, chains, n) for n in range(1, count)]
-        until(lambda: waiting(chains._combiner) == count - 1)
-        gate.open.set()
-        return [task.result(STUCK_SECONDS) for task in (first, *others)], chains
+    first = spawn(work, chains, 0)
+    assert gate.entered.wait(STUCK_SECONDS)
+    others = [spawn(work, chains, n) for n in range(1, count)]
+    until(lambda: waiting(chains._combiner) == count - 1)
+    gate.open.set()
+    return [task.result(STUCK_SECONDS) for task in (first, *others)], chains
 
 
 @pytest.mark.parametrize("count", [2, 8, 64])
@@ -178,12 +191,11 @@ def test_threads_of_other_chains_do_not_wait():
         AckChains(records).open_batch(tag, ["1"])
     gate = Gate(records)
     chains = AckChains(gate)
-    with ThreadPoolExecutor(1) as pool:
-        held = pool.submit(chains.stamp_children, "a", ["1"])
-        assert gate.entered.wait(STUCK_SECONDS)
-        assert chains.stamp_children("b", ["1"]) == Acked()
-        gate.open.set()
-        assert held.result(STUCK_SECONDS) == Acked()
+    held = spawn(chains.stamp_children, "a", ["1"])
+    assert gate.entered.wait(STUCK_SECONDS)
+    assert chains.stamp_children("b", ["1"]) == Acked()
+    gate.open.set()
+    assert held.result(STUCK_SECONDS) == Acked()
 
 
 def test_a_failed_send_fails_for_all_who_were_in_it():
@@ -230,16 +242,15 @@ def test_followers_of_a_leader_that_dies_are_served():
         except Interrupted:
             return "interrupted"
 
-    with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(work, 1)
-        assert leading.wait(STUCK_SECONDS)
-        others = []
-        for job in (2, 3, 4):
-            others.append(pool.submit(work, job))
-            until(lambda: waiting(combiner) == len(others))
-        go.set()
-        assert first.result(STUCK_SECONDS) == 10
-        assert [task.result(STUCK_SECONDS) for task in others] == ["interrupted", 30, 40]
+    first = spawn(work, 1)
+    assert leading.wait(STUCK_SECONDS)
+    others = []
+    for job in (2, 3, 4):
+        others.append(spawn(work, job))
+        until(lambda: waiting(combiner) == len(others))
+    go.set()
+    assert first.result(STUCK_SECONDS) == 10
+    assert [task.result(STUCK_SECONDS) for task in others] == ["interrupted", 30, 40]
     assert sent == [[1], [2, 3, 4], [3, 4]]
     assert combiner._waiting == {}
 
@@ -254,8 +265,7 @@ def test_many_threads_on_many_chains():
     def work(n):
         return chains.stamp_children("abc"[n % 3], [str(n // 3)])
 
-    with ThreadPoolExecutor(24) as pool:
-        outcomes = list(pool.map(work, range(120)))
+    outcomes = [task.result(STUCK_SECONDS) for task in [spawn(work, n) for n in range(120)]]
     assert outcomes.count(Acked()) == 3
     assert {state.status for state in chains.states()} == {"acked"}
 
