@@ -136,6 +136,25 @@ def test_families_of_children_that_die_and_start_again(seed, kind, lanes):
     assert told or history.crashes
 
 
+@simulated
+def test_what_stampers_that_stay_dead_have_done_is_finished_by_who_asks(seed):
+    """Dead between the last stamp and the tombstone, or anywhere: `state` is acked if and only if all is done."""
+    names = [str(n) for n in range(4)]
+    store = MemoryRecordStore()
+    AckChains(store).open_batch("t", names, lanes=3)
+
+    def stamper(name):
+        return lambda faulty, clock: AckChains(faulty, clock=clock).stamp_children("t", [name], name)
+
+    faults = {Fault.CRASH_BEFORE: 0.03, Fault.CRASH_AFTER: 0.05}
+    run_simulation([stamper(name) for name in names], store, seed, faults=faults, restarts=0)
+    state = AckChains(store).state("t")
+    assert (state.status == "acked") == (state.missing == ())
+    late = [AckChains(store).stamp_children("t", [name], name) for name in names]
+    assert late.count(Acked()) == 1
+    assert AckChains(store).state("t").status == "acked"
+
+
 @KINDS
 @simulated
 def test_stampers_that_do_not_crash_are_told_once(seed, kind, lanes):
