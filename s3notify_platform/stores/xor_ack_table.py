@@ -169,8 +169,7 @@ class XorAckTable:
         return {"Put": self._under(was) | {"Item": {self._key: {"S": key}, **attributes}}}
 
     def _gone(self, key: str, **was: str) -> dict[str, Any]:
-        kind = "ConditionCheck" if NONE in was.values() else "Delete"
-        return {kind: self._under(was) | {"Key": {self._key: {"S": key}}}}
+        return {"Delete": self._under(was) | {"Key": {self._key: {"S": key}}}}
 
     def _under(self, was: Mapping[str, str]) -> dict[str, Any]:
         """The condition that an item's attribute is what it was."""

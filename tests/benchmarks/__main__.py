@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from s3notify_platform.local.server import LocalS3Server
-from tests.benchmarks import discovery, latency, pipeline, publishing
+from tests.benchmarks import acking, discovery, latency, pipeline, publishing
 from tests.benchmarks.figures import Figure
 
 README = Path(__file__).parents[2] / "README.md"
@@ -31,6 +31,7 @@ def main() -> None:
             for benchmark in (discovery.run, publishing.run, pipeline.run):
                 figures += show(benchmark(server, small=small))
         figures += show(latency.run(Path(folder) / "platform", small=small))
+        figures += show(acking.run(Path(folder) / "acking", small=small))
     if not small:
         text = README.read_text()
         assert BEGIN in text

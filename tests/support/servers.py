@@ -48,9 +48,15 @@ def _ministack_program() -> str:
 
 @pytest.fixture(scope="session")
 def ministack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """ministack, one for all tests of the session."""
+    with running_ministack(tmp_path_factory.mktemp("ministack")) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running_ministack(folder: Path) -> Iterator[S3Server]:
     """ministack on 127.0.0.1, state in memory. Credentials `test`/`test`."""
     (port,) = free_ports(1, SYSTEM_CLOCK)
-    folder = tmp_path_factory.mktemp("ministack")
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         "BIND_HOST": "127.0.0.1",

@@ -281,6 +281,16 @@ def test_a_deleted_chain_leaves_nothing(chains, records):
     assert chains.state("t").missing == ("1",)
 
 
+def test_a_chain_created_anew_with_the_same_children(chains, records):
+    """A stamper that knew the old one makes no lane of it, and stamps the new one."""
+    for _ in range(2):
+        AckChains(records).open_batch("t", NAMES, lanes=LANES)
+        assert chains.stamp_children("t", NAMES[:1]) == AckChains(records).stamp_children("t", NAMES[:1])
+        assert chains.state("t").missing == tuple(NAMES[1:])
+        AckChains(records).delete("t")
+    assert not list(records.scan("ack.lanes"))
+
+
 def test_purge_takes_lanes_along(records):
     """Those of purged chains, and those that a deletion which died has left; no others."""
     clock = Hand()
