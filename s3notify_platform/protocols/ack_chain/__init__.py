@@ -40,7 +40,8 @@ Invariants
 
 Limits
     - One record is written by one process at a time: k processes at once cost up to k(k+1)/2 attempts for
-      each lane. A stamp of many children touches each of their lanes: lanes are for many stamps of few.
+      each lane. A stamp of many children touches each of their lanes, and takes no part in what other threads
+      send to other lanes: lanes are for many processes with few children each, not for many threads of a few.
     - Only chains of named children have lanes (`open_batch`): the end of a raw stamp's lane nobody could see.
     - The tag of a deleted chain with lanes is not to be used again while its stampers live: one that was
       cut off between two requests may leave a lane behind, and take it for its chain. `purge` removes those.

@@ -54,7 +54,7 @@ TOMBSTONE_SECONDS: Final = 7 * 24 * 3600.0
 ATTEMPTS: Final = 40
 """Reads and replaces of one record before `StaleLocalData`; about 20 s of backoff on average."""
 
-BACKOFF_BASE_SECONDS: Final = 0.02
+BACKOFF_BASE_SECONDS: Final = 0.05
 BACKOFF_CEILING_SECONDS: Final = 1.0
 
 KNOWN_MAX: Final = 256
@@ -70,7 +70,7 @@ class AckChains:
     """The ack chains of one partition of a record store. Thread-safe.
 
     Requests, uncontended: create 1, stamp 2, state 1, fail 2, delete 2; n threads that stamp one chain at once,
-    4 between them. With L lanes: a stamp 2 for each lane that it touches, 3 more the first time, 2 more for the
+    4 between them. With L lanes: a stamp 2 for each lane that it touches, 1 more the first time, 2 more for the
     stamp that finishes a lane; state 1 + L, fail 2 + 4 L, delete 2 + 2 L. `ATTEMPTS` bounds each of them.
     """
 
@@ -331,19 +331,20 @@ class AckChains:
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
         self._known[stamp.tag] = found
-        return self._stamp_lanes(found, stamp)
+        return self._stamp_lanes(found, stamp, fresh=True)
 
-    def _stamp_lanes(self, chain: Chain, stamp: Stamp) -> StampOutcome:
+    def _stamp_lanes(self, chain: Chain, stamp: Stamp, *, fresh: bool = False) -> StampOutcome:
+        """`fresh`: the chain was read by this very call, and need not be read again to make a lane."""
         parts = dealt(stamp, chain)
-        return merged([self._stamp_lane(chain, number, part) for number, part in parts.items()])
+        return merged([self._stamp_lane(chain, number, part, fresh) for number, part in parts.items()])
 
-    def _stamp_lane(self, chain: Chain, number: int, stamp: Stamp) -> StampOutcome:
+    def _stamp_lane(self, chain: Chain, number: int, stamp: Stamp, fresh: bool) -> StampOutcome:
         def plan(lane: Chain) -> tuple[Chain | None, tuple[StampOutcome, Chain]]:
             after, outcome = stamp(lane)
             return after, (outcome, after or lane)
 
         def absent() -> Chain:
-            now = self._read(stamp.tag)
+            now = chain if fresh else self._read(stamp.tag)
             if now.identity != chain.identity:
                 raise TagNotFound(f"ack chain {stamp.tag!r} was deleted, and created anew")
             return new_lane(now, number)
