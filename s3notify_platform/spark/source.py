@@ -12,7 +12,6 @@ from s3notify_platform.spark.formats import FORMATS
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.records import ObjectRecordStore
-from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
@@ -90,9 +89,9 @@ class Source:
         store = shared_store(self.platform)
         return SchemaRegistry(store, layout or self.layout, NativeCommit(store))
 
-    def records(self) -> ObjectRecordStore:
-        """Ack chains and other records of this source. No request."""
-        return ObjectRecordStore(S3ObjectStore(self.platform), f"{self.platform_prefix}records/")
+    def records(self, store: ObjectStore | None = None) -> ObjectRecordStore:
+        """Ack chains and other records of this source, through `store` if given. No request."""
+        return ObjectRecordStore(store or shared_store(self.platform), f"{self.platform_prefix}records/")
 
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""
