@@ -11,9 +11,12 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, Stamped, new_stamp, xor
+from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.records import ObjectRecordStore
+from s3notify_platform.stores.xor_ack_table import XorAckTable
 from tests.support.faults import Fault
+from tests.support.memory_dynamo import MemoryDynamo
 from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
 
 RETRY = (UnavailableError, UnknownOutcomeError, StaleLocalData, TagNotFound)
@@ -30,11 +33,16 @@ def retried(clock, action):
 STORES = {
     "records": (MemoryRecordStore, lambda store, _clock: store),
     "objects": (MemoryObjectStore, lambda store, clock: ObjectRecordStore(store, "records/", clock=clock)),
+    "npm table": (
+        lambda: XorAckTable(DynamoConfig(table="acks"), client=MemoryDynamo()),
+        lambda store, _clock: store,
+    ),
 }
 """Kinds of store: what the actors share, and how each of them sees it as records."""
 
 KINDS = pytest.mark.parametrize(
-    ("kind", "lanes"), [("records", 1), ("records", 3), ("objects", 1), ("objects", 3)]
+    ("kind", "lanes"),
+    [("records", 1), ("records", 3), ("objects", 1), ("objects", 3), ("npm table", 1)],
 )
 
 
