@@ -201,13 +201,16 @@ def _ingested(
     ready = SYSTEM_CLOCK.monotonic()
     if settings.name in selected:
         ingest = Ingest(spark, source, transform=settings.transform, progress=context.log.info)
-        ended = ingest.run(slots, batch=batch, signals=signals, only_found=config.everything)
+        ended = ingest.run(
+            slots, batch=batch, run=context.run.run_id, signals=signals, only_found=config.everything
+        )
         results[settings.name] = ended.slots
         generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}
         seconds = {"spark_start": ready - started, **ended.seconds}
         metadata = {
             "batch": batch,
             "batch_slots": len(ended.slots),
+            "batch_tasks": ended.tasks,
             "batch_requests": dg.MetadataValue.json(dict(ended.requests)),
             "batch_seconds": dg.MetadataValue.json(
                 {phase: round(took, 3) for phase, took in seconds.items()}

@@ -12,6 +12,7 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
 from s3notify_platform.spark.plan import plan
 from s3notify_platform.spark.session import parallelism, ship_package
+from s3notify_platform.spark.task_chain import forget_ended
 
 UNREADABLE_SHOWN: Final = 20
 
@@ -80,7 +81,7 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
 
 
 def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Look at every chain, and tidy up. 2 LISTs, 2 GETs for each chain that is kept, 2 writes for each that goes."""
+    """Look at every chain, and tidy up. 5 LISTs, 2 GETs for each chain that is kept, 2 writes for each that goes."""
     now_ms = SYSTEM_CLOCK.wall_ms()
 
     def ended(run_id: str) -> bool:
@@ -89,6 +90,7 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
     purged = io.chains.purge()
     purge_heartbeats(io.records, ended)
+    forget_ended(io.records, ended)
     unsettled = [chain for chain in io.chains.states() if chain.status == "open"]
     overdue = [chain for chain in unsettled if now_ms - chain.created_ms > OVERDUE_SECONDS * 1000]
     return dg.AssetCheckResult(

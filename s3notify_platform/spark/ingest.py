@@ -41,6 +41,7 @@ from s3notify_platform.spark.read import (
 from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
@@ -109,12 +110,15 @@ class BatchResult:
     slots: Mapping[Slot, SlotResult]
     seconds: Mapping[str, float]
     requests: Mapping[str, int]
+    tasks: int
+    """Tasks that sealed slots."""
 
 
 @dataclass(slots=True)
 class _Spent:
     seconds: dict[str, float] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
+    tasks: int = 0
 
     def took(self, phase: str, seconds: float) -> None:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
@@ -137,6 +141,7 @@ class _Run:
     """What one call of `Ingest.run` knows so far."""
 
     batch: str
+    run: str
     signals: Mapping[Slot, str]
     only_found: bool
     results: dict[Slot, SlotResult] = field(default_factory=dict)
@@ -175,15 +180,17 @@ class Ingest:
         slots: Iterable[Slot],
         *,
         batch: str,
+        run: str | None = None,
         signals: Mapping[Slot, str] | None = None,
         only_found: bool = False,
     ) -> BatchResult:
         """Ingest `slots`. Each has a result; with `only_found`, only if it has objects or a commit.
 
+        `run` is whose work it is (default: the batch), so that what it leaves behind if it dies can be told.
         `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots.
         """
-        state = _Run(batch=batch, signals=signals or {}, only_found=only_found)
+        state = _Run(batch=batch, run=run or batch, signals=signals or {}, only_found=only_found)
         pending = sorted(set(slots))
         for _ in range(MAX_ROUNDS):
             if not pending:
@@ -193,7 +200,10 @@ class Ingest:
             state.results[slot] = replace(
                 state.results[slot], status="failed", error="has more objects than one run takes in"
             )
-        return BatchResult(slots=state.results, seconds=state.spent.seconds, requests=state.spent.requests)
+        spent = state.spent
+        return BatchResult(
+            slots=state.results, seconds=spent.seconds, requests=spent.requests, tasks=spent.tasks
+        )
 
     def _round(self, slots: Sequence[Slot], state: _Run) -> list[Slot]:
         """One plan and what follows from it; the slots that have to be planned again."""
@@ -284,8 +294,12 @@ class Ingest:
         while todo:
             part = todo.pop()
             jobs += 1
+            chain = TaskChain.opened(self._source, state.run, [p.slot for p in part])
             try:
-                rows = self._frame(part, schema, state, evolving=evolving).toArrow().to_pylist()
+                with chain.watched(self._progress):
+                    frame = self._frame(part, schema, state, chain, evolving=evolving)
+                    rows = frame.toArrow().to_pylist()
+                unsaid = chain.missing()
             except JOB_ERRORS as error:
                 failed += 1
                 hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS
@@ -297,16 +311,27 @@ class Ingest:
                 reason = reason_of(error)
                 sealed += [{"slot": p.slot, "error": reason, "body": None, "unknown": None} for p in part]
                 continue
+            finally:
+                chain.forget()
+            # Whether a row of theirs came along or not.
+            sealed += [
+                {"slot": slot, "error": _UNSAID, "body": None, "unknown": None} for slot in sorted(unsaid)
+            ]
             for row in rows:
+                if row["slot"] in unsaid:
+                    continue
                 if row["slot"] >= 0:
                     sealed.append(row)
                 else:
+                    state.spent.tasks += 1
                     state.spent.asked(json.loads(row["requests"]).items())
             state.spent.asked([("GET", sum(len(p.changes.read) for p in part))])
         state.spent.took("job", self._clock.monotonic() - started)
         return sealed
 
-    def _frame(self, part: Sequence[SlotPlan], schema: _Schema, state: _Run, *, evolving: bool) -> DataFrame:
+    def _frame(
+        self, part: Sequence[SlotPlan], schema: _Schema, state: _Run, chain: TaskChain, *, evolving: bool
+    ) -> DataFrame:
         versions = [version for p in part for version in p.changes.read]
         slots = [p.slot for p in part]
         dealt = deal_splits(slots, versions, self._width)
@@ -322,6 +347,7 @@ class Ingest:
             transformed=self._transform is not None,
             code_version=self._source.code_version or "",
             evolving=evolving,
+            chain=chain,
         )
         if self._transform is None and dealt.together:
             return splits.mapInArrow(read_sealer(context, reader), SEALED_DDL)
@@ -453,6 +479,7 @@ class Ingest:
                 )
 
 
+_UNSAID: Final = "the task that sealed it did not come to its end"
 _LOST: Final = "another run committed this slot first"
 
 

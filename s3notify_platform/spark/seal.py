@@ -26,6 +26,7 @@ from s3notify_platform.ports import StoredObject, Written
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader, splits_of
 from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.table.commit import (
@@ -80,6 +81,8 @@ class SealContext:
     batch: str
     schema_generation: int
     transformed: bool
+    chain: TaskChain
+    """Where a task says that it has sealed its slots."""
     code_version: str = ""
     evolving: bool
     """Whether a slot with fields that the schema lacks waits for another schema, in place of a commit."""
@@ -158,6 +161,8 @@ class _Seals:
         """One row for each slot, and one that counts requests."""
         self.finish([*self.open])
         self.done.extend(future.result() for _, future in self.pending)
+        if self.done:
+            self.context.chain.stamp([row["slot"] for row in self.done], self.store)
         counts = {"slot": -1, "requests": json.dumps(self.store.counts)}
         return pa.RecordBatch.from_pylist([*self.done, counts], schema=SEALED_SCHEMA)
 

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from s3notify_platform.local.server import LocalS3Server
-from tests.benchmarks import committing, discovery, latency, pipeline, publishing
+from tests.benchmarks import acking, committing, discovery, latency, pipeline, publishing
 from tests.benchmarks.figures import Figure
 
 README = Path(__file__).parents[2] / "README.md"
@@ -32,6 +32,7 @@ def main() -> None:
                 figures += show(benchmark(server, small=small))
         figures += show(committing.run(Path(folder), small=small))
         figures += show(latency.run(Path(folder) / "platform", small=small))
+        figures += show(acking.run(Path(folder) / "acking", small=small))
     if not small:
         text = README.read_text()
         assert BEGIN in text

@@ -2,6 +2,7 @@
 
 import pytest
 
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import (
     StaleLocalData,
     TagExists,
@@ -10,9 +11,13 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, Stamped, new_stamp, xor
-from s3notify_platform.stores.memory import MemoryRecordStore
+from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.records import ObjectRecordStore
+from s3notify_platform.stores.xor_ack_table import XorAckTable
 from tests.support.faults import Fault
-from tests.support.simulation import ROUGH, run_simulation, simulated
+from tests.support.memory_dynamo import MemoryDynamo
+from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
 
 RETRY = (UnavailableError, UnknownOutcomeError, StaleLocalData, TagNotFound)
 
@@ -25,8 +30,30 @@ def retried(clock, action):
             clock.sleep(0.05)
 
 
+STORES = {
+    "records": (MemoryRecordStore, lambda store, _clock: store),
+    "objects": (MemoryObjectStore, lambda store, clock: ObjectRecordStore(store, "records/", clock=clock)),
+    "npm table": (
+        lambda: XorAckTable(DynamoConfig(table="acks"), client=MemoryDynamo()),
+        lambda store, _clock: store,
+    ),
+}
+"""Kinds of store: what the actors share, and how each of them sees it as records."""
+
+KINDS = pytest.mark.parametrize(
+    ("kind", "lanes"),
+    [("records", 1), ("records", 3), ("objects", 1), ("objects", 3), ("npm table", 1)],
+)
+
+
+def shared(kind, time):
+    made, seen = STORES[kind]
+    return (made(clock=time) if kind == "objects" else made()), seen
+
+
+@KINDS
 @simulated
-def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed):
+def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind, lanes):
     """A sensor opens it, four runs with overlapping slots crash, retry and repeat each other's work.
 
     The sensor never sees `acked` before every slot was finished by somebody, and always sees it in the end.
@@ -34,12 +61,14 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed):
     slots = [str(slot) for slot in range(12)]
     shares = [slots[0:6], slots[4:9], slots[8:12], slots[0:12:5]]
     finished, acked_by = set(), {}
+    time = VirtualTime()
+    everything, seen = shared(kind, time)
 
     def sensor(store, clock):
-        chains = AckChains(store, clock=clock)
+        chains = AckChains(seen(store, clock), clock=clock)
         while True:
             try:
-                chains.open_batch("batch", slots, payload="digests")
+                chains.open_batch("batch", slots, payload="digests", lanes=lanes)
             except TagExists:
                 break
             except RETRY:
@@ -52,7 +81,7 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed):
 
     def run(number):
         def work(store, clock):
-            chains = AckChains(store, clock=clock)
+            chains = AckChains(seen(store, clock), clock=clock)
             for part in (shares[number][:2], shares[number]):  # a resumed run stamps again what it had
                 finished.update(part)
                 operation = f"{number}/{len(part)}"
@@ -65,10 +94,130 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed):
         return work
 
     history = run_simulation(
-        [sensor, *(run(n) for n in range(4))], MemoryRecordStore(), seed, faults=ROUGH, restarts=1000
+        [sensor, *(run(n) for n in range(4))], everything, seed, faults=ROUGH, restarts=1000, time=time
     )
     assert len(acked_by) <= 1
     assert acked_by or history.crashes  # a crash may have swallowed the answer, nothing else may
+
+
+@KINDS
+@simulated
+def test_families_of_children_that_die_and_start_again(seed, kind, lanes):
+    """Each of five stampers ends a parent and begins two children, then ends those, crashing anywhere.
+
+    Nobody sees the chain done before every child is; an operation is told `Acked` at most once, and unless it
+    crashed, exactly once. A watcher's `state` finishes what dead stampers leave.
+    """
+    parents = [str(n) for n in range(5)]
+    time = VirtualTime()
+    everything, seen = shared(kind, time)
+    AckChains(seen(everything, SYSTEM_CLOCK)).open_batch("t", parents, lanes=lanes)
+    ended, told = set(), set()
+
+    def stamper(parent):
+        def run(store, clock):
+            chains = AckChains(seen(store, clock), clock=clock)
+            children = [f"{parent}/a", f"{parent}/b"]
+            steps = [([parent], children), (children[:1], []), (children[1:], [])]
+            for number, (names, starts) in enumerate(steps):
+                operation = f"{parent} step {number}"
+                ended.update(names)
+                outcome = retried(
+                    clock,
+                    lambda: chains.stamp_children("t", names, operation, starts=starts),  # noqa: B023
+                )
+                if outcome == Acked():
+                    told.add(operation)
+
+        return run
+
+    def watcher(store, clock):
+        chains = AckChains(seen(store, clock), clock=clock)
+        while (state := retried(clock, lambda: chains.state("t"))).status == "open":
+            assert set(state.missing) | ended >= set(state.children)
+            clock.sleep(0.3)
+        assert (state.status, len(ended), len(state.children)) == ("acked", 15, 15)
+
+    actors = [watcher, *(stamper(parent) for parent in parents)]
+    history = run_simulation(actors, everything, seed, faults=ROUGH, restarts=1000, time=time)
+    assert len(told) <= 1
+    assert told or history.crashes
+
+
+@simulated
+def test_what_stampers_that_stay_dead_have_done_is_finished_by_who_asks(seed):
+    """Dead between the last stamp and the tombstone, or anywhere: `state` is acked if and only if all is done."""
+    names = [str(n) for n in range(4)]
+    store = MemoryRecordStore()
+    AckChains(store).open_batch("t", names, lanes=3)
+
+    def stamper(name):
+        return lambda faulty, clock: AckChains(faulty, clock=clock).stamp_children("t", [name], name)
+
+    faults = {Fault.CRASH_BEFORE: 0.03, Fault.CRASH_AFTER: 0.05}
+    run_simulation([stamper(name) for name in names], store, seed, faults=faults, restarts=0)
+    state = AckChains(store).state("t")
+    assert (state.status == "acked") == (state.missing == ())
+    late = [AckChains(store).stamp_children("t", [name], name) for name in names]
+    assert late.count(Acked()) == 1
+    assert AckChains(store).state("t").status == "acked"
+
+
+@KINDS
+@simulated
+def test_stampers_that_do_not_crash_are_told_once(seed, kind, lanes):
+    """Whatever else happens, and whoever asks for the state in between."""
+    names = [str(n) for n in range(6)]
+    time = VirtualTime()
+    everything, seen = shared(kind, time)
+    AckChains(seen(everything, SYSTEM_CLOCK)).open_batch("t", names, lanes=lanes)
+
+    def stamper(name):
+        def run(store, clock):
+            chains = AckChains(seen(store, clock), clock=clock)
+            return retried(clock, lambda: chains.stamp_children("t", [name], f"op {name}"))
+
+        return run
+
+    def watcher(store, clock):
+        chains = AckChains(seen(store, clock), clock=clock)
+        while retried(clock, lambda: chains.state("t")).status == "open":
+            clock.sleep(0.02)
+
+    faults = {Fault.LOST: 0.1, Fault.LATE: 0.1, Fault.REFUSED: 0.1, Fault.PAUSE: 0.02}
+    actors = [watcher, *(stamper(name) for name in names)]
+    history = run_simulation(
+        actors, everything, seed, faults=faults, time=time, clock_rates=[1.0, 0.5, 2.0, 1.0, 3.0, 0.3, 1.0]
+    )
+    assert history.results.count(Acked()) == 1
+
+
+@simulated
+def test_a_failed_chain_with_lanes_stays_failed(seed):
+    """A failer and stampers race: all see the same end, and no stamp after `fail` returned is applied."""
+    names = [str(n) for n in range(5)]
+    store = MemoryRecordStore()
+    AckChains(store).open_batch("t", names, lanes=3)
+    closed = []
+
+    def failer(faulty, clock):
+        chains = AckChains(faulty, clock=clock)
+        clock.sleep(0.05)
+        retried(clock, lambda: chains.fail("t", "overdue"))
+        closed.append(retried(clock, lambda: chains.fail("t", "overdue")).status)
+
+    def stamper(name):
+        def run(faulty, clock):
+            chains = AckChains(faulty, clock=clock)
+            clock.sleep(0.02 * int(name))
+            late = bool(closed)
+            outcome = retried(clock, lambda: chains.stamp_children("t", [name], f"op {name}"))
+            assert not late or not isinstance(outcome, Stamped)
+
+        return run
+
+    run_simulation([failer, *(stamper(n) for n in names)], store, seed, faults=ROUGH, restarts=1000)
+    assert {AckChains(store).state("t").status} == set(closed)
 
 
 @simulated

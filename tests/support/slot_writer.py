@@ -82,6 +82,7 @@ class SlotWriter:
             schema_generation=1,
             transformed=False,
             evolving=False,
+            chain=None,  # type: ignore[arg-type] - as the source
         )
         seal = SlotSeal.of(SLOT, context, self.table, self.clock)
         outcomes, rejects, rows = [], [], []

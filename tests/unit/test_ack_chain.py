@@ -20,7 +20,6 @@ from s3notify_platform.errors import (
     UsageError,
     ZeroBufferNoOp,
 )
-from s3notify_platform.protocols import ack_chain
 from s3notify_platform.protocols.ack_chain import (
     ATTEMPTS,
     AckChains,
@@ -33,6 +32,7 @@ from s3notify_platform.protocols.ack_chain import (
     new_stamp,
     overdue,
     pack_names,
+    plans,
     unpack_names,
     xor,
 )
@@ -284,7 +284,7 @@ def test_wrong_calls_write_nothing(chains, records):
 
 def test_operations_are_bounded(chains, monkeypatch):
     """A chain of endless raw stamps is refused, not grown."""
-    monkeypatch.setattr(ack_chain, "OPERATIONS_MAX", 1)
+    monkeypatch.setattr(plans, "OPERATIONS_MAX", 1)
     chains.create("t", xor(A, B))
     chains.stamp("t", A)
     with pytest.raises(UsageError, match="XOR several"):

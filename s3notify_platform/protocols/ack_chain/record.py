@@ -1,0 +1,132 @@
+"""The record of a chain: its fields, and their spelling as JSON. Pure."""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.protocols.ack_chain.values import ChainState, Status, Tag, in_order, is_number
+
+OPERATION_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A record, decoded: a chain, or one lane of a chain."""
+
+    identity: str
+    """Drawn when the chain is opened: two chains of one tag are never taken for each other."""
+    stamp: bytes
+    status: Status = "open"
+    children: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
+    """Empty in a chain with lanes: they know."""
+    seed: bytes = b""
+    operations: tuple[bytes, ...] = ()
+    last: bytes = b""
+    """Digest of the operation that was applied last."""
+    deadline_seconds: float | None = None
+    created_ms: int = 0
+    expires_ms: int | None = None
+    reason: str | None = None
+    payload: str = ""
+    lanes: int = 1
+    open_lanes: frozenset[int] = frozenset()
+
+
+def pack_names(names: Iterable[str]) -> list[object]:
+    """Names as compact JSON: 7 for "7", [3, 5] for "3" to "5", other names as they are."""
+    ordered = in_order(names)
+    numbers = [int(name) for name in ordered if is_number(name)]
+    packed: list[object] = []
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        found = [number for _, number in run]
+        packed.append(found[0] if len(found) == 1 else [found[0], found[-1]])
+    return [*packed, *ordered[len(numbers) :]]
+
+
+def unpack_names(packed: Iterable[object]) -> frozenset[str]:
+    """The names that `pack_names` packed."""
+    names: set[str] = set()
+    for item in packed:
+        match item:
+            case str():
+                names.add(item)
+            case int():
+                names.add(str(item))
+            case [int(first), int(last)]:
+                names.update(str(number) for number in range(first, last + 1))
+            case _:
+                raise CorruptError(f"{item!r} is no packed name")
+    return frozenset(names)
+
+
+def encode(chain: Chain) -> bytes:
+    """The record's bytes."""
+    fields: dict[str, object] = {
+        "v": 1,
+        "id": chain.identity,
+        "stamp": chain.stamp.hex(),
+        "status": chain.status,
+        "children": pack_names(chain.children),
+        "missing": pack_names(chain.missing),
+        "seed": chain.seed.hex(),
+        "operations": b64encode(b"".join(chain.operations)).decode("ascii"),
+        "last": chain.last.hex(),
+        "deadline_seconds": chain.deadline_seconds,
+        "created_ms": chain.created_ms,
+        "expires_ms": chain.expires_ms,
+        "reason": chain.reason,
+        "payload": chain.payload,
+    }
+    if chain.lanes > 1:
+        fields |= {"lanes": chain.lanes, "open_lanes": sorted(chain.open_lanes)}
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def decode(key: str, value: bytes) -> Chain:
+    """The chain that was encoded; `CorruptError` for anything else."""
+    try:
+        fields = json.loads(value)
+        if fields["v"] != 1 or fields["status"] not in ("open", "acked", "failed"):
+            raise CorruptError(f"ack chain {key!r}: version {fields['v']}, status {fields['status']}")
+        operations = b64decode(fields["operations"], validate=True)
+        return Chain(
+            identity=fields["id"],
+            stamp=bytes.fromhex(fields["stamp"]),
+            status=fields["status"],
+            children=unpack_names(fields["children"]),
+            missing=unpack_names(fields["missing"]),
+            seed=bytes.fromhex(fields["seed"]),
+            operations=tuple(
+                operations[start : start + OPERATION_BYTES]
+                for start in range(0, len(operations), OPERATION_BYTES)
+            ),
+            last=bytes.fromhex(fields["last"]),
+            deadline_seconds=fields["deadline_seconds"],
+            created_ms=fields["created_ms"],
+            expires_ms=fields["expires_ms"],
+            reason=fields["reason"],
+            payload=fields["payload"],
+            lanes=fields.get("lanes", 1),
+            open_lanes=frozenset(fields.get("open_lanes", ())),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"ack chain {key!r} holds {value[:80]!r}") from error
+
+
+def facts(tag: str, chain: Chain, lanes: Iterable[Chain] = ()) -> ChainState:
+    """What a chain tells of itself, with the lanes that are not done."""
+    lanes = tuple(lanes)
+    return ChainState(
+        tag=Tag(tag),
+        status=chain.status,
+        children=tuple(in_order(chain.children.union(*(lane.children for lane in lanes)))),
+        missing=tuple(in_order(chain.missing.union(*(lane.missing for lane in lanes)))),
+        deadline_seconds=chain.deadline_seconds,
+        created_ms=chain.created_ms,
+        reason=chain.reason,
+        payload=chain.payload,
+    )

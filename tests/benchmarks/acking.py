@@ -1,0 +1,169 @@
+"""(5) Stamps on one ack chain: ours, combined or over lanes, against the npm package's way, on one server.
+
+The package is no longer on the npm registry: `tests/support/xor_ack_peer.js` stands for it, over the same SDK, and
+works the very table that ours works. A request of ours is one call of the record store (there, one transaction of
+two items); the peer's are a read and a write for each attempt. Chains with lanes are records on a bucket of the
+same server, since the package's table has none.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from s3notify_platform.errors import StaleLocalData
+from s3notify_platform.protocols.ack_chain import AckChains, Acked, StampOutcome, new_stamp, xor
+from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.stores.memory import MemoryRecordStore
+from s3notify_platform.stores.records import ObjectRecordStore
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.xor_ack_table import XorAckTable
+from tests.benchmarks.figures import Figure, counted, seconds, short, times
+from tests.support.servers import S3Server, running_ministack
+from tests.support.xor_ack_peer import XorAckPeer, install, make_table, running
+
+ROUNDS = 3
+AT_ONCE = 64
+LANES = 16
+
+
+class Counted:
+    """A record store whose calls are counted."""
+
+    def __init__(self, store: Any) -> None:
+        self.store, self.counts = store, Counter[str]()
+        self._lock = threading.Lock()
+
+    def __getattr__(self, method: str) -> Any:
+        function = getattr(self.store, method)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                self.counts[method] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+
+def run(folder: Path, *, small: bool) -> list[Figure]:
+    folder.mkdir(parents=True)
+    install(folder / "npm")
+    with running_ministack(folder) as server:
+        config = make_table(server.endpoint_url)
+        with closing(XorAckTable(config)) as table, running(folder / "npm", config) as peer:
+            figures = [_against_the_package(table, peer, n) for n in ((1, 8) if small else (1, 8, AT_ONCE))]
+        return [*figures, *_lanes(server, small=small), _batch()]
+
+
+def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> Figure:
+    """Seconds for all of them, and requests of each, in the round of median length."""
+    store = Counted(table)
+    ours, theirs = [], []
+    for number in range(ROUNDS + 1):  # the first opens connections
+        stamps = [new_stamp() for _ in range(at_once)]
+        chains = AckChains(store)
+        chains.create(f"ours {at_once} {number}", xor(*stamps, bytes(16)))
+        store.counts.clear()
+        calls = [
+            partial(chains.stamp, f"ours {at_once} {number}", stamp, operation_id=stamp.hex())
+            for stamp in stamps
+        ]
+        took = _together(calls)
+        ours.append((took, store.counts.total()))
+        peer.create(f"theirs {at_once} {number}", xor(*stamps, bytes(16)))
+        found = peer.stamp_all(f"theirs {at_once} {number}", stamps)
+        assert found["acked"] == 1
+        theirs.append((found["seconds"], 2 * found["attempts"]))
+    (our_seconds, our_requests), (their_seconds, their_requests) = (
+        sorted(x[1:])[ROUNDS // 2] for x in (ours, theirs)
+    )
+    return Figure(
+        what=f"{at_once} stampers of one chain at once, in one process: each stamp",
+        ours=_each(our_seconds, our_requests, at_once),
+        instead="npm package's way " + _each(their_seconds, their_requests, at_once),
+        ratio=times(their_seconds, our_seconds),
+    )
+
+
+def _lanes(server: S3Server, *, small: bool) -> Iterator[Figure]:
+    """Clients that know nothing of each other, each with as many threads as make up `AT_ONCE`."""
+    at_once = 8 if small else AT_ONCE
+    with closing(S3ObjectStore(server.config(server.make_bucket()))) as bucket:
+        for clients, lanes, other in ((at_once // 8, 1, LANES), (at_once, LANES, 1)):
+            ours = _by_clients(bucket, clients, at_once, lanes)
+            instead = _by_clients(bucket, clients, at_once, other)
+            yield Figure(
+                what=f"{at_once} stampers of one chain at once, {clients} processes' worth of clients: each stamp",
+                ours=f"{lanes} lanes {_each(*ours, at_once)}",
+                instead=f"{other} lanes {_each(*instead, at_once)}",
+                ratio=times(instead[0], ours[0]),
+            )
+
+
+def _by_clients(bucket: S3ObjectStore, clients: int, at_once: int, lanes: int) -> tuple[float, int]:
+    found = []
+    for number in range(ROUNDS):
+        store = Counted(ObjectRecordStore(bucket, "records/"))
+        tag = f"{clients} clients {lanes} lanes {number}"
+        AckChains(store).open_batch(tag, map(str, range(at_once)), lanes=lanes)
+        store.counts.clear()
+        crowd = [AckChains(store) for _ in range(clients)]
+        calls = [
+            partial(_until_fresh, partial(crowd[n % clients].stamp_children, tag, [str(n)], f"op {n}"))
+            for n in range(at_once)
+        ]
+        found.append((_together(calls), store.counts.total()))
+        assert AckChains(store).state(tag).status == "acked"
+    return median(took for took, _ in found), int(median(requests for _, requests in found))
+
+
+def _until_fresh(stamp: Callable[[], StampOutcome]) -> StampOutcome:
+    while True:
+        try:
+            return stamp()
+        except StaleLocalData:
+            continue
+
+
+def _together(calls: Sequence[Callable[[], StampOutcome]]) -> float:
+    """Seconds until all are done; they begin at one moment, and one is told that the chain is."""
+    gate = threading.Barrier(len(calls) + 1)
+
+    def work(call: Callable[[], StampOutcome]) -> StampOutcome:
+        gate.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        tasks = [pool.submit(work, call) for call in calls]
+        gate.wait()
+        with seconds() as took:
+            outcomes = [task.result() for task in tasks]
+    assert outcomes.count(Acked()) == 1
+    return took()
+
+
+def _batch() -> Figure:
+    """What a batch's chain costs from the tick that opens it to the one that finds it done, in four runs."""
+    store = Counted(MemoryRecordStore())
+    chains = AckChains(store)
+    slots = [str(slot) for slot in range(SLOT_COUNT)]
+    chains.open_batch("batch", slots)
+    for part in range(4):
+        chains.stamp_children("batch", slots[part::4], f"run {part}")
+    assert chains.state("batch").status == "acked"
+    return Figure(
+        what=f"chain of a batch of {SLOT_COUNT} slots in 4 runs, opened, stamped and found done",
+        ours=f"{store.counts.total()} requests ({counted(store.counts)})",
+        instead=f"npm package's way, a stamp a slot: {1 + 2 * SLOT_COUNT} requests uncontended",
+        ratio=times(1 + 2 * SLOT_COUNT, store.counts.total()),
+    )
+
+
+def _each(took: float, requests: int, stamps: int) -> str:
+    each = took / stamps
+    return f"{short(each) if each >= 0.01 else f'{each * 1000:.1f} ms'}, {requests / stamps:.2f} requests"

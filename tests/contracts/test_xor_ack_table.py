@@ -1,0 +1,278 @@
+"""Ack chains in the npm package's table: alone, and with a peer that speaks as the package does."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import CorruptError, StaleLocalData, TagExists, TagNotFound, UsageError
+from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.protocols.ack_chain import (
+    AckChains,
+    Acked,
+    AlreadyAcked,
+    AlreadyFailed,
+    Stamped,
+    child_stamp,
+    new_stamp,
+    xor,
+)
+from s3notify_platform.stores.xor_ack_table import SUFFIX, XorAckTable
+from tests.support.faults import CrashedError, Fault, FaultyStore, at
+from tests.support.xor_ack_peer import PeerError, make_table, running
+from tests.unit.test_ack_chain import Hand
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def config(ministack):
+    return make_table(ministack.endpoint_url)
+
+
+@pytest.fixture
+def table(config):
+    """The table, emptied."""
+    table = XorAckTable(config)
+    yield table
+    for key in table._table.keys("tagID"):
+        table._table.client.delete_item(TableName=config.table, Key={"tagID": {"S": key}})
+    table.close()
+
+
+@pytest.fixture
+def chains(table):
+    return AckChains(table)
+
+
+@pytest.fixture(scope="module")
+def peer(config, peer_folder):
+    with running(peer_folder, config) as peer:
+        yield peer
+
+
+def item(table, key):
+    return table._table.get({"tagID": {"S": key}})
+
+
+# Alone
+
+
+def test_a_chain_from_beginning_to_end(chains, table):
+    """Names, payload, deadline, operation ids, tombstone; and the XOR alone in the package's item."""
+    opened = chains.open_batch("t", ["1", "2"], payload="p", deadline_seconds=9)
+    assert opened == chains.state("t")
+    assert item(table, "t").keys() == {"tagID", "stamp"}
+    with pytest.raises(TagExists):
+        chains.open_batch("t", ["1"])
+    assert chains.stamp_children("t", ["1"], "op 1", starts=["1/a"]) == Stamped(missing=2)
+    assert chains.stamp_children("t", ["1"], "op 1") == Stamped(missing=2)
+    assert chains.state("t").missing == ("2", "1/a")
+    assert chains.stamp_children("t", ["2", "1/a"], "op 2") == Acked()
+    assert chains.stamp_children("t", ["2"], "op 2") == Acked()
+    assert chains.stamp_children("t", ["2"], "op 3") == AlreadyAcked()
+    assert (chains.state("t").status, chains.state("t").payload) == ("acked", "p")
+    assert item(table, "t") is None
+    assert abs(int(item(table, "t" + SUFFIX)["ttl"]["N"]) * 1000 - SYSTEM_CLOCK.wall_ms()) < 8 * 86_400_000
+    chains.delete("t")
+    assert (item(table, "t"), item(table, "t" + SUFFIX)) == (None, None)
+    with pytest.raises(TagNotFound):
+        chains.state("t")
+
+
+def test_a_failed_chain_keeps_its_reason(chains, table):
+    """And is, to the package, not there."""
+    chains.open_batch("t", ["1", "2"])
+    assert chains.fail("t", "died").missing == ("1", "2")
+    assert chains.stamp_children("t", ["1"]) == AlreadyFailed(reason="died")
+    assert item(table, "t") is None
+
+
+def test_all_chains_and_purge(table):
+    """In tag order, without our items showing up as chains."""
+    clock = Hand()
+    chains = AckChains(table, clock=clock, tombstone_seconds=10)
+    for n in range(30):
+        chains.open_batch(f"t{n:02}", ["1"])
+    chains.stamp_children("t07", ["1"])
+    assert [state.tag for state in chains.states()] == [f"t{n:02}" for n in range(30)]
+    clock.now = 11
+    assert chains.purge() == 1
+    assert len(list(chains.states())) == 29
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
+@pytest.mark.parametrize("method", ["create", "replace", "remove"])
+def test_writes_in_doubt(table, fault, method):
+    """Applied once, as on any store."""
+    faulty = FaultyStore(table, at(method, fault))
+    chains = AckChains(faulty, clock=Hand())
+    one, other = new_stamp(), new_stamp()
+    chains.create("t", xor(one, other))
+    assert chains.stamp("t", one) == Stamped(missing=0)
+    faulty.settle()
+    assert chains.stamp("t", other) == Acked()
+    chains.delete("t")
+    faulty.settle()
+    with pytest.raises(TagNotFound):
+        chains.state("t")
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_a_stamp_repeated_after_a_crash(table, fault):
+    """By its operation id, also the last one."""
+    one, other = new_stamp(), new_stamp()
+    AckChains(table).create("t", xor(one, other))
+    for stamp, outcome in ((one, Stamped(missing=0)), (other, Acked())):
+        with pytest.raises(CrashedError):
+            AckChains(FaultyStore(table, at("replace", fault))).stamp("t", stamp, operation_id=stamp.hex())
+        assert AckChains(table).stamp("t", stamp, operation_id=stamp.hex()) == outcome
+
+
+def test_many_at_once(chains, table):
+    """From many processes: nothing is lost, one is told."""
+    chains.open_batch("t", map(str, range(24)))
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(lambda n: AckChains(table).stamp_children("t", [str(n)]), range(24)))
+    assert outcomes.count(Acked()) == 1
+    assert chains.state("t").status == "acked"
+
+
+def test_a_version_covers_both_items(chains, table):
+    """Whichever of them moved, the write is a conflict."""
+    chains.open_batch("t", ["1", "2"])
+    before = table.read("ack", "t")
+    chains.stamp_children("t", ["1"])
+    assert table.replace("ack", "t", before.value, expected=before.version) == Conflict()
+    assert table.remove("ack", "t", expected=before.version) == Conflict()
+    assert table.create("ack", "t", before.value) == Conflict()
+    # The stamp alone moves back to what it was.
+    old_stamp = item(table, "t")
+    now = table.read("ack", "t")
+    chains.fail("t", "x")
+    table._table.client.put_item(TableName=table._table.config.table, Item=old_stamp)
+    assert table.replace("ack", "t", now.value, expected=now.version) == Conflict()
+    assert isinstance(table.remove("ack", "t", expected=table.read("ack", "t").version), Written)
+
+
+def test_what_the_table_cannot_hold_is_refused(chains, table, config):
+    """Lanes, counters, other partitions, NUL in a tag, items that are no chain."""
+    with pytest.raises(UsageError, match="one lane"):
+        chains.open_batch("t", ["1", "2"], lanes=2)
+    with pytest.raises(UsageError, match="NUL"):
+        chains.open_batch("a" + SUFFIX, ["1"])
+    with pytest.raises(UsageError, match="'ack' alone"):
+        AckChains(table, partition="other").open_batch("t", ["1"])
+    with pytest.raises(UsageError, match="counters"):
+        table.add("ack", "n", 1)
+    assert table.read("other", "t") is None
+    assert list(table.scan("other")) == []
+    table._table.client.put_item(TableName=config.table, Item={"tagID": {"S": "x"}, "n": {"N": "1"}})
+    with pytest.raises(CorruptError, match="no ack chain"):
+        chains.state("x")
+
+
+# With a peer that speaks as the package does
+
+
+@pytest.mark.npm
+def test_begun_by_the_package_finished_by_us(chains, peer):
+    """Its chain is ours to stamp; our operation ids hold from the first stamp on."""
+    stamps = [new_stamp() for _ in range(3)]
+    peer.create("t", xor(*stamps))
+    with pytest.raises(TagExists):
+        chains.create("t", stamps[0])
+    assert (chains.state("t").status, chains.state("t").children) == ("open", ())
+    assert chains.stamp("t", stamps[0], operation_id="a") == Stamped(missing=0)
+    assert not peer.stamp("t", stamps[1])
+    assert chains.stamp("t", stamps[0], operation_id="a") == Stamped(missing=0)
+    assert chains.stamp("t", stamps[2], operation_id="c") == Acked()
+    assert chains.stamp("t", stamps[2], operation_id="c") == Acked()
+    with pytest.raises(PeerError, match="TypeError"):
+        peer.stamp("t", stamps[2])
+
+
+@pytest.mark.npm
+def test_begun_by_us_finished_by_the_package(chains, table, peer):
+    """It overwrites its item whole, and what we know of the chain survives."""
+    chains.open_batch("t", ["1", "2", "3"], payload="p")
+    seed = bytes.fromhex(json.loads(table.read("ack", "t").value)["seed"])
+    with pytest.raises(PeerError) as error:
+        peer.create("t", new_stamp())
+    assert (error.value.name, error.value.code) == ("TagExists", "Conflict")
+    assert not peer.stamp("t", child_stamp(seed, "1"))
+    assert chains.stamp_children("t", ["2"], "two") == Stamped(missing=2)
+    assert chains.state("t").payload == "p"
+    assert peer.stamp("t", child_stamp(seed, "3"))
+    state = chains.state("t")
+    assert (state.status, state.children, state.missing) == ("acked", ("1", "2", "3"), ())
+    assert [found.status for found in chains.states()] == ["acked"]
+    assert chains.stamp_children("t", ["3"]) == AlreadyAcked()
+    assert chains.fail("t", "late").status == "acked"
+    with pytest.raises(TagExists):
+        chains.open_batch("t", ["1"])
+    chains.delete("t")
+    assert item(table, "t" + SUFFIX) is None
+
+
+@pytest.mark.npm
+@pytest.mark.parametrize("begun_by", ["us", "peer"])
+def test_mixed_at_once(chains, table, peer, begun_by):
+    """Both stamp one chain at the same time: every stamp counts once, one of all is told that it is done."""
+    for tag in ("a", "b", "c"):
+        stamps = [new_stamp() for _ in range(24)]
+        (chains if begun_by == "us" else peer).create(tag, xor(*stamps))
+
+        def ours(stamp, tag=tag):
+            client = AckChains(table)
+            while True:
+                try:
+                    return client.stamp(tag, stamp, operation_id=stamp.hex())
+                except StaleLocalData:
+                    pass
+
+        with ThreadPoolExecutor(9) as pool:
+            theirs = pool.submit(peer.stamp_all, tag, stamps[:12])
+            outcomes = list(pool.map(ours, stamps[12:]))
+            acked = theirs.result()["acked"]
+        assert acked + outcomes.count(Acked()) == 1
+        assert item(table, tag) is None
+        assert chains.state(tag).status == "acked" if item(table, tag + SUFFIX) else begun_by == "peer"
+
+
+@pytest.mark.npm
+def test_deleted_by_either(chains, table, peer):
+    """What the package deletes reads as finished, since it does the same when it finishes; what we delete is gone."""
+    chains.create("t", new_stamp())
+    peer.delete("t")
+    assert chains.state("t").status == "acked"
+    peer.create("u", new_stamp())
+    chains.delete("u")
+    with pytest.raises(PeerError, match="TagNotFound"):
+        peer.delete("u")
+    with pytest.raises(TagNotFound):
+        chains.state("u")
+
+
+@pytest.mark.npm
+def test_a_chain_begun_anew_by_the_package(chains, peer):
+    """Under a tag whose chain we had finished: another chain, with nothing of the old one."""
+    chains.open_batch("t", ["1"], payload="old")
+    chains.stamp_children("t", ["1"])
+    stamp = new_stamp()
+    peer.create("t", stamp)
+    assert (chains.state("t").status, chains.state("t").payload) == ("open", "")
+    assert chains.stamp("t", stamp) == Acked()
+
+
+@pytest.mark.npm
+def test_the_package_is_refused_what_it_refuses(peer):
+    """Zero stamps, lengths; so the stand-in is one."""
+    with pytest.raises(PeerError, match="ZeroBufferNoOp"):
+        peer.create("t", bytes(16))
+    peer.create("t", new_stamp())
+    with pytest.raises(PeerError) as error:
+        peer.stamp("t", b"short but long")
+    assert (error.value.name, error.value.code) == ("BufferLengthsUnequal", "Bad Request")
+    peer.delete("t")

@@ -1,0 +1,287 @@
+"""Group commit: what the threads of one process send together, and what becomes of each of them."""
+
+import threading
+import time
+from concurrent.futures import Future
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, Stamped, new_stamp, xor
+from s3notify_platform.protocols.ack_chain.combining import Combiner
+from s3notify_platform.protocols.ack_chain.plans import Stamp, combine
+from s3notify_platform.protocols.ack_chain.record import Chain, decode
+from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.faults import Fault, FaultyStore, at, never
+
+STUCK_SECONDS = 10
+
+
+def stamp(operation, *, ending=(), beginning=(), raw=None):
+    return Stamp(
+        tag="t",
+        operation=operation.encode(),
+        ending=frozenset(ending),
+        beginning=frozenset(beginning),
+        expires_ms=0,
+        raw=raw,
+    )
+
+
+# The plan, purely
+
+
+def chain_of(names):
+    store = MemoryRecordStore()
+    AckChains(store).open_batch("t", names)
+    return decode("t", store.read("ack", "t").value)
+
+
+NAMES = st.sets(st.sampled_from("abcde"), max_size=3)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["op1", "op2", "op3"]), NAMES, NAMES), max_size=6))
+def test_combined_is_as_one_after_another(calls):
+    """One write holds what single ones in that order would leave, with the same outcomes."""
+    together = [stamp(op, ending=ending, beginning=starts) for op, ending, starts in calls]
+    chain = chain_of("abc")
+    combined = combine(chain, together)
+    after, results = chain, []
+    for plan in together:
+        try:
+            changed, result = plan(after)
+            after = changed or after
+        except UsageError as error:
+            result = str(error)
+        results.append(result)
+    assert [str(r) if isinstance(r, UsageError) else r for r in combined.results] == results
+    assert (combined.after or chain) == after
+    assert (combined.after is None) == (after == chain)
+    told = {op for (op, _, _), result in zip(calls, results, strict=True) if result == Acked()}
+    assert len(told) <= 1
+
+
+def test_one_of_them_acks_and_a_wrong_one_hurts_nobody():
+    """The last child's stamp is told so; an unknown name is its own caller's error."""
+    combined = combine(
+        chain_of("ab"),
+        [stamp("x", ending="a"), stamp("y", ending="z"), stamp("z", ending="b"), stamp("w", ending="b")],
+    )
+    assert combined.results[0] == Stamped(missing=1)
+    assert isinstance(combined.results[1], UsageError)
+    assert combined.results[2:] == (Acked(), AlreadyAcked())
+    assert combined.after.status == "acked"
+
+
+def test_what_changes_nothing_writes_nothing():
+    """Repeats alone cost a read."""
+    chain = combine(chain_of("ab"), [stamp("x", ending="a")]).after
+    assert combine(chain, [stamp("x", ending="a"), stamp("y", ending="a")]).after is None
+
+
+def test_raw_stamps_combine_once_for_each_operation_id():
+    """The same operation twice in one write, as when a caller's retry meets its first attempt."""
+    one, other = new_stamp(), new_stamp()
+    chain = Chain(identity="i", stamp=xor(one, other))
+    combined = combine(chain, [stamp("x", raw=one), stamp("x", raw=one)])
+    assert combined.after.stamp == other
+
+
+# Threads
+
+
+class Gate:
+    """Holds the first read until told, so that others queue up behind it."""
+
+    def __init__(self, store):
+        self.store = store
+        self.entered, self.open = threading.Event(), threading.Event()
+
+    def read(self, *args):
+        if not self.entered.is_set():
+            self.entered.set()
+            assert self.open.wait(STUCK_SECONDS)
+        return self.store.read(*args)
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+
+def spawn(work, *args):
+    """In a thread that keeps nobody: one that waits forever fails its test and no more."""
+    future = Future()
+
+    def run():
+        try:
+            future.set_result(work(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def waiting(combiner):
+    """How many threads wait behind a leader."""
+    with combiner._lock:
+        return sum(len(queue) for queue in combiner._waiting.values())
+
+
+def until(condition):
+    ends = time.monotonic() + STUCK_SECONDS
+    while not condition():
+        assert time.monotonic() < ends, "nobody came"
+        time.sleep(0.001)
+
+
+def crowd(records, count, work):
+    """`count` threads, one of them held in its first read until all others wait; results by thread."""
+    gate = Gate(records)
+    chains = AckChains(gate)
+    first = spawn(work, chains, 0)
+    assert gate.entered.wait(STUCK_SECONDS)
+    others = [spawn(work, chains, n) for n in range(1, count)]
+    until(lambda: waiting(chains._combiner) == count - 1)
+    gate.open.set()
+    return [task.result(STUCK_SECONDS) for task in (first, *others)], chains
+
+
+@pytest.mark.parametrize("count", [2, 8, 64])
+def test_threads_at_once_cost_two_writes(count):
+    """Two reads and two replaces, however many stamp meanwhile; one is told that all is done."""
+    records = MemoryRecordStore()
+    AckChains(records).open_batch("t", map(str, range(count)))
+    faulty = FaultyStore(records)
+    outcomes, chains = crowd(faulty, count, lambda c, n: c.stamp_children("t", [str(n)], f"op {n}"))
+    assert [call.method for call, _ in faulty.calls] == ["read", "replace"] * 2
+    assert outcomes.count(Acked()) == 1
+    assert sorted(o.missing for o in outcomes if isinstance(o, Stamped)) == list(range(1, count))
+    assert chains._combiner._waiting == {}
+
+
+def test_retries_under_one_operation_id_meet_in_one_write():
+    """Raw stamps, each sent by two threads at once: applied once."""
+    records, stamps = MemoryRecordStore(), [new_stamp() for _ in range(6)]
+    AckChains(records).create("t", xor(*stamps))
+    outcomes, _ = crowd(records, 12, lambda c, n: c.stamp("t", stamps[n % 6], operation_id=f"child {n % 6}"))
+    assert AckChains(records).state("t").status == "acked"
+    assert 1 <= outcomes.count(Acked()) <= 2
+    assert len({n % 6 for n, outcome in enumerate(outcomes) if outcome == Acked()}) == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.LATE, Fault.REFUSED])
+@pytest.mark.parametrize("nth", [0, 1])
+def test_a_combined_write_in_doubt_is_applied_once(fault, nth):
+    """For all who are in it."""
+    records, stamps = MemoryRecordStore(), [new_stamp() for _ in range(9)]
+    AckChains(records).create("t", xor(*stamps))
+    faulty = FaultyStore(records, at("replace", fault, nth=nth))
+    crowd(faulty, 8, lambda c, n: c.stamp("t", stamps[n]))
+    faulty.settle()
+    assert AckChains(records).stamp("t", stamps[8]) == Acked()
+
+
+def test_threads_of_other_chains_do_not_wait():
+    """A chain whose store hangs holds up its own stampers only."""
+    records = MemoryRecordStore()
+    for tag in "ab":
+        AckChains(records).open_batch(tag, ["1"])
+    gate = Gate(records)
+    chains = AckChains(gate)
+    held = spawn(chains.stamp_children, "a", ["1"])
+    assert gate.entered.wait(STUCK_SECONDS)
+    assert chains.stamp_children("b", ["1"]) == Acked()
+    gate.open.set()
+    assert held.result(STUCK_SECONDS) == Acked()
+
+
+def test_a_failed_send_fails_for_all_who_were_in_it():
+    """Each with an exception of its own; those who come later are not touched."""
+    records = MemoryRecordStore()
+    AckChains(records).open_batch("t", map(str, range(4)))
+    faulty = FaultyStore(records, at("read", Fault.REFUSED, nth=1))
+
+    def work(chains, number):
+        try:
+            return chains.stamp_children("t", [str(number)])
+        except UnavailableError as error:
+            return error
+
+    results, chains = crowd(faulty, 4, work)
+    assert results[0] == Stamped(missing=3)
+    assert all(isinstance(result, UnavailableError) for result in results[1:])
+    assert len({id(result) for result in results[1:]}) == 3
+    assert chains.stamp_children("t", ["1", "2", "3"]) == Acked()
+
+
+class Interrupted(BaseException):
+    """As `KeyboardInterrupt`."""
+
+
+def test_followers_of_a_leader_that_dies_are_served():
+    """The next of them leads: nobody waits for the dead."""
+    combiner, sent = Combiner(), []
+    leading, go, second = threading.Event(), threading.Event(), threading.Event()
+
+    def send(jobs):
+        sent.append(list(jobs))
+        if len(sent) == 1:
+            leading.set()
+            assert go.wait(STUCK_SECONDS)
+        elif len(sent) == 2:
+            second.set()
+            raise Interrupted
+        return [job * 10 for job in jobs]
+
+    def work(job):
+        try:
+            return combiner.run("key", job, send)
+        except Interrupted:
+            return "interrupted"
+
+    first = spawn(work, 1)
+    assert leading.wait(STUCK_SECONDS)
+    others = []
+    for job in (2, 3, 4):
+        others.append(spawn(work, job))
+        until(lambda: waiting(combiner) == len(others))
+    go.set()
+    assert first.result(STUCK_SECONDS) == 10
+    assert [task.result(STUCK_SECONDS) for task in others] == ["interrupted", 30, 40]
+    assert sent == [[1], [2, 3, 4], [3, 4]]
+    assert combiner._waiting == {}
+
+
+def test_many_threads_on_many_chains():
+    """Without any arrangement: everything is applied, each chain is acked to one."""
+    records = MemoryRecordStore()
+    chains = AckChains(records)
+    for tag in "abc":
+        chains.open_batch(tag, map(str, range(40)))
+
+    def work(n):
+        return chains.stamp_children("abc"[n % 3], [str(n // 3)])
+
+    outcomes = [task.result(STUCK_SECONDS) for task in [spawn(work, n) for n in range(120)]]
+    assert outcomes.count(Acked()) == 3
+    assert {state.status for state in chains.states()} == {"acked"}
+
+
+def test_one_thread_alone_waits_for_nobody():
+    """Two requests, no pause."""
+
+    class NoSleep:
+        monotonic, wall_ms = SYSTEM_CLOCK.monotonic, SYSTEM_CLOCK.wall_ms
+        random_bytes = SYSTEM_CLOCK.random_bytes
+
+        def sleep(self, seconds):
+            raise AssertionError("slept")
+
+    faulty = FaultyStore(MemoryRecordStore(), never)
+    chains = AckChains(faulty, clock=NoSleep())
+    chains.open_batch("t", ["1"])
+    assert chains.stamp_children("t", ["1"]) == Acked()
+    assert [call.method for call, _ in faulty.calls] == ["create", "read", "replace"]
