@@ -48,7 +48,7 @@ Limits
       and replace it. Its own call finds that out and says so by `UnknownOutcomeError`; if the process dies first,
       nobody does. While no request takes that long, the object is the winner's.
     - Leases: so the store must not hide delay. Give one that sends a write once and gives up within half the
-      timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`.
+      timeout: `S3ObjectStore(config, attempts=1, read_seconds=…)`. And its HEAD must see what was written before.
     - Leases: clocks tick at rates that differ at most by the skew rate; wall clocks are right to within the TTL,
       which tidies the table and decides nothing else.
     - Leases: all writers of a path go through one table, and a table serves one bucket. A crashed holder costs
@@ -65,6 +65,7 @@ reported as failed; a write that overran its lease is noticed.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
@@ -439,8 +440,11 @@ class DynamoCommit(_Commits):
             looks += 1
             if not operation.holds(self._look(operation.path)):
                 return Lost()
-            if looks % INTERVALS_PER_READ == 0 and self._leases.read(found.path, found.etag) != found:
-                return None
+            if looks % INTERVALS_PER_READ == 0:
+                # Found only earlier this way: without an answer it is waited out.
+                with suppress(UnavailableError):
+                    if self._leases.read(found.path, found.etag) != found:
+                        return None
         return found
 
     def _write(self, operation: _Operation, lease: Lease, writer: str, began: float) -> Committed:
@@ -484,14 +488,14 @@ class DynamoCommit(_Commits):
                 return Committed(etag=etag)
             case Unknown() | Occupied() as answer:
                 raise UnknownOutcomeError(
-                    f"commit of {path!r}: overran its lease, which another may have taken over; this write is "
-                    f"applied and may have replaced the other's: {answer}"
+                    f"commit of {path!r}: applied{', but overran its lease' if overran else ''}; another may have "
+                    f"taken the lease over, and this write may have replaced the other's: {answer}"
                 )
             case _ as unreachable:
                 assert_never(unreachable)
 
     def _settle(self, lease: Lease, seen: Lease | None) -> LeaseOutcome:
-        """Put a lease; one whose answer was lost is known by its writer and generation."""
+        """Put a lease; one whose answer was lost is known by its writer."""
         outcome: LeaseOutcome = Unknown(cause="not sent")
         for attempt in range(ATTEMPTS):
             try:
@@ -502,10 +506,7 @@ class DynamoCommit(_Commits):
                 case Granted():
                     return outcome
                 case Occupied(found=found):
-                    ours = found is not None and (found.writer, found.generation) == (
-                        lease.writer,
-                        lease.generation,
-                    )
+                    ours = found is not None and found.writer == lease.writer
                     return Granted() if ours else outcome
                 case Unknown():
                     self._pause(attempt)

@@ -55,7 +55,7 @@ class Both:
         return outcomes, [said.said for said in self.crate.finish()]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def crate_folder(tmp_path_factory):
     return install_crate(tmp_path_factory.mktemp("obstore"))
 

@@ -234,6 +234,18 @@ def test_a_waiting_writer_finds_out_that_the_lease_was_given_up(store, leases, c
     assert clock.now < 1005
 
 
+def test_a_lease_that_cannot_be_read_is_waited_out(store, leases, commit, clock):
+    """Reading it only shortens the wait."""
+
+    def unavailable(path, etag):
+        raise UnavailableError("down")
+
+    leases.leases.put(foreign_lease(PATH), seen=None)
+    leases.read = unavailable
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert clock.now - 1000 >= 6
+
+
 def test_a_lease_that_is_gone_when_looked_at_is_asked_for_again(store, leases, commit):
     """Expired by its TTL between the refusal and the look."""
     putting = leases.leases.put
@@ -469,7 +481,7 @@ def test_a_sleeper_whose_lease_is_another_of_the_same_generation(store, leases, 
         leases.leases = gone
 
     asleep_in_the_write(store, clock, another)
-    with pytest.raises(UnknownOutcomeError, match="taken over"):
+    with pytest.raises(UnknownOutcomeError, match="taken the lease over"):
         commit.put_if_absent(PATH, b"1")
 
 
