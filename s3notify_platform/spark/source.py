@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
@@ -104,11 +104,13 @@ class Source:
         """
         place = f"{self.platform_prefix}store.json"
         stored = store.get(place)
-        found = (
-            _capabilities(stored.body, place)
-            if isinstance(stored, StoredObject)
-            else probe(store, self.platform_prefix)
-        )
+        earlier = _left_by_probe(stored.body, place) if isinstance(stored, StoredObject) else None
+        if earlier is None:
+            found = probe(store, self.platform_prefix)
+        else:
+            # What a later version looks for besides was not known then.
+            names = {field.name for field in fields(Capabilities)} & earlier.keys()
+            found = Capabilities(**{name: earlier[name] for name in names})
         commit = choose_commit(
             found,
             self.commit,
@@ -116,17 +118,14 @@ class Source:
             has_records_table=self.records_table is not None,
         ).commit
         leases = self.lease_table.table if commit == "dynamodb" and self.lease_table else None
-        if not isinstance(stored, StoredObject):
+        if earlier is None:
             body = asdict(found) | {"mode": found.mode, "commit": commit, "lease_table": leases}
             store.put(place, json.dumps(body).encode())
-        else:
-            earlier = json.loads(stored.body)
-            known = earlier.get("commit", "native"), earlier.get("lease_table")
-            if known != (commit, leases):
-                raise UsageError(
-                    f"source {self.name!r} is to commit by {_way(commit, leases)}, and so far did by "
-                    f"{_way(*known)}: stop all its runs, then remove {place!r}"
-                )
+        elif (known := (earlier.get("commit", "native"), earlier.get("lease_table"))) != (commit, leases):
+            raise UsageError(
+                f"source {self.name!r} is to commit by {_way(commit, leases)}, and so far did by "
+                f"{_way(*known)}: stop all its runs, then remove {place!r}"
+            )
         return replace(self, commit=commit)
 
     def commits(self, store: ObjectStore) -> ConditionalCommit | None:
@@ -164,14 +163,14 @@ class Source:
         return tuple(Slot(n) for n in range(self.slots))
 
 
-def _capabilities(stored: bytes, place: str) -> Capabilities:
+def _left_by_probe(stored: bytes, place: str) -> dict[str, Any]:
     try:
-        body = json.loads(stored)
-        return Capabilities(**{field.name: body[field.name] for field in fields(Capabilities)})
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptError(
-            f"{place}: not what a probe leaves ({error}): remove it to try the store anew"
-        ) from error
+        body: dict[str, Any] = json.loads(stored)
+        if "mode" in body:
+            return body
+    except (ValueError, TypeError):
+        pass
+    raise CorruptError(f"{place}: not what a probe leaves: remove it to try the store anew")
 
 
 def _way(commit: str, lease_table: str | None) -> str:

@@ -1,8 +1,11 @@
 """Racing runs on one slot under faults: crashes, lost responses, sleeps; the history stays one line."""
 
 from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.protocols.conditional_commit import Committed
+from s3notify_platform.protocols.conditional_commit import Committed, DynamoCommit
+from s3notify_platform.stores.dynamo_leases import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.contracts.ignoring_store import IgnoringStore
+from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import Fault
 from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
 from tests.support.slot_writer import (
@@ -17,7 +20,17 @@ from tests.support.slot_writer import (
 SETTINGS = {Fault.LOST: 0.15, Fault.REFUSED: 0.1, Fault.LATE: 0.1, Fault.PAUSE: 0.05}
 
 
-def actors(bucket, won):
+def natively(store, clock, name):
+    return SlotWriter(store=store, clock=clock, name=name)
+
+
+def by_leases(stores, clock, name):
+    leases = DynamoLeases(CONFIG, clock=clock, client=Client(stores["leases"]))
+    commits = DynamoCommit(stores["objects"], leases, clock=clock)
+    return SlotWriter(store=stores["objects"], clock=clock, name=name, commits=commits)
+
+
+def actors(bucket, won, writer_of=natively):
     """Three runs, one after another each, over a bucket that all of them change on the way."""
 
     def actor(number):
@@ -25,7 +38,7 @@ def actors(bucket, won):
 
         def run(store, clock):
             nonlocal rounds
-            writer = SlotWriter(store=store, clock=clock, name=f"run {number}")
+            writer = writer_of(store, clock, f"run {number}")
             while rounds < 6:
                 rounds += 1
                 key = f"{(number + rounds) % 4}"
@@ -61,6 +74,19 @@ def test_racing_runs(seed):
     """All kinds of faults: every commit that was confirmed is in the one line, and the table is the bucket."""
     store, bucket, won = MemoryObjectStore(), {}, []
     run_simulation(actors(bucket, won), store, seed, faults=ROUGH)
+    content, line = end_state(bucket, store)
+    assert content == content_of(bucket)
+    assert set(won) <= {commit.commit_id for commit in line}
+    assert len(won) == len(set(won))
+
+
+@simulated
+def test_racing_runs_on_a_store_without_conditions(seed):
+    """The same by leases in DynamoDB, as long as nobody sleeps through one: no conflict ever overwrites."""
+    store, bucket, won = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"}), {}, []
+    awake = {fault: rate for fault, rate in ROUGH.items() if fault is not Fault.PAUSE}
+    stores = {"objects": store, "leases": TableInMemory("path", "etag")}
+    run_simulation(actors(bucket, won, by_leases), stores, seed, faults=awake)
     content, line = end_state(bucket, store)
     assert content == content_of(bucket)
     assert set(won) <= {commit.commit_id for commit in line}

@@ -10,7 +10,12 @@ import pyarrow as pa
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ports import ETag, ObjectStore
-from s3notify_platform.protocols.conditional_commit import Committed, Lost, NativeCommit
+from s3notify_platform.protocols.conditional_commit import (
+    Committed,
+    ConditionalCommit,
+    Lost,
+    NativeCommit,
+)
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, changes_of_slot
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_OUTCOME, KIND_REJECT, KIND_ROW
@@ -35,8 +40,15 @@ class Body:
 Bucket = Mapping[str, Body]
 
 
-def slot_table(store: ObjectStore, clock: Clock = SYSTEM_CLOCK, **settings: Any) -> SlotTable:
-    return SlotTable(store, LAYOUT, NativeCommit(store, clock=clock), clock=clock, **settings)
+def slot_table(
+    store: ObjectStore,
+    clock: Clock = SYSTEM_CLOCK,
+    *,
+    commits: ConditionalCommit | None = None,
+    **settings: Any,
+) -> SlotTable:
+    """Of native commits, unless others are given."""
+    return SlotTable(store, LAYOUT, commits or NativeCommit(store, clock=clock), clock=clock, **settings)
 
 
 @dataclass(kw_only=True)
@@ -55,10 +67,11 @@ class SlotWriter:
     store: ObjectStore
     clock: Clock = SYSTEM_CLOCK
     name: str = "writer"
+    commits: ConditionalCommit | None = None
     table: SlotTable = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = slot_table(self.store, self.clock)
+        self.table = slot_table(self.store, self.clock, commits=self.commits)
 
     def plan(self, bucket: Bucket, *, max_objects: int = 100) -> Planned:
         at = self.clock.monotonic()
