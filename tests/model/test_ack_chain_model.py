@@ -21,7 +21,10 @@ from s3notify_platform.protocols.ack_chain import (
     xor,
 )
 from s3notify_platform.protocols.ack_chain.plans import lane_of
-from s3notify_platform.stores.memory import MemoryRecordStore
+from s3notify_platform.stores.dynamodb import DynamoRecordStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.records import ObjectRecordStore
+from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 
 TAGS = st.sampled_from(["one", "two"])
@@ -76,9 +79,12 @@ class AckMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        self.records = MemoryRecordStore()
+        self.records = self.make_records()
         self.models = {}
         self.clients = [AckChains(FaultyStore(self.records), clock=NoWait()) for _ in range(2)]
+
+    def make_records(self):
+        return MemoryRecordStore()
 
     def client(self, method, fault, nth=0):
         """A new process, or one of two that remember what they have seen."""
@@ -290,5 +296,22 @@ class AckMachine(RuleBasedStateMachine):
         AckChains(self.records).purge()
 
 
+class ObjectsMachine(AckMachine):
+    """The same with records on a bucket."""
+
+    def make_records(self):
+        return ObjectRecordStore(MemoryObjectStore(), "records/", clock=NoWait())
+
+
+class DynamoMachine(AckMachine):
+    """The same with records in DynamoDB."""
+
+    def make_records(self):
+        return DynamoRecordStore(CONFIG, clock=NoWait(), client=Client(TableInMemory("partition", "key")))
+
+
 TestAckChain = AckMachine.TestCase
-TestAckChain.settings = settings(stateful_step_count=30, deadline=None)
+TestAckChainOnObjects = ObjectsMachine.TestCase
+TestAckChainOnDynamo = DynamoMachine.TestCase
+for case in (TestAckChain, TestAckChainOnObjects, TestAckChainOnDynamo):
+    case.settings = settings(stateful_step_count=30, deadline=None)

@@ -8,9 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from s3notify_platform.errors import NotFoundError, UnknownOutcomeError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.conditional_commit import Committed, DynamoCommit, Lost, NativeCommit
+from s3notify_platform.stores.dynamo_leases import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.record_leases import RecordLeases
 from tests.contracts.ignoring_store import IgnoringStore
+from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import Fault, FaultyStore, scripted
 from tests.support.lease_commits import ManualClock
 
@@ -131,5 +133,19 @@ class LeaseMachine(CommitMachine):
         return DynamoCommit(FaultyStore(self.store, scripted(faults)), leases, clock=self.clock)
 
 
+class DynamoLeaseMachine(LeaseMachine):
+    """The same with the leases in DynamoDB."""
+
+    def make_store(self):
+        self.items = TableInMemory("path", "etag")
+        return super().make_store()
+
+    def make_commit(self, faults):
+        client = Client(FaultyStore(self.items, scripted(faults)))
+        leases = DynamoLeases(CONFIG, clock=self.clock, client=client)
+        return DynamoCommit(FaultyStore(self.store, scripted(faults)), leases, clock=self.clock)
+
+
 TestNativeCommit = CommitMachine.TestCase
 TestDynamoCommit = LeaseMachine.TestCase
+TestDynamoCommitInDynamo = DynamoLeaseMachine.TestCase
