@@ -145,10 +145,11 @@ class ObjectRecordStore:
             self._delete_tombstone(path, outcome.etag)
         return Written(etag=None)
 
-    def scan(self, partition: str) -> Iterator[Record]:
+    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each record as it is when its turn comes."""
         below = self._below(partition)
-        for meta in list_all(self._store, below):
+        # A name is quoted byte by byte, so what a quoted prefix begins, the prefix begins.
+        for meta in list_all(self._store, below + quote(prefix)):
             found = self._read(meta.key)
             if found is not None and found.state == _LIVE:
                 try:
