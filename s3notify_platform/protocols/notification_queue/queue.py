@@ -4,10 +4,10 @@ See the package's docstring for the protocol.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.errors import (
@@ -21,7 +21,6 @@ from s3notify_platform.ports import Conflict, ETag, RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
-    State,
     Topic,
     count_key,
     counts_partition,
@@ -37,6 +36,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
 )
 from s3notify_platform.protocols.notification_queue.settled import (
     ATTEMPTS,
+    Changed,
     SettledWrites,
     Stored,
 )
@@ -166,22 +166,19 @@ class NotificationQueue:
         alone: 2), 1 for each event, 1 read of the topic. `UsageError` for an event above `max_event_bytes`,
         `NotFoundError` without such a topic, `UnavailableError`: nothing reserved, do not write the objects.
         """
-        since = self.clock.monotonic()
-        granted = self._grant(topic, tuple(events), "reserved")
-        return tuple(
-            item if isinstance(item, NoRoom) else Reservation(entry=item, since=since) for item in granted
-        )
+        return self._grant(topic, tuple(events))
 
-    def push(self, topic: str, event: Event) -> Entry | NoRoom:
+    def push(self, topic: str, event: Event) -> Committed | NoRoom:
         """See `push_many`, for one event."""
         return self.push_many(topic, [event])[0]
 
-    def push_many(self, topic: str, events: Iterable[Event]) -> tuple[Entry | NoRoom, ...]:
-        """Notifications of changes that have happened, durable when this returns: for inlets. As `reserve_many`.
+    def push_many(self, topic: str, events: Iterable[Event]) -> tuple[Committed | NoRoom, ...]:
+        """Notifications of changes that have happened, durable when this returns: for inlets.
 
-        After an error some may be in the queue: push all again, duplicates are harmless.
+        Reserved and committed at once, for the errors and requests of both. After an error some may be in
+        the queue: push all again, duplicates are harmless.
         """
-        return self._grant(topic, tuple(events), "committed")
+        return tuple(self.in_parallel(self._commit_or_raise, self.reserve_many(topic, events)))
 
     def fresh(self, reservation: Reservation) -> bool:
         """Whether the object may still be written: no resolver, however fast its clock, gives it up so soon.
@@ -215,7 +212,8 @@ class NotificationQueue:
 
     def abort_many(self, reservations: Iterable[Reservation]) -> None:
         """See `abort`. Raises nothing of the store's: what is left is resolved by HEAD like any other."""
-        self._withdraw(tuple(reservation.entry for reservation in reservations))
+        removed, _ = self._remove_each(tuple(reservation.entry for reservation in reservations))
+        self.give_back(removed)
 
     # A pulling consumer.
 
@@ -273,15 +271,14 @@ class NotificationQueue:
         """Put dead letters (all, or those of these object keys) back, with attempts from 0; how many.
 
         `NoRoom`: some may be back; go on later. Cut short anywhere no letter is lost, and one may be back twice.
-        4 requests a letter.
+        5 requests a letter.
         """
         wanted = None if keys is None else set(keys)
         moved = 0
         for letter in self.dead(topic):
             if wanted is not None and letter.event.key not in wanted:
                 continue
-            again = self._grant(topic, (letter.event,), "committed")[0]
-            if isinstance(again, NoRoom):
+            if isinstance(again := self.push(topic, letter.event), NoRoom):
                 return again
             self.writes.remove(dead_partition(topic), letter.key, expected=letter.version)
             moved += 1
@@ -369,11 +366,22 @@ class NotificationQueue:
         removed = tuple(entry for entry, result in zip(entries, results, strict=True) if result is True)
         return removed, [result for result in results if isinstance(result, S3NotifyError)]
 
-    def _withdraw(self, entries: Sequence[Entry]) -> None:
-        removed, _ = self._remove_each(entries)
-        self.give_back(removed)
+    def _commit_or_raise(self, reservation: Reservation | NoRoom) -> Committed | NoRoom:
+        if isinstance(reservation, NoRoom):
+            return reservation
+        match self.commit(reservation):
+            case Committed() as committed:
+                return committed
+            case Undecided(cause=cause):
+                raise UnknownOutcomeError(f"{reservation.entry.event.key!r}: {cause}; push it again")
+            case Expired():
+                raise UnavailableError(
+                    f"{reservation.entry.event.key!r} was not pushed in time; push it again"
+                )
+            case _ as unreachable:
+                assert_never(unreachable)
 
-    def _grant(self, name: str, events: tuple[Event, ...], state: State) -> tuple[Entry | NoRoom, ...]:
+    def _grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | NoRoom, ...]:
         """Count, create, then look whether the topic still is what was counted under; else all over again.
 
         The last look is what makes both the bound and `delete` strict: an entry that was there when its topic
@@ -382,56 +390,55 @@ class NotificationQueue:
         for attempt in range(ATTEMPTS):
             if attempt:
                 self.clock.sleep(backoff_seconds(attempt, self.clock))
+            since = self.clock.monotonic()
             topic = self._known.get(name) or self._current(name)
-            drafts = [self._draft(topic, event, state) for event in events]
+            drafts = [self._draft(topic, event) for event in events]
             rooms = self._rooms(topic, drafts)
-            left = dict(rooms)
-            accepted: list[Entry] = []
-            for draft in drafts:
-                if left[draft.shard] > 0:
-                    left[draft.shard] -= 1
-                    accepted.append(draft)
-            results = self.in_parallel(self._create, accepted)
+            accepted = _first(drafts, rooms)
+            results = self.in_parallel(lambda draft: self._create(topic, draft, since), accepted)  # noqa: B023
             errors = [result for result in results if isinstance(result, S3NotifyError)]
             try:
                 now = self._current(name)
             except S3NotifyError as error:
                 now, errors = topic, [error, *errors]
-            if not errors and _unchanged(topic, now, rooms, refused=len(accepted) < len(drafts)):
-                created = dict(zip((id(draft) for draft in accepted), results, strict=True))
+            created = {
+                id(draft): result
+                for draft, result in zip(accepted, results, strict=True)
+                if isinstance(result, Reservation)
+            }
+            held = _unchanged(topic, now, rooms, refused=len(accepted) < len(drafts))
+            in_time = self.clock.monotonic() - since < self.stale_seconds / CLOCK_SKEW
+            if held and in_time and not errors:
                 refusal = NoRoom(retry_after_seconds=RETRY_AFTER_SECONDS)
-                granted = (created.get(id(draft), refusal) for draft in drafts)
-                return tuple(item for item in granted if not isinstance(item, S3NotifyError))
-            self._withdraw([result for result in results if isinstance(result, Entry)])
-            self.give_back(
-                [
-                    draft
-                    for draft, result in zip(accepted, results, strict=True)
-                    if isinstance(result, UnavailableError)
-                ]
-            )
+                return tuple(created.get(id(draft), refusal) for draft in drafts)
+            removed, _ = self._remove_each([reservation.entry for reservation in created.values()])
+            unsent = [
+                draft
+                for draft, result in zip(accepted, results, strict=True)
+                if isinstance(result, UnavailableError)
+            ]
+            if in_time:  # else a resolver may have given some of it back already
+                self.give_back([*removed, *unsent])
             if errors:
                 raise errors[0]
         raise UnavailableError(f"topic {name!r} kept changing; nothing was reserved, try again")
 
-    def _draft(self, topic: Topic, event: Event, state: State) -> Entry:
+    def _draft(self, topic: Topic, event: Event) -> Entry:
         settings, wall_ms = topic.settings, self.clock.wall_ms()
         slot = slot_of(event.key, settings.slots)
         shard = shard_of(slot, settings)
-        token = unique_name(self.clock)
         entry = Entry(
             topic=topic.name,
             shard=shard,
             epoch=topic.epoch,
-            # The time first, so that a slot's entries are listed about as old as they are.
-            id=f"{wall_ms:012x}-{token[:16]}",
+            id=_entry_id(self.clock),
             slot=slot,
             meter=topic.meters[shard].generation,
-            state=state,
+            state="reserved",
             event=replace(
                 event,
                 time_ms=event.time_ms or wall_ms,
-                sequencer=event.sequencer or f"{wall_ms:016X}{token[16:20].upper()}",
+                sequencer=event.sequencer or f"{wall_ms:016X}{self.clock.random_bytes(2).hex().upper()}",
             ),
         )
         if (size := len(encode_entry(entry))) > settings.max_event_bytes:
@@ -478,18 +485,22 @@ class NotificationQueue:
             self.clock.sleep(backoff_seconds(attempt, self.clock))
         raise UnavailableError(f"no room could be counted in topic {topic.name!r}, shard {shard}; try again")
 
-    def _create(self, entry: Entry) -> Entry | S3NotifyError:
+    def _create(self, topic: Topic, draft: Entry, since: float) -> Reservation | S3NotifyError:
+        """The entry, durable. One in doubt is left with its room, for the caretaker, and another one made."""
         try:
-            outcome = self.writes.create(self.partition(entry), entry.key, encode_entry(entry))
-        except (UnavailableError, UnknownOutcomeError, UsageError) as error:
+            for _ in range(ATTEMPTS):
+                entry = replace(draft, id=_entry_id(self.clock))
+                try:
+                    outcome = self.writes.create_once(self.partition(entry), entry.key, encode_entry(entry))
+                except UnknownOutcomeError:
+                    outcome = Changed(record=None, in_doubt=True)
+                if isinstance(outcome, Stored):
+                    return Reservation(entry=replace(entry, version=outcome.version), since=since)
+                if not self._room(topic, entry.shard, 1):
+                    break
+        except (UnavailableError, UsageError) as error:
             return error
-        if isinstance(outcome, Stored):
-            return replace(entry, version=outcome.version)
-        if entry.state == "reserved":
-            return UnknownOutcomeError(
-                f"the reservation for {entry.event.key!r} was resolved under our hands"
-            )
-        return entry  # consumed already
+        return UnknownOutcomeError(f"no reservation for {draft.event.key!r} could be made sure of; try again")
 
     def _current(self, name: str) -> Topic:
         try:
@@ -507,6 +518,22 @@ class NotificationQueue:
                 self.clock.sleep(backoff_seconds(attempt, self.clock))
             else:
                 return
+
+
+def _entry_id(clock: Clock) -> str:
+    """The time first, so that a slot's entries are listed about as old as they are; unique all the same."""
+    return f"{clock.wall_ms():012x}-{unique_name(clock)[:16]}"
+
+
+def _first(drafts: Iterable[Entry], rooms: Mapping[int, int]) -> list[Entry]:
+    """The drafts that there is room for, in their shards: the first ones."""
+    left = dict(rooms)
+    accepted = []
+    for draft in drafts:
+        if left[draft.shard] > 0:
+            left[draft.shard] -= 1
+            accepted.append(draft)
+    return accepted
 
 
 def _unchanged(before: Topic, after: Topic, shards: Iterable[int], *, refused: bool) -> bool:

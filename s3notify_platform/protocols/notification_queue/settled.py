@@ -54,6 +54,12 @@ class SettledWrites:
         """Create the record if there is none."""
         return self._settle(lambda: self._records.create(partition, key, value), partition, key, value, None)
 
+    def create_once(self, partition: str, key: str, value: bytes) -> Settled:
+        """As `create`, but not sent again once in doubt: what was created, and removed since, stays removed."""
+        return self._settle(
+            lambda: self._records.create(partition, key, value), partition, key, value, None, resend=False
+        )
+
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> Settled:
         """Replace the version `expected`."""
 
@@ -77,6 +83,8 @@ class SettledWrites:
         key: str,
         value: bytes | None,
         before: Version | None,
+        *,
+        resend: bool = True,
     ) -> Settled:
         in_doubt = False
         for attempt in range(ATTEMPTS):
@@ -87,16 +95,18 @@ class SettledWrites:
                     )
                 )
             try:
-                outcome = send()
-                if isinstance(outcome, Written):
-                    return Stored(version=Version(outcome.etag or ""))
-                in_doubt = in_doubt or isinstance(outcome, Unknown)
+                if resend or not in_doubt:
+                    outcome = send()
+                    if isinstance(outcome, Written):
+                        return Stored(version=Version(outcome.etag or ""))
+                    in_doubt = in_doubt or isinstance(outcome, Unknown)
                 found = self._records.read(partition, key)
             except UnavailableError:
                 continue
             if in_doubt and value is not None and found is not None and found.value == value:
                 return Stored(version=found.version)
-            if (found.version if found is not None else None) != before:
+            untouched = (found.version if found is not None else None) == before
+            if not untouched or (in_doubt and not resend):
                 return Changed(record=found, in_doubt=in_doubt)
         if in_doubt:
             raise UnknownOutcomeError(f"{partition}/{key}: may or may not be written; look again later")
