@@ -153,9 +153,10 @@ class Drain:
                 continue
             if entry.claim is not None and entry.claim.generation > self.lease.generation:
                 continue  # a successor's: we are fenced, and are about to find out
-            if self._clock.monotonic() < self._watch(entry).due:
+            judged = self._judged(entry, settings)
+            if judged.state == "committed" and self._clock.monotonic() < self._watch(entry).due:
                 continue
-            ready.append(self._judged(entry, settings))
+            ready.append(judged)
             if len(ready) == limit:
                 self._cursor = cursor
                 return ready
@@ -210,7 +211,8 @@ class Drain:
     def _watch(self, entry: Entry) -> _Watch:
         now = self._clock.monotonic()
         if entry.id not in self._watched:
-            wait = self._backoff(entry) if entry.attempts and entry.state == "committed" else 0.0
+            # Without an error it was in the hand of an owner that died: delivery goes on at once.
+            wait = self._backoff(entry) if entry.last_error else 0.0
             self._watched[entry.id] = _Watch(since=now, due=now + wait)
         return self._watched[entry.id]
 

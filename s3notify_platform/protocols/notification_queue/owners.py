@@ -5,7 +5,7 @@ one write, however many shards a worker owns.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from s3notify_platform.clock import unique_name
@@ -64,9 +64,12 @@ class _Owners:
         return json.dumps({"v": 1, "epoch": self.topic.epoch, "shards": shards}).encode()
 
 
-def fair_share(worker: str, alive: Collection[str], shards: int) -> int:
-    """How many of `shards` a worker is due: all are dealt out, and no two shares differ by more than one."""
-    names = sorted({worker, *alive})
+def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
+    """How many of `shards` a worker is due: all are dealt out, and no two shares differ by more than one.
+
+    `held`: the live workers, with what they hold. Larger shares go to those that hold more, so that little moves.
+    """
+    names = sorted(held, key=lambda name: (-held[name], name))
     return shards // len(names) + (names.index(worker) < shards % len(names))
 
 
@@ -127,7 +130,8 @@ class Worker:
             if key not in owned or owned[key] != _Owner(worker=self.name, generation=lease.generation):
                 del self._leases[key]
         self._adopt(owned)
-        share = fair_share(self.name, alive, len(owned))
+        held = {name: sum(owner.worker == name for owner in owned.values()) for name in alive}
+        share = fair_share(self.name, held, len(owned))
         free = [
             key for key, owner in owned.items() if owner.worker not in alive and owner.worker != self.name
         ]
