@@ -124,7 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
     def tend(self, fault, method):
         """What was reserved longer ago than the timeout is resolved by what HEAD finds, and no sooner."""
         self.caretaker.resolve_stale("t", self.objects.head)
-        self.clock.now += self.plain.stale_seconds
+        self.clock.now += self.plain.stale_seconds + 1
         self.caretaker._queue = self.queue(method, fault)
         try:
             self.caretaker.resolve_stale("t", self.objects.head)

@@ -1,14 +1,15 @@
 """A clock that a test moves by hand."""
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+import random
 
 
 class HandClock:
-    """Stands still until it is moved; sleeping moves it. Randomness is real."""
+    """Stands still until it is moved; sleeping moves it. It draws the same bytes in every run."""
 
     def __init__(self):
         self.now = 1000.0
         self.slept = []
+        self._dice = random.Random("clock moved by hand")
 
     def monotonic(self):
         return self.now
@@ -21,4 +22,4 @@ class HandClock:
         self.now += seconds
 
     def random_bytes(self, count):
-        return SYSTEM_CLOCK.random_bytes(count)
+        return self._dice.randbytes(count)

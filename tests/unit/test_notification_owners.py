@@ -163,6 +163,22 @@ def test_surplus_is_not_given_away_while_it_is_in_hand(records, clock):
     assert len(second.balance()) == 1
 
 
+def test_two_that_take_at_once(queue, records, clock):
+    """One gets the shard; the other sees that it is no longer as free as it was."""
+    winners = []
+
+    def schedule(call):
+        if call.method == "read" and call.key == "owners/t" and not winners:
+            winners.append(Worker(queue))
+            winners[0].balance()
+        return Fault.NONE
+
+    late = Worker(over(records, clock, schedule))
+    assert late.balance() == ()
+    (lease,) = winners[0].leases
+    assert winners[0].verify(lease)
+
+
 @pytest.mark.parametrize("method", ["create", "replace"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
 def test_ownership_in_doubt_is_looked_for(queue, records, clock, method, fault):

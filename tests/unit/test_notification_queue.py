@@ -201,7 +201,7 @@ def test_a_reservation_in_doubt_is_made_sure_of(queue, records, clock, method, f
     assert queue.commit(reservation) == Committed()
     caretaker = Caretaker(queue, leak_seconds=0)
     caretaker.resolve_stale("t", lambda _: None)
-    clock.now += queue.stale_seconds
+    clock.now += queue.stale_seconds + 1
     caretaker.resolve_stale("t", lambda _: None)
     caretaker.resolve_stale("t", lambda _: None)
     assert keys(all_entries(queue)) == ["a"]
@@ -232,7 +232,7 @@ def test_a_reservation_resolved_under_its_writer_does_not_come_back(queue, recor
         if call.method == "read" and calls.count("create") == 1 and calls[-2] == "create":
             # The writer sleeps before it looks, for long enough to be taken for dead.
             other.resolve_stale("t", lambda _: None)
-            clock.now += queue.stale_seconds
+            clock.now += queue.stale_seconds + 1
             other.resolve_stale("t", lambda _: None)
         return Fault.NONE
 
@@ -250,7 +250,7 @@ def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
     def schedule(call):
         if call.method == "create" and not slow:
             slow.append(call)
-            clock.now += queue.stale_seconds
+            clock.now += queue.stale_seconds + 1
         return Fault.NONE
 
     reservation = over(records, clock, schedule).reserve("t", Event(key="a"))
@@ -433,7 +433,7 @@ def test_a_head_that_fails_leaves_the_reservation(queue, clock):
         raise UnavailableError("503")
 
     caretaker.resolve_stale("t", failing)
-    clock.now += queue.stale_seconds
+    clock.now += queue.stale_seconds + 1
     assert caretaker.resolve_stale("t", failing).waiting == 1
     assert caretaker.resolve_stale("t", lambda _: None).aborted == 1
 
@@ -445,7 +445,7 @@ def test_a_writer_that_wakes_late(queue, clock):
     objects.put("early", b"1")
     caretaker = Caretaker(queue)
     caretaker.resolve_stale("t", objects.head)
-    clock.now += queue.stale_seconds
+    clock.now += queue.stale_seconds + 1
     caretaker.resolve_stale("t", objects.head)
     objects.put("late", b"1")
     assert not queue.fresh(early)
