@@ -123,6 +123,16 @@ def test_a_killed_worker_is_succeeded_within_15_seconds(queue, clock):
     assert clock.now - killed <= 15
 
 
+def test_a_worker_that_is_late_is_not_taken_for_dead(queue, clock):
+    """Its beat may be off for most of the expiry."""
+    first, second = Worker(queue), Worker(queue)
+    first.balance()
+    second.balance()
+    clock.now += 9.5
+    assert second.balance() == ()
+    assert len(first.balance()) == 1
+
+
 def test_a_clean_stop_needs_no_expiry(queue, clock):
     """The next pass of anybody takes over."""
     first, second = Worker(queue), Worker(queue)
@@ -282,6 +292,36 @@ def test_backoff_is_kept_by_the_owner_and_begun_anew_by_the_next(queue, clock):
         second.balance()
     assert waited <= 2.1
     assert (taken[0].attempts, taken[0].last_error) == (2, "down")
+
+
+def test_the_next_owner_does_not_try_again_at_once(queue):
+    """What failed backs off with it too."""
+    push(queue, "a")
+    worker, drain = owner(queue)
+    (entry,) = drain.take(1)
+    drain.failed(entry, "down")
+    worker.stop()
+    second = Worker(queue)
+    (lease,) = second.balance()
+    drain = Drain(second, lease, retry_base_seconds=1e6, retry_ceiling_seconds=1e6)
+    assert drain.take(1) == ()
+    assert drain.take(1) == ()
+
+
+def test_time_watched_adds_up_over_owners(queue, clock):
+    """Each adds what it saw itself."""
+    push(queue, "a")
+    for _ in range(2):
+        worker = Worker(queue)
+        (lease,) = worker.balance()
+        drain = Drain(worker, lease, retry_base_seconds=0)
+        (entry,) = drain.take(1)
+        clock.now += 4
+        drain.failed(entry, "down")
+        worker.stop()
+    (entry,) = queue.entries("t", range(1000))
+    assert entry.waited_seconds == 8
+    assert entry.attempts == 2
 
 
 def test_attempts_used_up(queue, clock):

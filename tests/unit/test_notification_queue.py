@@ -258,6 +258,31 @@ def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
     assert len(list(records.scan("queue.t.000"))) == 1
 
 
+def test_room_of_a_reservation_that_took_too_long_is_not_given_back_twice(queue, records, clock):
+    """A store that sends a creation again by itself brings back what a resolver had aborted and given back."""
+    queue.reserve("t", Event(key="other"))
+    asleep = []
+
+    class Resending(FaultyStore):
+        def create(self, partition, key, value):
+            outcome = records.create(partition, key, value)
+            if not asleep:
+                asleep.append(key)
+                caretaker = Caretaker(queue, leak_seconds=1e9)
+                caretaker.resolve_stale("t", lambda _: None)
+                clock.now += queue.stale_seconds + 1
+                other = next(entry for entry in queue.scan(queue.topics.get("t"), 0) if entry.key != key)
+                records.remove(partition, key, expected=records.read(partition, key).version)
+                queue.give_back([other])
+                outcome = records.create(partition, key, value)
+            return outcome
+
+    NotificationQueue(Resending(records), clock=clock, parallelism=1).reserve("t", Event(key="a"))
+    stats = queue.stats("t")
+    assert stats.depth == 2
+    assert stats.counted >= 2
+
+
 def test_fresh_for_a_third_of_the_timeout(queue, clock):
     """So that a resolver's clock may run three times as fast."""
     reservation = queue.reserve("t", Event(key="a"))
@@ -422,6 +447,23 @@ def test_a_new_caretaker_waits_anew(queue, clock):
     Caretaker(queue).resolve_stale("t", lambda _: None)
     clock.now += 10 * queue.stale_seconds
     assert Caretaker(queue).resolve_stale("t", lambda _: None) == Tended(waiting=1)
+
+
+def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
+    """Two caretakers on one stale reservation: one removal, one room."""
+    first, _ = queue.reserve_many("t", events(2))
+
+    def schedule(call):
+        if call.method == "remove" and call.key.endswith(first.entry.key):
+            queue.abort(first)
+        return Fault.NONE
+
+    caretaker = Caretaker(over(records, clock, schedule), leak_seconds=1e9)
+    caretaker.resolve_stale("t", MemoryObjectStore().head)
+    clock.now += queue.stale_seconds + 1
+    assert caretaker.resolve_stale("t", lambda key: None if key == "k0" else meta("e")).aborted == 0
+    stats = queue.stats("t")
+    assert (stats.depth, stats.counted) == (1, 1)
 
 
 def test_a_head_that_fails_leaves_the_reservation(queue, clock):
@@ -615,6 +657,43 @@ def test_garbage_of_another_epoch_is_swept_and_never_seen(queue, records):
     assert queue.stats("t").depth == 0
     assert Caretaker(queue).resolve_stale("t", lambda _: None).swept == 1
     assert list(records.scan("queue.t.000")) == []
+
+
+def once(method, key, action):
+    """A schedule that does something else right before the first call of a method on a key."""
+    done = []
+
+    def schedule(call):
+        if call.method == method and call.key == key and not done:
+            done.append(call)
+            action()
+        return Fault.NONE
+
+    return schedule
+
+
+def test_a_slow_deleter_leaves_the_next_topic_alone(queue, records, clock):
+    """Another finished the deletion, and created the topic anew, while the first was at it."""
+
+    def overtake():
+        queue.topics.create("t", ONE_SHARD)
+        queue.push("t", Event(key="new"))
+
+    over(records, clock, once("scan", "queue.t.000", overtake)).topics.delete("t")
+    assert keys(all_entries(queue)) == ["new"]
+
+
+def test_a_caretaker_with_an_old_topic_sweeps_nothing_new(queue, records, clock):
+    """The topic was made anew after it had been read, and before its entries were."""
+
+    def overtake():
+        queue.topics.delete("t")
+        queue.topics.create("t", ONE_SHARD)
+        queue.push("t", Event(key="new"))
+
+    caretaker = Caretaker(over(records, clock, once("scan", "queue.t.000", overtake)))
+    assert caretaker.resolve_stale("t", lambda _: None).swept == 0
+    assert keys(all_entries(queue)) == ["new"]
 
 
 def test_foreign_bytes_are_told(queue, records):
