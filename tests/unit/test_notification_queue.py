@@ -22,6 +22,7 @@ from s3notify_platform.protocols.notification_queue import (
     Tended,
     TopicSettings,
     Undecided,
+    keys_recur,
     resolve,
 )
 from s3notify_platform.protocols.notification_queue.entries import (
@@ -33,7 +34,9 @@ from s3notify_platform.protocols.notification_queue.entries import (
     shard_slots,
 )
 from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.records import ObjectRecordStore
 from tests.support.clocks import HandClock
 from tests.support.counted import CountedRecords
 from tests.support.faults import CrashedError, Fault, FaultyStore, at, never
@@ -755,3 +758,24 @@ def test_requests(clock):
     assert cost(lambda: queue.abort(last)) == {"remove": 1, "add": 1}
     caretaker = Caretaker(queue)
     assert cost(lambda: caretaker.resolve_stale("t", lambda _: None)) == {"read": 1 + 8, "scan": 8}
+
+
+def test_requests_on_a_bucket_alone(clock):
+    """What the docstrings say of it; and nothing stays behind once an entry is gone."""
+    store = CountingStore(MemoryObjectStore())
+    queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
+
+    def cost(work):
+        store.counts.clear()
+        work()
+        return dict(store.counts)
+
+    queue.topics.create("t", ONE_SHARD)
+    queue.commit(queue.reserve("t", Event(key="warm")))
+    held = []
+    assert cost(lambda: held.append(queue.reserve("t", Event(key="a")))) == {"GET": 2, "PUT": 2}
+    assert cost(lambda: queue.commit(held[0])) == {"PUT": 1}
+    entries = []
+    assert cost(lambda: entries.extend(all_entries(queue))) == {"GET": 1 + 2, "LIST": 1}
+    assert cost(lambda: queue.remove(entries)) == {"GET": 2, "PUT": 2 + 2, "DELETE": 2}
+    assert store.store.list("r/queue").objects == ()

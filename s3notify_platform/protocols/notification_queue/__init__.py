@@ -28,7 +28,8 @@ Invariants
       number more than the capacity. Every granted entry is counted by the meter that its topic has, or was
       there when that meter began and is in its base. Counters only ever err on the high side.
     - Room lost to a crash is found by counting anew under a new meter, which fences whoever counted with the
-      old one. No clock is needed for that, however long a process sleeps.
+      old one: no clock decides, however long a process sleeps. An entry is created once; in doubt it is given
+      up with its room, and another one made.
     - Removal is by entry and version. An owner removes only what it claimed before it was seen, by a read
       after the claim, to be the owner still; so its successor, which comes later, stamps all of that anew.
     - A committed entry leaves the queue by its consumer or into the dead letters; never in any other way, but
@@ -38,12 +39,14 @@ Invariants
 
 Limits
     - At least once: a crash, a lost answer or a process that slept too long may deliver an entry twice.
+    - Where an adapter sends a creation again by itself, and the first copy lands after the entry has come and
+      gone, that copy is not counted, and may be delivered again.
     - A writer that sleeps past `STALE_SECONDS` between `fresh` and its write is taken for one that did not
       write. It is told (`Expired`) when it commits; if it dies right then, only the sweep finds its object.
     - A put resolved by HEAD counts as happened if another writer's object is there; a delete does not.
+    - The time to live is a lower bound: what an owner watched since it last wrote the entry goes with it.
     - Entries are unordered, as Ceph's are. One shard is one counter: on a bucket alone its writers take turns
-      (batches count once).
-    - On a bucket alone each entry listed is one GET.
+      (batches count once), and each entry listed is one GET. Give `ObjectRecordStore` our `keys_recur`.
 
 Differs from Ceph RGW: stale reservations are resolved, not dropped; removal is by entry; attempts, errors and
 dead letters are stored; takeover within 14 s instead of 90 s, at once after a clean stop; an event that is too

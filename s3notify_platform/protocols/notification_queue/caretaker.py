@@ -3,6 +3,7 @@
 Any process may tend any shard, owner or not, several at once: each change is conditional on what was seen.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -31,7 +32,7 @@ LEAK_SECONDS = 30.0
 Head = Callable[[str], ObjectMeta | None]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tended:
     """What one pass came to."""
 
@@ -96,13 +97,13 @@ class Caretaker:
         the object store's, of the bucket that the topic's keys are in; where it is unavailable the
         reservation waits. `UnavailableError`: the pass was cut short; go on later.
         """
-        tended = Tended()
+        tended: Counter[str] = Counter()
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
             self._tend(found, shard, head, tended)
-        return tended
+        return Tended(**tended)
 
-    def _tend(self, topic: Topic, shard: int, head: Head, tended: Tended) -> None:
+    def _tend(self, topic: Topic, shard: int, head: Head, tended: Counter[str]) -> None:
         # The topic was read before: what is granted under an older meter than its is there to be scanned.
         name = topic.name
         counted = self._queue.counted(topic, shard)
@@ -115,7 +116,7 @@ class Caretaker:
             if now - waiting[entry.id] >= self._queue.stale_seconds:
                 self._resolve(entry, head, tended)
             else:
-                tended.waiting += 1
+                tended["waiting"] += 1
         self._sweep(name, shard, seen.foreign, tended)
         self._shrink_base(topic, shard, seen.older)
         if self._leaks(topic, shard, counted - seen.current):
@@ -136,23 +137,23 @@ class Caretaker:
                 seen.reserved.append(entry)
         return seen
 
-    def _resolve(self, entry: Entry, head: Head, tended: Tended) -> None:
+    def _resolve(self, entry: Entry, head: Head, tended: Counter[str]) -> None:
         try:
             event = resolve(entry.event, head(entry.event.key))
             if event is None:
                 outcome = self._queue.remove_one(entry)
                 if outcome is True:
                     self._queue.give_back([entry])
-                tended.aborted += outcome is True
+                tended["aborted"] += outcome is True
                 return
             value = encode_entry(replace(entry, state="committed", event=event))
             partition = self._queue.partition(entry)
             settled = self._queue.writes.replace(partition, entry.key, value, expected=entry.version)
-            tended.committed += isinstance(settled, Stored)
+            tended["committed"] += isinstance(settled, Stored)
         except (UnavailableError, UnknownOutcomeError):
-            tended.waiting += 1
+            tended["waiting"] += 1
 
-    def _sweep(self, name: str, shard: int, foreign: list[Record], tended: Tended) -> None:
+    def _sweep(self, name: str, shard: int, foreign: list[Record], tended: Counter[str]) -> None:
         if not foreign:
             return
         # Read after the entries were seen: an epoch that is not the topic's now will never be again.
@@ -160,7 +161,7 @@ class Caretaker:
         for record in foreign:
             entry = decode_entry(name, shard, record)
             if entry.epoch != epoch:
-                tended.swept += self._queue.remove_one(entry) is True
+                tended["swept"] += self._queue.remove_one(entry) is True
 
     def _leaks(self, topic: Topic, shard: int, excess: int) -> bool:
         """Whether the counter has stood above what is there in every pass for `leak_seconds`."""
@@ -174,7 +175,7 @@ class Caretaker:
             return self._leak_seconds <= 0
         return now - known[1] >= self._leak_seconds
 
-    def _recount(self, topic: Topic, shard: int, tended: Tended) -> None:
+    def _recount(self, topic: Topic, shard: int, tended: Counter[str]) -> None:
         """A new meter: full at first, then as full as the entries that were there when it began.
 
         What was granted before the switch is there to be counted after it; what is granted after it counts
@@ -194,7 +195,7 @@ class Caretaker:
         if after.epoch != topic.epoch or after.meters[shard].generation == before.generation:
             return
         self._shrink_base(after, shard, self._scan(after, shard).older)
-        tended.recounted += 1
+        tended["recounted"] += 1
         self._drop_counters(after, shard)
 
     def _shrink_base(self, topic: Topic, shard: int, older: int) -> None:

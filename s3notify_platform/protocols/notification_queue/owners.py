@@ -144,9 +144,10 @@ class Worker:
         return self.leases
 
     def stop(self) -> None:
-        """Give everything back at once: the others need not wait for an expiry. Bounded; best effort.
+        """Give everything back at once, so that nobody waits for an expiry. 2 requests a topic, and 1.
 
-        Finish what is in hand first: whoever takes a shard over delivers it again.
+        Finish what is in hand first: whoever takes a shard over delivers it again. `UnavailableError` or
+        `UnknownOutcomeError`: what is left expires like a dead worker's.
         """
         self._release(tuple(self._leases.values()))
         self._leases.clear()
