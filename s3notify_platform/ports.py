@@ -181,8 +181,8 @@ class RecordStore(Protocol):
         """Remove the record if it still has the version `expected`."""
         ...
 
-    def scan(self, partition: str) -> Iterator[Record]:
-        """Every record of a partition, in key order."""
+    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
+        """Every record of a partition whose key begins with `prefix`, in key order."""
         ...
 
     def add(

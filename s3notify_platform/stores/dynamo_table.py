@@ -132,8 +132,11 @@ class DynamoTable:
         found = self._read(lambda: self.client.transact_get_items(TransactItems=gets))  # type: ignore[arg-type]
         return [answer.get("Item") for answer in found["Responses"]]
 
-    def query(self, attribute: str, value: str) -> Iterator[Item]:
-        """Every item with this partition key, in order of the sort key. 1 request for each megabyte."""
+    def query(self, attribute: str, value: str, *, sorted_by: str = "", prefix: str = "") -> Iterator[Item]:
+        """Every item with this partition key, in order of the sort key. 1 request for each megabyte.
+
+        With `prefix`, those whose sort key, the attribute `sorted_by`, begins with it.
+        """
         arguments: dict[str, Any] = {
             "TableName": self.config.table,
             "ConsistentRead": True,
@@ -141,6 +144,10 @@ class DynamoTable:
             "ExpressionAttributeNames": {"#k": attribute},
             "ExpressionAttributeValues": {":v": {"S": value}},
         }
+        if prefix:
+            arguments["KeyConditionExpression"] += " AND begins_with(#s, :p)"
+            arguments["ExpressionAttributeNames"]["#s"] = sorted_by
+            arguments["ExpressionAttributeValues"][":p"] = {"S": prefix}
         while True:
             page = self._read(lambda: self.client.query(**arguments))
             yield from page["Items"]

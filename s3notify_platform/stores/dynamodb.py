@@ -109,9 +109,11 @@ class DynamoRecordStore:
                 doubt = Unknown(cause=str(error))
         return doubt or Unknown(cause=f"{place}: no answer")
 
-    def scan(self, partition: str) -> Iterator[Record]:
+    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each page is as it is when its turn comes."""
-        for item in self._table.query("partition", self._partition(partition)):
+        for item in self._table.query(
+            "partition", self._partition(partition), sorted_by="key", prefix=prefix
+        ):
             yield _record(item)
 
     def add(

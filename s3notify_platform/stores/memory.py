@@ -210,10 +210,14 @@ class MemoryRecordStore:
             del self._records[partition, key]
         return Written(etag=None)
 
-    def scan(self, partition: str) -> Iterator[Record]:
+    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
         """See `RecordStore.scan`. A snapshot."""
         with self._lock:
-            records = [record for (owner, _), record in self._records.items() if owner == partition]
+            records = [
+                record
+                for (owner, key), record in self._records.items()
+                if owner == partition and key.startswith(prefix)
+            ]
         yield from sorted(records, key=lambda record: record.key)
 
     def add(

@@ -11,7 +11,8 @@ written since, or the store stays unreachable.
 Removing writes a tombstone under If-Match, and only then deletes. The tombstone decides, because some stores
 ignore conditions on DELETE, and an unconditional one can hit a record created anew in between. The DELETE
 after it is conditional on the tombstone; on a store that ignores that condition the tombstone stays where it
-is (unless `keys_recur` is False: then nothing can be hit, and it goes). Creating over a tombstone works.
+is (unless `keys_recur` is False: then nothing can be hit, and it goes). Creating over a tombstone works, and a
+scan that meets one tries again to delete it: a remover that died half-way leaves nothing for good.
 
 | operation | requests, undisturbed |
 |---|---|
@@ -19,11 +20,11 @@ is (unless `keys_recur` is False: then nothing can be hit, and it goes). Creatin
 | read | 1 GET |
 | replace | 1 PUT |
 | remove | 1 PUT, 1 DELETE (once a store: 1 PUT and 2 DELETE, to see whether it honours the condition) |
-| scan | 1 LIST for each 1000 records, 1 GET a record |
+| scan | 1 LIST for each 1000 records, 1 GET a record; 1 DELETE for each tombstone met |
 | add | 1 GET, 1 PUT; again for each writer that came between |
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -102,8 +103,14 @@ class ObjectRecordStore:
     """Records below a prefix of any object store with conditional PUT. Thread-safe if the store is."""
 
     def __init__(
-        self, store: ObjectStore, prefix: str, *, clock: Clock = SYSTEM_CLOCK, keys_recur: bool = True
+        self,
+        store: ObjectStore,
+        prefix: str,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        keys_recur: bool | Callable[[str], bool] = True,
     ) -> None:
+        """`keys_recur`: whether a removed key may be created again, for all partitions or by partition."""
         self.prefix = prefix
         self._store = store
         self._clock = clock
@@ -141,16 +148,18 @@ class ObjectRecordStore:
         if not isinstance(outcome, Written) or outcome.etag is None:
             return outcome
         # Where that fails the tombstone stays: read as absent, and created over.
-        with suppress(S3NotifyError):
-            self._delete_tombstone(path, outcome.etag)
+        self._delete_tombstone(partition, path, outcome.etag)
         return Written(etag=None)
 
-    def scan(self, partition: str) -> Iterator[Record]:
+    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each record as it is when its turn comes."""
         below = self._below(partition)
-        for meta in list_all(self._store, below):
+        # A name is quoted byte by byte, so what a quoted prefix begins, the prefix begins.
+        for meta in list_all(self._store, below + quote(prefix)):
             found = self._read(meta.key)
-            if found is not None and found.state == _LIVE:
+            if found is not None and found.state == _DEAD:
+                self._delete_tombstone(partition, meta.key, found.etag)
+            elif found is not None:
                 try:
                     key = unquote(meta.key[len(below) :])
                 except ValueError:
@@ -205,22 +214,27 @@ class ObjectRecordStore:
                 break
         return doubt or Unknown(cause=f"{path!r}: no answer")
 
-    def _delete_tombstone(self, path: str, etag: ETag) -> None:
-        if not self._keys_recur:
-            self._store.delete(path)
-            return
-        if self._delete_honours is None:
-            self._delete_honours = self._try_conditional_delete()
-        if self._delete_honours:
-            self._store.delete(path, precondition=IfMatch(etag=etag))
+    def _delete_tombstone(self, partition: str, path: str, etag: ETag) -> None:
+        recur = self._keys_recur(partition) if callable(self._keys_recur) else self._keys_recur
+        with suppress(S3NotifyError):
+            if not recur:
+                self._store.delete(path)
+                return
+            if self._delete_honours is None:
+                self._delete_honours = self._try_conditional_delete()
+            if self._delete_honours:
+                self._store.delete(path, precondition=IfMatch(etag=etag))
 
-    def _try_conditional_delete(self) -> bool:
+    def _try_conditional_delete(self) -> bool | None:
+        """Whether the store honours a condition on DELETE; None if it could not be found out this time."""
         scratch = f"{self.prefix}.probe-{unique_name(self._clock)}"
         written = self._store.put(scratch, scratch.encode())
         if not isinstance(written, Written) or written.etag is None:
-            return False
+            return None
         refused = self._store.delete(scratch, precondition=IfMatch(etag=ETag("0" * 32)))
         deleted = self._store.delete(scratch, precondition=IfMatch(etag=written.etag))
+        if isinstance(refused, Unknown) or isinstance(deleted, Unknown):
+            return None
         return isinstance(refused, Conflict) and isinstance(deleted, Written)
 
     def _read(self, path: str) -> _Stored | None:

@@ -98,11 +98,12 @@ class XorAckTable:
             self._gone(tag, stamp=stamp), self._gone(tag + SUFFIX, version=version), etag=None
         )
 
-    def scan(self, partition: str) -> Iterator[Record]:
+    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
         """See `RecordStore.scan`. Each chain as it is when its turn comes."""
         if partition != self._partition:
             return
-        tags = sorted({key.removesuffix(SUFFIX) for key in self._table.keys(self._key)})
+        found = {key.removesuffix(SUFFIX) for key in self._table.keys(self._key)}
+        tags = sorted(tag for tag in found if tag.startswith(prefix))
         for first in range(0, len(tags), TAGS_TOGETHER):
             some = tags[first : first + TAGS_TOGETHER]
             items = self._table.get_together([item for tag in some for item in self._both(tag)])

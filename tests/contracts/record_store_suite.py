@@ -107,6 +107,28 @@ class RecordStoreSuite:
         assert [record.key for record in records.scan("p/q")] == ["other"]
         assert list(records.scan("none")) == []
 
+    @pytest.mark.parametrize("prefix", ["", "0", "042.", "a b", "é", "none", "a%"])
+    def test_scan_below_a_prefix(self, records, prefix):
+        """Only keys that begin with it, in order; one that needs quoting too, and records that are counters."""
+        keys = ["0", "04", "042", "042.a", "042.b", "042x", "043.a", "a", "a b", "a bc", "a%b", "éa", "e"]
+        for key in keys:
+            records.create("p", key, key.encode())
+        records.add("p", "042.n", 7)
+        found = [record.key for record in records.scan("p", prefix=prefix)]
+        assert found == sorted(key for key in [*keys, "042.n"] if key.startswith(prefix))
+        assert list(records.scan("q", prefix=prefix)) == []
+
+    def test_a_counter_has_a_version(self, records):
+        """It is read as a decimal number, and each addition moves its version."""
+        records.add("p", "n", 3)
+        first = records.read("p", "n")
+        records.add("p", "n", 4)
+        second = records.read("p", "n")
+        assert (first.value, second.value) == (b"3", b"7")
+        assert records.remove("p", "n", expected=first.version) == Conflict()
+        assert isinstance(records.remove("p", "n", expected=second.version), Written)
+        assert records.add("p", "n", 1) == 1
+
     def test_add(self, records):
         """Counts from 0, never below 0 nor above the ceiling; an overdraft changes nothing."""
         assert records.add("p", "n", 3) == 3

@@ -62,7 +62,9 @@ class TableInMemory:
 
     def query(self, *, ExpressionAttributeValues: Item, **_: Any) -> Item:  # noqa: N803
         partition = ExpressionAttributeValues[":v"]["S"]
-        return {"Items": [self.items[name] for name in sorted(self.items) if name[0] == partition]}
+        prefix = ExpressionAttributeValues.get(":p", {"S": ""})["S"]
+        found = [name for name in sorted(self.items) if name[0] == partition and name[-1].startswith(prefix)]
+        return {"Items": [self.items[name] for name in found]}
 
     def _name(self, item: Item) -> tuple[str, ...]:
         return tuple(item[name]["S"] for name in self._key)

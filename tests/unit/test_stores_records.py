@@ -147,6 +147,30 @@ def test_keys_that_do_not_recur_leave_nothing(store):
     assert store.counts["DELETE"] == 1
 
 
+def test_keys_that_recur_in_some_partitions_only(store):
+    """By partition: where keys never come back the tombstone goes without asking."""
+    records = ObjectRecordStore(store, "r/", keys_recur=lambda partition: partition != "once")
+    etag = records.create("once", "a", b"1").etag
+    records.remove("once", "a", expected=Version(etag))
+    assert store.counts["DELETE"] == 1
+    etag = records.create("again", "a", b"1").etag
+    records.remove("again", "a", expected=Version(etag))
+    assert store.counts["DELETE"] == 1 + 3
+
+
+def test_a_scan_clears_what_a_remover_left(records, store):
+    """A tombstone whose remover died before its DELETE costs a GET once, not for ever."""
+    records.create("p", "a", b"1")
+    found = records.read("p", "a")
+    delete = store.store.delete
+    store.store.delete = lambda *_, **__: Unknown(cause="lost")
+    assert isinstance(records.remove("p", "a", expected=found.version), Written)
+    assert "r/p/a" in [meta.key for meta in store.store.list("").objects]
+    store.store.delete = delete
+    assert list(records.scan("p")) == []
+    assert "r/p/a" not in [meta.key for meta in store.store.list("").objects]
+
+
 def test_foreign_bytes_are_not_taken_for_a_record(records, store):
     """A person has to look; nothing is overwritten."""
     store.put("r/p/a", b"not ours")

@@ -1,0 +1,237 @@
+"""Delivery of one shard by its owner: take a batch, then say of each entry that it is done or failed."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from s3notify_platform.clock import backoff_seconds
+from s3notify_platform.errors import FencedError, S3NotifyError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.protocols.notification_queue.entries import (
+    Claim,
+    Entry,
+    TopicSettings,
+    dead_partition,
+    encode_entry,
+    with_error,
+)
+from s3notify_platform.protocols.notification_queue.owners import Lease, Worker
+from s3notify_platform.protocols.notification_queue.settled import Stored
+
+RETRY_BASE_SECONDS = 1.0
+RETRY_CEILING_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WillRetry:
+    """Back in the queue; this owner takes it again after that long, another one after a backoff of its own."""
+
+    after_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buried:
+    """In the dead letters, with its reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fenced:
+    """The entry is another owner's by now; nothing was changed."""
+
+
+FailedOutcome = WillRetry | Buried | Fenced
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watch:
+    """What this owner knows of an entry by its own clock."""
+
+    since: float
+    due: float
+
+
+class Drain:
+    """The entries of one shard under one lease. One thread; a new lease needs a new one.
+
+    `retry_base_seconds` and `retry_ceiling_seconds` bound the backoff (full jitter) after a failed delivery.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        lease: Lease,
+        *,
+        retry_base_seconds: float = RETRY_BASE_SECONDS,
+        retry_ceiling_seconds: float = RETRY_CEILING_SECONDS,
+    ) -> None:
+        self.lease = lease
+        self._worker = worker
+        self._queue = worker.queue
+        self._clock = worker.queue.clock
+        self._retry_base_seconds = retry_base_seconds
+        self._retry_ceiling_seconds = retry_ceiling_seconds
+        self._claim = Claim(worker=worker.name, generation=lease.generation)
+        self._in_hand: set[str] = set()
+        self._owed: list[Entry] = []
+        self._watched: dict[str, _Watch] = {}
+        self._met: set[str] = set()
+        self._cursor: Iterator[Entry] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether entries are in hand: the lease should not be given back now."""
+        return bool(self._in_hand)
+
+    def take(self, limit: int) -> tuple[Entry, ...]:
+        """Up to `limit` entries to deliver, claimed for this owner, their attempts counted.
+
+        Goes round the shard, so an entry that fails is not in the way of those behind it; each is taken
+        again only after its backoff. Entries whose attempts or time are used up go to the dead letters.
+        `FencedError`: the lease is gone; stop. Requests: 1 write for each entry and 1 read of the owners; a
+        scan (bucket alone: 1 LIST, and 1 read for each entry passed) each time round.
+        """
+        if not self._worker.valid(self.lease):
+            raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
+        self._remove_owed()
+        settings = self._worker.topic(self.lease).settings
+        resumed = self._cursor is not None
+        ready = self._next(limit, settings)
+        if resumed and not ready:
+            ready = self._next(limit, settings)
+        claimed = [entry for entry in self._queue.in_parallel(self._claim_one, ready) if entry is not None]
+        if claimed and not self._worker.verify(self.lease):
+            raise FencedError(f"{self.lease} is another's: serve nothing")
+        for entry in claimed:
+            if entry.state == "dead":
+                self._bury(entry)
+        taken = tuple(entry for entry in claimed if entry.state == "committed")
+        self._in_hand.update(entry.id for entry in taken)
+        return taken
+
+    def done(self, entries: Iterable[Entry]) -> int:
+        """Delivered: remove them, each by the version that was claimed; how many this call removed.
+
+        An entry that another owner has stamped since is left to it. What the store does not answer for is
+        tried again by later calls, and not delivered again by this owner. Requests as `NotificationQueue.remove`.
+        """
+        self._owed.extend(entries)
+        return self._remove_owed()
+
+    def failed(self, entry: Entry, error: str) -> FailedOutcome:
+        """Not delivered: keep the error and back off, or bury it if its attempts or time are used up. 1 request."""
+        self._in_hand.discard(entry.id)
+        settings = self._worker.topic(self.lease).settings
+        watch = self._watch(entry)
+        after = with_error(self._aged(entry), error)
+        reason = exhausted(after, settings)
+        self._queue.count([entry], "failed")
+        try:
+            if reason:
+                marked = self._stamp(entry, replace(after, state="dead", reason=reason))
+                if marked is None:
+                    return Fenced()
+                self._bury(marked)
+                return Buried(reason=reason)
+            if self._stamp(entry, replace(after, claim=None)) is None:
+                return Fenced()
+        except (UnavailableError, UnknownOutcomeError):
+            pass  # still claimed by us, and not in hand: taken again like any other
+        wait = self._backoff(after)
+        watch.due = self._clock.monotonic() + wait
+        return WillRetry(after_seconds=wait)
+
+    def _next(self, limit: int, settings: TopicSettings) -> list[Entry]:
+        """Entries that are ready, marked dead where they are used up; from where the last call stopped."""
+        if self._cursor is None:
+            self._cursor = self._queue.scan(self._worker.topic(self.lease), self.lease.shard)
+            self._met = set()
+        ready: list[Entry] = []
+        cursor, self._cursor = self._cursor, None  # an error begins anew
+        for entry in cursor:
+            self._met.add(entry.id)
+            if entry.state == "reserved" or entry.id in self._in_hand:
+                continue
+            if entry.claim is not None and entry.claim.generation > self.lease.generation:
+                continue  # a successor's: we are fenced, and are about to find out
+            judged = self._judged(entry, settings)
+            if judged.state == "committed" and self._clock.monotonic() < self._watch(entry).due:
+                continue
+            ready.append(judged)
+            if len(ready) == limit:
+                self._cursor = cursor
+                return ready
+        for gone in self._watched.keys() - self._met - self._in_hand:
+            del self._watched[gone]
+        return ready
+
+    def _judged(self, entry: Entry, settings: TopicSettings) -> Entry:
+        if entry.state == "committed" and (reason := exhausted(self._aged(entry), settings)):
+            return replace(entry, state="dead", reason=reason)
+        return entry
+
+    def _claim_one(self, entry: Entry) -> Entry | None:
+        attempts = entry.attempts + (entry.state == "committed")
+        try:
+            return self._stamp(entry, replace(self._aged(entry), attempts=attempts, claim=self._claim))
+        except (UnavailableError, UnknownOutcomeError):
+            return None
+
+    def _stamp(self, entry: Entry, after: Entry) -> Entry | None:
+        """The entry as written over the version that is known; None if it is another one by now."""
+        outcome = self._queue.writes.replace(
+            self._queue.partition(entry), entry.key, encode_entry(after), expected=entry.version
+        )
+        if not isinstance(outcome, Stored):
+            return None
+        self._watch(entry).since = self._clock.monotonic()
+        return replace(after, version=outcome.version)
+
+    def _bury(self, entry: Entry) -> None:
+        """Letter first, then the removal: cut short in between, the next owner goes on with the dead entry."""
+        letter = encode_entry(replace(entry, claim=None))
+        try:
+            self._queue.writes.create(dead_partition(entry.topic), entry.key, letter)
+            if self._queue.remove_one(entry) is True:
+                self._queue.give_back([entry])
+        except (UnavailableError, UnknownOutcomeError):
+            return
+
+    def _remove_owed(self) -> int:
+        owed, self._owed = tuple(self._owed), []
+        results = self._queue.in_parallel(self._queue.remove_one, owed)
+        removed = [entry for entry, result in zip(owed, results, strict=True) if result is True]
+        self._owed = [
+            entry for entry, result in zip(owed, results, strict=True) if isinstance(result, S3NotifyError)
+        ]
+        self._in_hand -= {entry.id for entry in owed} - {entry.id for entry in self._owed}
+        self._queue.give_back(removed)
+        self._queue.count(removed, "delivered")
+        return len(removed)
+
+    def _watch(self, entry: Entry) -> _Watch:
+        now = self._clock.monotonic()
+        if entry.id not in self._watched:
+            # Without an error it was in the hand of an owner that died: delivery goes on at once.
+            wait = self._backoff(entry) if entry.last_error else 0.0
+            self._watched[entry.id] = _Watch(since=now, due=now + wait)
+        return self._watched[entry.id]
+
+    def _aged(self, entry: Entry) -> Entry:
+        """The entry with the time for which this owner has watched it, since it was last written down."""
+        elapsed = self._clock.monotonic() - self._watch(entry).since
+        return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
+
+    def _backoff(self, entry: Entry) -> float:
+        return backoff_seconds(
+            entry.attempts, self._clock, base=self._retry_base_seconds, ceiling=self._retry_ceiling_seconds
+        )
+
+
+def exhausted(entry: Entry, settings: TopicSettings) -> str:
+    """Why an entry is not to be tried again; empty if it is. Pure."""
+    error = f": {entry.last_error}" if entry.last_error else ""
+    if entry.attempts >= settings.max_attempts:
+        return f"{entry.attempts} attempts{error}"
+    if settings.ttl_seconds is not None and entry.waited_seconds >= settings.ttl_seconds:
+        return f"older than {settings.ttl_seconds:g} s{error}"
+    return ""

@@ -1,0 +1,327 @@
+"""The values of the notification queue, and the bytes they are stored as. Pure."""
+
+import json
+import re
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.ports import ABSENT, Absent, ETag, IfMatch, Precondition, Record, Version
+from s3notify_platform.slots import SLOT_COUNT, check_slot_count
+
+TOPIC_NAME = re.compile(r"[a-z0-9_-]{1,60}")
+ERROR_MAX = 500
+"""Characters of an error that an entry keeps."""
+
+SHARDS_MAX = 64
+
+_UNWRITTEN = Version("")
+
+WORKERS, OWNERS, TOPICS = "workers", "owners", "topics"
+"""Partitions: the workers' beats, who owns which shards, and the topics themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """What a topic is created with; all but `slots` and `shards` may be changed later."""
+
+    capacity: int = 10_000
+    """Entries, reservations included. Each shard has its equal part of it."""
+    shards: int = 8
+    """Contiguous slot ranges, each drained by one owner. 1 to 64, at most one for each slot."""
+    max_attempts: int = 20
+    """Deliveries of one entry before it goes to the dead letters."""
+    ttl_seconds: float | None = 4 * 24 * 3600.0
+    """How long owners try one entry, by the time that they watched it; None: for ever."""
+    max_event_bytes: int = 4096
+    """Of one encoded entry. A key has at most 1024 bytes."""
+    slots: int = SLOT_COUNT
+    """As in the keyspace of the bucket."""
+    endpoint: str = ""
+    """Where and how to push: JSON that only the outlet reads. Empty: the topic is pulled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meter:
+    """How the entries of one shard are counted: by the counter of this generation, and `base` older ones."""
+
+    generation: int = 0
+    base: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic as stored. `epoch` tells it apart from one of the same name that was deleted."""
+
+    name: str
+    epoch: str
+    settings: TopicSettings
+    meters: tuple[Meter, ...]
+    deleting: bool = False
+    version: Version = field(default=_UNWRITTEN, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One change of one object, as announced before it is made, and completed when it is known.
+
+    `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a resolver
+    recognises it; `etag` serves the same end where it is known in advance.
+    """
+
+    key: str
+    op: Literal["put", "delete"] = "put"
+    bucket: str = ""
+    etag: ETag | None = None
+    size: int | None = None
+    precondition: Precondition | None = None
+    writer: str = ""
+    sequencer: str = ""
+    """Hex digits, longer or greater is later, among events of one key and one clock; a hint, as in S3."""
+    time_ms: int = 0
+    """For people, and for the message; no decision compares it with another machine's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The owner that has the entry in hand."""
+
+    worker: str
+    generation: int
+
+
+State = Literal["reserved", "committed", "dead"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One notification of one topic. `topic`, `shard` and `version` say where its record is, not what it holds."""
+
+    topic: str
+    shard: int
+    epoch: str
+    id: str
+    slot: int
+    meter: int
+    """Generation of the counter that counted it."""
+    state: State
+    event: Event
+    attempts: int = 0
+    """Deliveries begun."""
+    waited_seconds: float = 0.0
+    """Elapsed time for which owners have watched it."""
+    last_error: str = ""
+    reason: str = ""
+    """Why it is dead."""
+    claim: Claim | None = None
+    version: Version = field(default=_UNWRITTEN, compare=False)
+
+    @property
+    def key(self) -> str:
+        """The record's key: the slot first, so that the entries of one slot are one scan."""
+        return f"{self.slot:03d}.{self.id}"
+
+
+# Names
+
+
+def shard_of(slot: int, settings: TopicSettings) -> int:
+    """The shard of a slot: contiguous ranges, each slot in one."""
+    return slot * settings.shards // settings.slots
+
+
+def shard_slots(shard: int, settings: TopicSettings) -> range:
+    """The slots of a shard."""
+    shards, slots = settings.shards, settings.slots
+    return range(-(-shard * slots // shards), -(-(shard + 1) * slots // shards))
+
+
+def shard_capacity(shard: int, settings: TopicSettings) -> int:
+    """The shard's part of the topic's capacity; the parts add up to it exactly."""
+    return settings.capacity // settings.shards + (shard < settings.capacity % settings.shards)
+
+
+def queue_partition(topic: str, shard: int) -> str:
+    """Partition of the entries of one shard."""
+    return f"queue.{topic}.{shard:03d}"
+
+
+def dead_partition(topic: str) -> str:
+    """Partition of a topic's dead letters."""
+    return f"dead.{topic}"
+
+
+def depth_partition(topic: str) -> str:
+    """Partition of the counters that keep the bound."""
+    return f"depth.{topic}"
+
+
+def counts_partition(topic: str) -> str:
+    """Partition of the counters for people."""
+    return f"counts.{topic}"
+
+
+def depth_key(epoch: str, shard: int, generation: int) -> str:
+    """Counter of one shard and one generation of its meter."""
+    return f"{epoch}.{shard:03d}.{generation}"
+
+
+def count_key(epoch: str, shard: int, kind: str) -> str:
+    """Counter for people: `delivered` or `failed`."""
+    return f"{epoch}.{shard:03d}.{kind}"
+
+
+def keys_recur(partition: str) -> bool:
+    """Whether keys of a partition may come back after their removal: entries and dead letters never do.
+
+    For `ObjectRecordStore`, which then leaves no tombstones of entries on stores like Ceph RGW.
+    """
+    return not partition.startswith(("queue.", "dead."))
+
+
+def check_topic(name: str, settings: TopicSettings) -> None:
+    """`UsageError` unless a topic may be called that and be that."""
+    if not TOPIC_NAME.fullmatch(name):
+        raise UsageError(f"topic {name!r}: 1 to 60 of a-z, 0-9, - and _")
+    check_slot_count(settings.slots)
+    if not 1 <= settings.shards <= min(SHARDS_MAX, settings.slots, settings.capacity):
+        raise UsageError(
+            f"topic {name!r}: {settings.shards} shards; 1 to {SHARDS_MAX}, and no more than slots or capacity"
+        )
+    ttl = settings.ttl_seconds
+    if settings.max_attempts < 1 or settings.max_event_bytes < 1 or (ttl is not None and ttl <= 0):
+        raise UsageError(f"topic {name!r}: max_attempts, max_event_bytes and ttl_seconds are above 0")
+
+
+# Bytes
+
+
+def encode_topic(topic: Topic) -> bytes:
+    """The record of a topic."""
+    return _dump(
+        {
+            "v": 1,
+            "epoch": topic.epoch,
+            "settings": asdict(topic.settings),
+            "meters": [[meter.generation, meter.base] for meter in topic.meters],
+            "deleting": topic.deleting,
+        }
+    )
+
+
+def decode_topic(record: Record) -> Topic:
+    """The topic that a record holds."""
+    try:
+        fields = _load(record)
+        return Topic(
+            name=record.key,
+            epoch=fields["epoch"],
+            settings=TopicSettings(**fields["settings"]),
+            meters=tuple(Meter(generation=number, base=base) for number, base in fields["meters"]),
+            deleting=fields["deleting"],
+            version=record.version,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"topic {record.key!r} holds {record.value[:80]!r}") from error
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """The record of an entry; what is empty is left out."""
+    event, claim = entry.event, entry.claim
+    fields: dict[str, object] = {
+        "v": 1,
+        "epoch": entry.epoch,
+        "meter": entry.meter or None,
+        "state": entry.state,
+        "key": event.key,
+        "op": event.op,
+        "bucket": event.bucket,
+        "etag": event.etag,
+        "size": event.size,
+        "if": "*" if event.precondition == ABSENT else getattr(event.precondition, "etag", None),
+        "writer": event.writer,
+        "sequencer": event.sequencer,
+        "time_ms": event.time_ms or None,
+        "attempts": entry.attempts or None,
+        "waited_seconds": round(entry.waited_seconds, 3) or None,
+        "last_error": entry.last_error,
+        "reason": entry.reason,
+        "claim": [claim.worker, claim.generation] if claim else None,
+    }
+    return _dump({name: value for name, value in fields.items() if value is not None and value != ""})
+
+
+def decode_entry(topic: str, shard: int, record: Record) -> Entry:
+    """The entry that a record of this topic and shard holds."""
+    try:
+        fields = _load(record)
+        slot, dot, name = record.key.partition(".")
+        if not dot or fields["state"] not in ("reserved", "committed", "dead"):
+            raise CorruptError(f"{record.key!r} of topic {topic!r} is no entry")
+        claim = fields.get("claim")
+        return Entry(
+            topic=topic,
+            shard=shard,
+            epoch=fields["epoch"],
+            id=name,
+            slot=int(slot),
+            meter=fields.get("meter", 0),
+            state=fields["state"],
+            event=Event(
+                key=fields["key"],
+                op=fields["op"],
+                bucket=fields.get("bucket", ""),
+                etag=_etag(fields.get("etag")),
+                size=fields.get("size"),
+                precondition=_precondition(fields.get("if")),
+                writer=fields.get("writer", ""),
+                sequencer=fields.get("sequencer", ""),
+                time_ms=fields.get("time_ms", 0),
+            ),
+            attempts=fields.get("attempts", 0),
+            waited_seconds=fields.get("waited_seconds", 0.0),
+            last_error=fields.get("last_error", ""),
+            reason=fields.get("reason", ""),
+            claim=Claim(worker=claim[0], generation=claim[1]) if claim else None,
+            version=record.version,
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CorruptError(f"entry {record.key!r} of topic {topic!r} holds {record.value[:80]!r}") from error
+
+
+def epoch_of(record: Record) -> str:
+    """The epoch that an entry belongs to."""
+    try:
+        return str(_load(record)["epoch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"entry {record.key!r} holds {record.value[:80]!r}") from error
+
+
+def with_error(entry: Entry, error: str) -> Entry:
+    """The entry, with what went wrong last, cut to `ERROR_MAX` characters."""
+    return replace(entry, last_error=error[:ERROR_MAX])
+
+
+def _etag(value: str | None) -> ETag | None:
+    return ETag(value) if value is not None else None
+
+
+def _precondition(value: str | None) -> Absent | IfMatch | None:
+    match value:
+        case None:
+            return None
+        case "*":
+            return ABSENT
+        case _:
+            return IfMatch(etag=ETag(value))
+
+
+def _dump(fields: dict[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def _load(record: Record) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(record.value)
+    if fields["v"] != 1:
+        raise CorruptError(f"{record.key!r} has version {fields['v']!r}; this release reads 1")
+    return fields

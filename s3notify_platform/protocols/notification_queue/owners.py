@@ -1,0 +1,309 @@
+"""Who drains which shard: leases with generations, spread over the workers that are there.
+
+A worker proves that it lives by one record whose beat moves; a topic's owners are one record. So a beat costs
+one write, however many shards a worker owns.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from s3notify_platform.clock import unique_name
+from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.ports import Record, Version
+from s3notify_platform.protocols.notification_queue.entries import (
+    OWNERS,
+    WORKERS,
+    Entry,
+    Topic,
+    decode_entry,
+    encode_entry,
+)
+from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
+from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, Stored
+
+LEASE_SECONDS = 5.0
+"""A worker that could not renew for so long, on its own clock, serves nothing more."""
+
+EXPIRY_SECONDS = 10.0
+"""A worker whose beat did not move for so long, on the observer's clock, is taken for dead.
+
+With a pass every `BEAT_SECONDS`, shards of a killed worker have a new owner within 14 s.
+"""
+
+BEAT_SECONDS = 2.0
+"""How often to call `balance`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to drain one shard, until a newer generation exists."""
+
+    topic: str
+    epoch: str
+    shard: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Owner:
+    worker: str = ""
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Owners:
+    """The owners of one topic, as stored. No version: not stored yet."""
+
+    topic: Topic
+    owners: tuple[_Owner, ...]
+    version: Version | None
+
+    def encode(self) -> bytes:
+        shards = [[owner.worker, owner.generation] for owner in self.owners]
+        return json.dumps({"v": 1, "epoch": self.topic.epoch, "shards": shards}).encode()
+
+
+def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
+    """How many of `shards` a worker is due: all are dealt out, and no two shares differ by more than one.
+
+    `held`: the live workers, with what they hold. Larger shares go to those that hold more, so that little moves.
+    """
+    names = sorted(held, key=lambda name: (-held[name], name))
+    return shards // len(names) + (names.index(worker) < shards % len(names))
+
+
+def pushed(topic: Topic) -> bool:
+    """Whether the topic has an endpoint to push to, and so needs owners."""
+    return bool(topic.settings.endpoint)
+
+
+class Worker:
+    """One worker: a process that drains shards. One thread calls `balance`; `valid` and `verify` may be by any.
+
+    After `balance` has returned a lease, no former owner of that shard can remove anything of it.
+    """
+
+    def __init__(
+        self,
+        queue: NotificationQueue,
+        *,
+        name: str | None = None,
+        serves: Callable[[Topic], bool] = pushed,
+        lease_seconds: float = LEASE_SECONDS,
+        expiry_seconds: float = EXPIRY_SECONDS,
+    ) -> None:
+        if not 0 < lease_seconds < expiry_seconds:
+            raise UsageError(f"lease_seconds={lease_seconds} must lie below expiry_seconds={expiry_seconds}")
+        self.queue = queue
+        # Never the name of an earlier life: what that one had in hand is not in ours.
+        self.name = f"{name or 'worker'}-{unique_name(queue.clock)[:16]}"
+        self._clock = queue.clock
+        self._serves = serves
+        self._lease_seconds = lease_seconds
+        self._expiry_seconds = expiry_seconds
+        self._beat = 0
+        self._version: Version | None = None
+        self._renewed: float | None = None
+        self._seen: dict[str, tuple[bytes, float]] = {}
+        self._leases: dict[tuple[str, int], Lease] = {}
+        self._topics: dict[str, Topic] = {}
+
+    @property
+    def leases(self) -> tuple[Lease, ...]:
+        """What the last `balance` left this worker with, while it is valid."""
+        return tuple(lease for lease in self._leases.values() if self.valid(lease))
+
+    def balance(self, busy: Collection[Lease] = ()) -> tuple[Lease, ...]:
+        """Renew, take free or expired shards up to the fair share, give surplus back; the leases now held.
+
+        Call it every `BEAT_SECONDS`. `busy`: leases with entries in hand, which are kept although they be
+        surplus. Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners
+        change, and for each shard taken 1 scan and 1 write for each entry in a former owner's hand.
+        `UnavailableError` or `UnknownOutcomeError`: call again; leases stay valid for `lease_seconds`.
+        """
+        self._renew()
+        # Owners first: whoever owns something by now is seen among the workers after that.
+        owned = self._owned()
+        alive = self._alive()
+        for key, lease in tuple(self._leases.items()):
+            if key not in owned or owned[key] != _Owner(worker=self.name, generation=lease.generation):
+                del self._leases[key]
+        self._adopt(owned)
+        held = {name: sum(owner.worker == name for owner in owned.values()) for name in alive}
+        share = fair_share(self.name, held, len(owned))
+        free = [
+            key for key, owner in owned.items() if owner.worker not in alive and owner.worker != self.name
+        ]
+        surplus = len(self._leases) - share
+        if surplus > 0:
+            idle = [lease for lease in self._leases.values() if lease not in busy]
+            self._release(idle[-surplus:])
+        elif surplus < 0:
+            self._take({key: owned[key] for key in free[:-surplus]})
+        return self.leases
+
+    def stop(self) -> None:
+        """Give everything back at once, so that nobody waits for an expiry. 2 requests a topic, and 1.
+
+        Finish what is in hand first: whoever takes a shard over delivers it again. `UnavailableError` or
+        `UnknownOutcomeError`: what is left expires like a dead worker's.
+        """
+        self._release(tuple(self._leases.values()))
+        self._leases.clear()
+        if self._version is not None:
+            self.queue.writes.remove(WORKERS, self.name, expected=self._version)
+            self._version = None
+
+    def valid(self, lease: Lease) -> bool:
+        """Whether the lease was renewed recently enough, by this process's clock. No request."""
+        return (
+            self._leases.get((lease.topic, lease.shard)) == lease
+            and self._renewed is not None
+            and self._clock.monotonic() - self._renewed < self._lease_seconds
+        )
+
+    def verify(self, lease: Lease) -> bool:
+        """Whether nobody has taken the shard since. 1 request.
+
+        True: a successor, if there will be one, finds everything that was claimed before this call.
+        """
+        record = self.queue.records.read(OWNERS, lease.topic)
+        if record is None:
+            return False
+        epoch, owners = _decode_owners(record)
+        mine = _Owner(worker=self.name, generation=lease.generation)
+        return epoch == lease.epoch and lease.shard < len(owners) and owners[lease.shard] == mine
+
+    def topic(self, lease: Lease) -> Topic:
+        """The topic, as of the last `balance`."""
+        return self._topics[lease.topic]
+
+    def _renew(self) -> None:
+        started = self._clock.monotonic()
+        self._beat += 1
+        value = json.dumps({"v": 1, "worker": self.name, "beat": self._beat}).encode()
+        for _ in range(ATTEMPTS):
+            if self._version is None:
+                outcome = self.queue.writes.create(WORKERS, self.name, value)
+            else:
+                outcome = self.queue.writes.replace(WORKERS, self.name, value, expected=self._version)
+            if isinstance(outcome, Stored):
+                self._version, self._renewed = outcome.version, started
+                return
+            # Nobody else writes it: an earlier beat of ours, or removed by one who took us for dead.
+            self._version = outcome.record.version if outcome.record is not None else None
+        raise UnavailableError(f"worker {self.name} could not renew; call balance again")
+
+    def _alive(self) -> set[str]:
+        """The workers whose beat this one has seen move, or has not watched for long enough.
+
+        A dead one's record is removed, so that nobody else waits for it. If it only slept it registers anew.
+        """
+        now, alive, seen = self._clock.monotonic(), {self.name}, {}
+        for record in self.queue.records.scan(WORKERS):
+            beat, since = self._seen.get(record.key, (b"", now))
+            seen[record.key] = (record.value, since if record.value == beat else now)
+            unmoved = now - seen[record.key][1]
+            if unmoved < self._expiry_seconds:
+                alive.add(record.key)
+            elif record.key != self.name:
+                self.queue.writes.remove(WORKERS, record.key, expected=record.version)
+        self._seen = seen
+        return alive
+
+    def _owned(self) -> dict[tuple[str, int], _Owner]:
+        """The owner of every shard of every topic that is served."""
+        self._topics = {topic.name: topic for topic in self.queue.topics.all() if self._serves(topic)}
+        records = {record.key: record for record in self.queue.records.scan(OWNERS)}
+        return {
+            (name, shard): owner
+            for name, topic in self._topics.items()
+            for shard, owner in enumerate(_owners_of(topic, records.get(name)).owners)
+        }
+
+    def _take(self, free: dict[tuple[str, int], _Owner]) -> None:
+        def change(key: tuple[str, int], owner: _Owner) -> _Owner:
+            mine = _Owner(worker=self.name, generation=owner.generation + 1)
+            return mine if owner == free[key] else owner
+
+        self._adopt(self._change(free, change))
+
+    def _release(self, leases: Iterable[Lease]) -> None:
+        keys = [(lease.topic, lease.shard) for lease in leases]
+        for key in keys:
+            self._leases.pop(key, None)  # served no more, whatever comes of the write
+        self._change(keys, lambda _, owner: replace(owner, worker="") if owner.worker == self.name else owner)
+
+    def _change(
+        self, shards: Iterable[tuple[str, int]], change: Callable[[tuple[str, int], _Owner], _Owner]
+    ) -> dict[tuple[str, int], _Owner]:
+        """Change the owners of these shards, as they are by now; those that this call changed."""
+        changed: dict[tuple[str, int], _Owner] = {}
+        asked: dict[str, set[int]] = {}
+        for name, shard in shards:
+            asked.setdefault(name, set()).add(shard)
+        for name, numbers in asked.items():
+            for _ in range(ATTEMPTS):
+                before = _owners_of(self._topics[name], self.queue.records.read(OWNERS, name))
+                owners = tuple(
+                    change((name, shard), owner) if shard in numbers else owner
+                    for shard, owner in enumerate(before.owners)
+                )
+                after = replace(before, owners=owners)
+                if owners == before.owners or self._stored(name, before.version, after.encode()):
+                    pairs = enumerate(zip(before.owners, owners, strict=True))
+                    changed |= {(name, shard): new for shard, (old, new) in pairs if new != old}
+                    break
+        return changed
+
+    def _stored(self, name: str, version: Version | None, value: bytes) -> bool:
+        if version is None:
+            return isinstance(self.queue.writes.create(OWNERS, name, value), Stored)
+        return isinstance(self.queue.writes.replace(OWNERS, name, value, expected=version), Stored)
+
+    def _adopt(self, owned: dict[tuple[str, int], _Owner]) -> None:
+        """Make leases of what the store says is ours, once no former owner has anything in hand."""
+        for (name, shard), owner in owned.items():
+            if owner.worker == self.name and (name, shard) not in self._leases:
+                self._take_over(self._topics[name], shard, owner.generation)
+                self._leases[name, shard] = Lease(
+                    topic=name, epoch=self._topics[name].epoch, shard=shard, generation=owner.generation
+                )
+
+    def _take_over(self, topic: Topic, shard: int, generation: int) -> None:
+        """Stamp anew what a former owner has claimed: it removes by the version that it knows.
+
+        Who claims after this scan looks at the owners after that (`verify`), and serves nothing.
+        """
+        for found in self.queue.scan(topic, shard):
+            entry: Entry | None = found
+            while entry is not None and entry.claim is not None and entry.claim.generation < generation:
+                freed = replace(entry, claim=None)
+                partition = self.queue.partition(entry)
+                outcome = self.queue.writes.replace(
+                    partition, entry.key, encode_entry(freed), expected=entry.version
+                )
+                if isinstance(outcome, Stored) or outcome.record is None:
+                    break
+                entry = decode_entry(topic.name, shard, outcome.record)
+
+
+def _owners_of(topic: Topic, record: Record | None) -> _Owners:
+    if record is None:
+        return _Owners(topic=topic, owners=(_Owner(),) * topic.settings.shards, version=None)
+    epoch, owners = _decode_owners(record)
+    if epoch != topic.epoch:
+        # Of a topic that was deleted. Generations only rise all the same.
+        highest = max((owner.generation for owner in owners), default=0)
+        owners = (_Owner(generation=highest),) * topic.settings.shards
+    return _Owners(topic=topic, owners=owners, version=record.version)
+
+
+def _decode_owners(record: Record) -> tuple[str, tuple[_Owner, ...]]:
+    try:
+        fields = json.loads(record.value)
+        owners = tuple(_Owner(worker=worker, generation=number) for worker, number in fields["shards"])
+        return fields["epoch"], owners
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"owners of {record.key!r}: {record.value[:80]!r}") from error

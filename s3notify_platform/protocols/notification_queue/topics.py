@@ -1,0 +1,146 @@
+"""Topics: created, changed, listed, deleted with all that is pending, also when the deleter dies half-way."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from s3notify_platform.clock import Clock, backoff_seconds, unique_name
+from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError, UsageError
+from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.protocols.notification_queue.entries import (
+    OWNERS,
+    TOPICS,
+    Meter,
+    Topic,
+    TopicSettings,
+    check_topic,
+    counts_partition,
+    dead_partition,
+    decode_topic,
+    depth_partition,
+    encode_topic,
+    epoch_of,
+    queue_partition,
+)
+from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, SettledWrites, Stored
+
+
+class Topics:
+    """The topics of one record store. Thread-safe; holds no state."""
+
+    def __init__(self, records: RecordStore, clock: Clock) -> None:
+        self._records = records
+        self._writes = SettledWrites(records, clock)
+        self._clock = clock
+
+    def get(self, name: str) -> Topic:
+        """The topic; `NotFoundError` if there is none, or it is being deleted. 1 request."""
+        found = self._read(name)
+        if found is None or found.deleting:
+            raise NotFoundError(f"no topic {name!r}: create it first")
+        return found
+
+    def all(self) -> tuple[Topic, ...]:
+        """Every topic that is not being deleted, by name. One scan."""
+        topics = (decode_topic(record) for record in self._records.scan(TOPICS))
+        return tuple(topic for topic in topics if not topic.deleting)
+
+    def create(self, name: str, settings: TopicSettings) -> Topic:
+        """The topic, new, or as it is if it has these settings; `ConflictError` if it has others. 1 request.
+
+        What a deleter left half-done is finished first.
+        """
+        check_topic(name, settings)
+        fresh = Topic(
+            name=name,
+            epoch=unique_name(self._clock)[:16],
+            settings=settings,
+            meters=(Meter(),) * settings.shards,
+        )
+        for attempt in range(ATTEMPTS):
+            outcome = self._writes.create(TOPICS, name, encode_topic(fresh))
+            if isinstance(outcome, Stored):
+                return replace(fresh, version=outcome.version)
+            found = decode_topic(outcome.record) if outcome.record is not None else None
+            if found is not None and not found.deleting:
+                if found.settings != settings:
+                    raise ConflictError(f"topic {name!r} exists with other settings: update or delete it")
+                return found
+            if found is not None:
+                self._finish_delete(found)
+            self._clock.sleep(backoff_seconds(attempt, self._clock))
+        raise UnavailableError(f"topic {name!r} is being deleted and created by others; try again")
+
+    def update(self, name: str, settings: TopicSettings) -> Topic:
+        """The topic with new settings; shards and slots stay. 2 requests.
+
+        A capacity below what is there refuses reservations until entries have gone.
+        """
+        check_topic(name, settings)
+
+        def change(topic: Topic) -> Topic:
+            kept = (topic.settings.shards, topic.settings.slots)
+            if (settings.shards, settings.slots) != kept:
+                raise UsageError(f"topic {name!r}: shards and slots cannot be changed; delete and create it")
+            return replace(topic, settings=settings)
+
+        return self.change(name, change)
+
+    def change(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
+        """The topic, changed by compare-and-set; a change that changes nothing is not written."""
+        for attempt in range(ATTEMPTS):
+            topic = self.get(name)
+            if (after := change(topic)) == topic:
+                return topic
+            outcome = self._writes.replace(TOPICS, name, encode_topic(after), expected=topic.version)
+            if isinstance(outcome, Stored):
+                return replace(after, version=outcome.version)
+            self._clock.sleep(backoff_seconds(attempt, self._clock))
+        raise UnavailableError(f"topic {name!r} kept changing; try again")
+
+    def delete(self, name: str) -> None:
+        """Delete the topic and all that is pending or dead in it; `NotFoundError` if there is none.
+
+        Once this returns, or another topic of the name exists, no entry made before it can be committed any
+        more: a writer in between is told to announce anew. A deletion that was cut short is finished by
+        calling again, or by creating the topic. 2 requests, 1 scan for each shard, 1 removal for each record.
+        """
+        for attempt in range(ATTEMPTS):
+            if (topic := self._read(name)) is None:
+                if attempt:
+                    return
+                raise NotFoundError(f"no topic {name!r}")
+            if not topic.deleting:
+                marked = replace(topic, deleting=True)
+                outcome = self._writes.replace(TOPICS, name, encode_topic(marked), expected=topic.version)
+                if not isinstance(outcome, Stored):
+                    self._clock.sleep(backoff_seconds(attempt, self._clock))
+                    continue
+                topic = replace(marked, version=outcome.version)
+            self._finish_delete(topic)
+            return
+        raise UnavailableError(f"topic {name!r} kept changing; delete it again")
+
+    def _finish_delete(self, topic: Topic) -> None:
+        """Drop everything of this epoch, then the topic. Any number of callers, any number of times."""
+        shards = (queue_partition(topic.name, shard) for shard in range(topic.settings.shards))
+        for partition in (*shards, dead_partition(topic.name)):
+            for record in self._records.scan(partition):
+                # Another deleter may have been faster, and what is here be a new topic's.
+                self._drop(partition, (record,), lambda found: epoch_of(found) == topic.epoch)
+        for partition in (depth_partition(topic.name), counts_partition(topic.name)):
+            counters = self._records.scan(partition, prefix=f"{topic.epoch}.")
+            self._drop(partition, counters, lambda _: True)
+        owned = self._records.read(OWNERS, topic.name)
+        self._drop(OWNERS, (owned,) if owned else (), lambda found: epoch_of(found) == topic.epoch)
+        self._writes.remove(TOPICS, topic.name, expected=topic.version)
+
+    def _drop(self, partition: str, records: Iterable[Record], mine: Callable[[Record], bool]) -> None:
+        for record in records:
+            found: Record | None = record
+            while found is not None and mine(found):
+                outcome = self._writes.remove(partition, found.key, expected=found.version)
+                found = None if isinstance(outcome, Stored) else outcome.record
+
+    def _read(self, name: str) -> Topic | None:
+        record = self._records.read(TOPICS, name)
+        return decode_topic(record) if record is not None else None

@@ -1,0 +1,283 @@
+"""The notification queue as a state machine against a plain model: which notification is where."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.protocols.notification_queue import (
+    Buried,
+    Caretaker,
+    Committed,
+    Drain,
+    Event,
+    Expired,
+    Fenced,
+    NoRoom,
+    NotificationQueue,
+    TopicSettings,
+    Worker,
+)
+from s3notify_platform.protocols.notification_queue.entries import shard_capacity, shard_of
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.clocks import HandClock
+from tests.support.faults import Fault, FaultyStore, at
+
+SETTINGS = TopicSettings(capacity=7, shards=2, max_attempts=2, ttl_seconds=None, endpoint="{}")
+STUMBLES = st.sampled_from([Fault.NONE, Fault.LOST, Fault.REFUSED, Fault.THROTTLED])
+LATE_TOO = STUMBLES | st.just(Fault.LATE)
+CHOICE = st.integers(0, 1000)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Writers, a resolver, a puller and owners, one call at a time, each with at most one fault."""
+
+    @initialize()
+    def start(self):
+        self.clock = HandClock()
+        self.records = MemoryRecordStore()
+        self.objects = MemoryObjectStore()
+        self.plain = NotificationQueue(self.records, clock=self.clock, parallelism=1)
+        self.caretaker = Caretaker(self.plain, leak_seconds=0)
+        self.plain.topics.create("t", SETTINGS)
+        self.number = 0
+        self.forget()
+
+    def forget(self):
+        self.reserved = {}
+        """Reservations of writers, by key; `gone` once a resolver or a deletion took them."""
+        self.gone = {}
+        self.state = {}
+        """What is in the queue, by key: reserved or committed."""
+        self.dead = set()
+        self.in_hand = {}
+        self.attempts = {}
+        self.worker = self.drain = None
+
+    def queue(self, method, fault):
+        self.faulty = FaultyStore(self.records, at(method, fault))
+        return NotificationQueue(self.faulty, clock=self.clock, parallelism=1)
+
+    def pick(self, items, choice):
+        return sorted(items)[choice % len(items)]
+
+    # Writers
+
+    @rule(count=st.integers(1, 4), method=st.sampled_from(["add", "create", "read"]), fault=STUMBLES)
+    def reserve(self, count, method, fault):
+        events = []
+        for _ in range(count):
+            self.number += 1
+            events.append(Event(key=f"k{self.number}"))
+        try:
+            outcomes = self.queue(method, fault).reserve_many("t", events)
+        except (UnavailableError, UnknownOutcomeError):
+            assert fault is not Fault.NONE
+            return
+        finally:
+            self.faulty.settle()
+        for event, outcome in zip(events, outcomes, strict=True):
+            if isinstance(outcome, NoRoom):
+                self.check_full(shard_of(slot_of(event.key), SETTINGS))
+            else:
+                self.reserved[event.key] = outcome
+                self.state[event.key] = "reserved"
+
+    def check_full(self, shard):
+        topic = self.plain.topics.get("t")
+        counted = self.plain.counted(topic, shard) + topic.meters[shard].base
+        assert counted >= shard_capacity(shard, SETTINGS)
+
+    @precondition(lambda self: self.reserved)
+    @rule(choice=CHOICE, fault=LATE_TOO)
+    def write_and_commit(self, choice, fault):
+        key = self.pick(self.reserved, choice)
+        reservation = self.reserved.pop(key)
+        etag = self.objects.put(key, key.encode()).etag
+        outcome = self.queue("replace", fault).commit(reservation.wrote(etag=etag, size=len(key)))
+        self.faulty.settle()
+        if key in self.state:
+            assert outcome == Committed()
+            self.state[key] = "committed"
+        else:
+            assert outcome == Expired()
+
+    @precondition(lambda self: self.reserved)
+    @rule(choice=CHOICE, fault=LATE_TOO)
+    def abort(self, choice, fault):
+        key = self.pick(self.reserved, choice)
+        self.queue("remove", fault).abort(self.reserved.pop(key))
+        self.faulty.settle()
+        self.state.pop(key, None)
+
+    @precondition(lambda self: self.reserved)
+    @rule(choice=CHOICE)
+    def writer_dies_after_its_write(self, choice):
+        key = self.pick(self.reserved, choice)
+        self.reserved.pop(key)
+        self.objects.put(key, key.encode())
+
+    # Caretaker
+
+    @rule(fault=LATE_TOO, method=st.sampled_from(["replace", "remove", "add", "scan", "read"]))
+    def tend(self, fault, method):
+        """What was reserved longer ago than the timeout is resolved by what HEAD finds, and no sooner."""
+        self.caretaker.resolve_stale("t", self.objects.head)
+        self.clock.now += self.plain.stale_seconds + 1
+        self.caretaker._queue = self.queue(method, fault)
+        try:
+            self.caretaker.resolve_stale("t", self.objects.head)
+        except (UnavailableError, UnknownOutcomeError):
+            assert fault is not Fault.NONE
+        self.caretaker._queue = self.plain
+        self.faulty.settle()
+        self.caretaker.resolve_stale("t", self.objects.head)
+        for key in [key for key, state in self.state.items() if state == "reserved"]:
+            if self.objects.head(key) is not None:
+                self.state[key] = "committed"
+            else:
+                del self.state[key]
+
+    # A pulling consumer
+
+    @rule(choice=CHOICE, fault=LATE_TOO, low=st.integers(0, 999), width=st.integers(0, 999))
+    def pull(self, choice, fault, low, width):
+        slots = range(low, min(1000, low + width + 1))
+        found = self.plain.entries("t", slots)
+        due = {key for key, state in self.state.items() if state == "committed" and slot_of(key) in slots}
+        assert {entry.event.key for entry in found} == due
+        free = [entry for entry in found if entry.event.key not in self.in_hand][: choice % 4]
+        self.queue("remove", fault).remove(free)
+        self.faulty.settle()
+        for entry in free:
+            del self.state[entry.event.key]
+
+    # Owners
+
+    @rule(limit=st.integers(1, 9), fault=STUMBLES, method=st.sampled_from(["replace", "scan", "read"]))
+    def take(self, limit, fault, method):
+        if self.worker is None:
+            self.worker = Worker(self.plain)
+        leases = self.worker.balance(tuple({drain.lease for _, drain in self.in_hand.values()}))
+        if self.drain is None:
+            self.drain = {}
+        free = {key for key, state in self.state.items() if state == "committed" and key not in self.in_hand}
+        taken = []
+        for lease in leases:
+            if lease not in self.drain:
+                self.drain[lease] = Drain(self.worker, lease, retry_base_seconds=0)
+            drain = self.drain[lease]
+            drain._queue = self.queue(method, fault)
+            try:
+                found = drain.take(limit)
+            except UnavailableError:
+                found = ()
+            drain._queue = self.plain
+            self.faulty.settle()
+            taken += found
+            for entry in found:
+                self.in_hand[entry.event.key] = (entry, drain)
+                self.attempts[entry.event.key] = entry.attempts
+        assert {entry.event.key for entry in taken} <= free
+        if fault is Fault.NONE and limit == 9 and leases:
+            again = [entry for drain in self.drain.values() for entry in drain.take(9)]
+            for entry in again:
+                self.in_hand[entry.event.key] = (entry, self.drain[self.lease_of(entry)])
+            self.bury_exhausted()
+            assert {entry.event.key for entry in [*taken, *again]} == free & self.state.keys()
+        self.bury_exhausted()
+
+    def lease_of(self, entry):
+        return next(lease for lease in self.drain if lease.shard == entry.shard)
+
+    def bury_exhausted(self):
+        """Attempts that ended with their owner count: such an entry is buried untried by the next take."""
+        for letter in self.plain.dead("t"):
+            key = letter.event.key
+            if self.state.get(key) == "committed" and key not in self.in_hand:
+                assert letter.attempts >= SETTINGS.max_attempts
+                del self.state[key]
+                self.dead.add(key)
+
+    @precondition(lambda self: self.in_hand)
+    @rule(choice=CHOICE, fault=LATE_TOO)
+    def deliver(self, choice, fault):
+        key = self.pick(self.in_hand, choice)
+        entry, drain = self.in_hand.pop(key)
+        drain._queue = self.queue("remove", fault)
+        removed = drain.done([entry])
+        drain._queue = self.plain
+        self.faulty.settle()
+        if key in self.state:
+            assert removed == 1 or fault is Fault.LOST
+            del self.state[key]
+
+    @precondition(lambda self: self.in_hand)
+    @rule(choice=CHOICE)
+    def fail(self, choice):
+        key = self.pick(self.in_hand, choice)
+        entry, drain = self.in_hand.pop(key)
+        outcome = drain.failed(entry, "no")
+        assert not isinstance(outcome, Fenced)
+        assert isinstance(outcome, Buried) == (entry.attempts >= SETTINGS.max_attempts)
+        if isinstance(outcome, Buried):
+            del self.state[key]
+            self.dead.add(key)
+
+    @rule()
+    def owner_dies(self):
+        """Its successor finds everything; what the dead one had in hand it can no longer remove."""
+        if self.worker is None:
+            return
+        hands, self.in_hand = self.in_hand, {}
+        successor = Worker(self.plain)
+        while not successor.balance():
+            self.clock.now += 2.0
+        for entry, drain in hands.values():
+            assert drain.done([entry]) == 0
+        self.worker, self.drain = successor, None
+
+    @precondition(lambda self: self.dead)
+    @rule(choice=CHOICE)
+    def redrive(self, choice):
+        key = self.pick(self.dead, choice)
+        outcome = self.plain.redrive("t", [key])
+        if isinstance(outcome, NoRoom):
+            self.check_full(shard_of(slot_of(key), SETTINGS))
+        else:
+            assert outcome == 1
+            self.dead.remove(key)
+            self.state[key] = "committed"
+
+    @rule()
+    def delete_and_create(self):
+        self.plain.topics.delete("t")
+        self.plain.topics.create("t", SETTINGS)
+        reserved = self.reserved
+        self.forget()
+        self.reserved = reserved
+
+    # What holds at every moment
+
+    @invariant()
+    def the_store_agrees(self):
+        found = {}
+        for shard in range(SETTINGS.shards):
+            for entry in self.plain.scan(self.plain.topics.get("t"), shard):
+                assert entry.event.key not in found
+                found[entry.event.key] = entry.state
+        assert found == self.state
+        assert {letter.event.key for letter in self.plain.dead("t")} == self.dead
+
+    @invariant()
+    def the_bound_holds(self):
+        topic = self.plain.topics.get("t")
+        for shard in range(SETTINGS.shards):
+            there = sum(shard_of(slot_of(key), SETTINGS) == shard for key in self.state)
+            counted = self.plain.counted(topic, shard) + topic.meters[shard].base
+            assert there <= counted <= shard_capacity(shard, SETTINGS)
+
+
+TestNotificationQueue = QueueMachine.TestCase
+TestNotificationQueue.settings = settings(stateful_step_count=30, deadline=None)

@@ -1,0 +1,398 @@
+"""The notification queue under faults: nothing lost, nothing twice without a fault, the bound kept, fences hold."""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from s3notify_platform.errors import FencedError, NotFoundError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.ports import Unknown, Written
+from s3notify_platform.protocols.notification_queue import (
+    Caretaker,
+    Committed,
+    Drain,
+    Event,
+    Expired,
+    NoRoom,
+    NotificationQueue,
+    TopicSettings,
+    Undecided,
+    Worker,
+    keys_recur,
+)
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.records import ObjectRecordStore
+from tests.support.faults import CrashedError, Fault
+from tests.support.simulation import ROUGH, run_simulation, simulated
+
+RETRY = (UnavailableError, UnknownOutcomeError, NotFoundError)
+"""`NotFoundError` only while a topic is deleted and created again."""
+# A worker that dies every ten calls would outlive no timeout.
+CRASHES = ROUGH | {Fault.CRASH_BEFORE: 0.007, Fault.CRASH_AFTER: 0.007, Fault.PAUSE: 0.0}
+STALE_SECONDS = 6.0
+GENTLE = {Fault.THROTTLED: 0.05, Fault.REFUSED: 0.05}
+"""Nothing is applied that its caller does not hear of."""
+
+SLEEPY = {Fault.PAUSE: 0.02, Fault.THROTTLED: 0.02, Fault.REFUSED: 0.02}
+LOSSY = {Fault.LOST: 0.06, Fault.LATE: 0.03, Fault.REFUSED: 0.04, Fault.THROTTLED: 0.03}
+
+
+def records_of(stores, clock):
+    """The record store of an actor: one of its own, or one over the object store `cells`."""
+    if "records" in stores:
+        return stores["records"]
+    return ObjectRecordStore(stores["cells"], "r/", clock=clock, keys_recur=keys_recur)
+
+
+def queue_of(stores, clock):
+    return NotificationQueue(
+        records_of(stores, clock), clock=clock, parallelism=1, stale_seconds=STALE_SECONDS
+    )
+
+
+def persistent(clock, action):
+    while True:
+        try:
+            return action()
+        except RETRY:
+            clock.sleep(0.1)
+
+
+@dataclass
+class World:
+    """What the actors really did, which no actor of the protocol can see."""
+
+    kind: str
+    settings: TopicSettings
+    seed: int
+    written: set = field(default_factory=set)
+    """(key, etag) of every object that was put."""
+    handed: list = field(default_factory=list)
+    """(entry id, key, etag) of every delivery."""
+    granted: set = field(default_factory=set)
+    """Ids of reservations that a writer was given, until they were seen gone."""
+    pending: int = 0
+    generations: dict = field(default_factory=dict)
+    """The newest lease of each shard that a worker was given."""
+    watch_fences: bool = False
+
+    def __post_init__(self):
+        self.objects = MemoryObjectStore()
+        self.cells = MemoryObjectStore()
+        self.memory = MemoryRecordStore()
+        self.stores = {"objects": self.objects}
+        self.stores |= {"records": self.memory} if self.kind == "memory" else {"cells": self.cells}
+        self.plain = self.memory if self.kind == "memory" else ObjectRecordStore(self.cells, "r/")
+        self.queue = NotificationQueue(self.plain, parallelism=1)
+        self.queue.topics.create("t", self.settings)
+
+    def rates(self, faults):
+        """On objects a call of the protocol is several of the store's."""
+        return {fault: rate / (1 if self.kind == "memory" else 3) for fault, rate in faults.items()}
+
+    def ids(self):
+        return {
+            record.key.partition(".")[2]
+            for shard in range(self.settings.shards)
+            for record in self.plain.scan(f"queue.t.{shard:03d}")
+        }
+
+    def check_bound(self):
+        assert len(self.granted & self.ids()) <= self.settings.capacity
+
+    def writer(self, number, keys):
+        """Writes its objects, one after another, whatever happens; a new life goes on where the last one died."""
+        todo = list(keys)
+        self.pending += 1
+
+        def run(stores, clock):
+            queue = queue_of(stores, clock)
+            while todo:
+                key = todo[0]
+                body = f"{key} by {number}".encode()
+                etag = self.objects.__class__().put("x", body).etag
+                try:
+                    reservation = queue.reserve("t", Event(key=key, etag=etag, size=len(body)))
+                except RETRY:
+                    clock.sleep(0.2)
+                    continue
+                if isinstance(reservation, NoRoom):
+                    clock.sleep(reservation.retry_after_seconds)
+                    continue
+                self.granted.add(reservation.entry.id)
+                self.check_bound()
+                if not queue.fresh(reservation):
+                    queue.abort(reservation)
+                    continue
+                todo.pop(0)  # once the write is under way a crash is not made good by the writer
+                self.put(stores["objects"], clock, key, body)
+                self.commit(queue, clock, reservation)
+            self.pending -= 1
+
+        return run
+
+    def put(self, objects, clock, key, body):
+        def note():
+            found = self.objects.head(key)
+            if found is not None:
+                self.written.add((key, found.etag))
+
+        while True:
+            try:
+                outcome = objects.put(key, body)
+            except UnavailableError:
+                clock.sleep(0.1)
+                continue
+            except CrashedError:
+                note()
+                raise
+            assert isinstance(outcome, Written | Unknown)
+            note()
+            return
+
+    def commit(self, queue, clock, reservation):
+        while isinstance(outcome := queue.commit(reservation), Undecided):
+            clock.sleep(0.2)
+        if isinstance(outcome, Expired):
+            while isinstance(persistent(clock, lambda: queue.push("t", reservation.entry.event)), NoRoom):
+                clock.sleep(1.0)
+        else:
+            assert isinstance(outcome, Committed)
+
+    def caretaker(self):
+        def run(stores, clock):
+            caretaker = Caretaker(queue_of(stores, clock), leak_seconds=2.0)
+            while not self.over():
+                with suppress(*RETRY):
+                    caretaker.resolve_stale("t", stores["objects"].head)
+                clock.sleep(1.0)
+
+        return run
+
+    def over(self):
+        return self.pending == 0 and not self.ids()
+
+    def deliverer(self, *, fails=lambda _: False, limit=3, lease_seconds=1.5, expiry_seconds=3.0):
+        """A worker that delivers until everything is delivered. `fails(entry)`: the endpoint refuses."""
+
+        def run(stores, clock):
+            queue = queue_of(stores, clock)
+            if self.watch_fences:
+                queue.remove_one = self.watched(queue.remove_one)
+            worker = Worker(
+                queue,
+                serves=lambda _: True,
+                lease_seconds=lease_seconds,
+                expiry_seconds=expiry_seconds,
+            )
+            drains = {}
+            while not self.over():
+                try:
+                    busy = [drain.lease for drain in drains.values() if drain.busy]
+                    leases = worker.balance(busy)
+                    self.note_leases(leases)
+                except RETRY:
+                    clock.sleep(0.2)
+                    continue
+                drains = {
+                    lease: drains.get(lease)
+                    or Drain(worker, lease, retry_base_seconds=0.2, retry_ceiling_seconds=2)
+                    for lease in leases
+                }
+                for drain in drains.values():
+                    try:
+                        self.serve(drain, limit, fails)
+                    except (*RETRY, FencedError):
+                        pass
+                clock.sleep(0.4)
+            with suppress(*RETRY):
+                worker.stop()
+
+        return run
+
+    def note_leases(self, leases):
+        for lease in leases:
+            if lease.generation > self.generations.get(lease.shard, 0):
+                self.generations[lease.shard] = lease.generation
+
+    def watched(self, remove_one):
+        def watch(entry):
+            outcome = remove_one(entry)
+            if outcome is True:
+                # No other actor has run since the removal was applied: this owner had no successor yet.
+                assert self.generations[entry.shard] <= entry.claim.generation
+            return outcome
+
+        return watch
+
+    def serve(self, drain, limit, fails):
+        for entry in drain.take(limit):
+            self.handed.append((entry.id, entry.event.key, entry.event.etag))
+            if fails(entry):
+                drain.failed(entry, "503")
+            else:
+                drain.done([entry])
+
+    def puller(self, slots):
+        def run(stores, clock):
+            queue = queue_of(stores, clock)
+            while not self.over():
+                try:
+                    entries = queue.entries("t", slots)
+                    self.handed.extend((e.id, e.event.key, e.event.etag) for e in entries)
+                    queue.remove(entries)
+                except RETRY:
+                    pass
+                clock.sleep(1.0)
+
+        return run
+
+    def finish(self):
+        """At the end: every object that was written was delivered or is a dead letter, and no room is lost."""
+        told = {(key, etag) for _, key, etag in self.handed}
+        told |= {(letter.event.key, letter.event.etag) for letter in self.queue.dead("t")}
+        assert self.written <= told
+        assert not self.ids()
+        caretaker = Caretaker(self.queue, leak_seconds=0.0)
+        caretaker.resolve_stale("t", self.objects.head)
+        caretaker.resolve_stale("t", self.objects.head)
+        stats = self.queue.stats("t")
+        assert (stats.depth, stats.counted) == (0, 0)
+
+
+KINDS = pytest.mark.parametrize("kind", ["memory", "objects"])
+
+
+@KINDS
+@simulated
+def test_no_write_goes_untold(kind, seed):
+    """Writers, owners and caretakers crash anywhere; every object that was written is delivered in the end."""
+    world = World(kind=kind, settings=TopicSettings(capacity=4, shards=2), seed=seed)
+    actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
+    actors += [world.deliverer(), world.deliverer(), world.caretaker()]
+    run_simulation(actors, world.stores, seed, faults=world.rates(CRASHES), restarts=1000)
+    world.finish()
+
+
+@simulated
+def test_pulled_entries_are_seen_until_they_are_removed(seed):
+    """Two consumers of overlapping slots and a crashing writer: everything written is seen, nothing stays."""
+    world = World(kind="memory", settings=TopicSettings(capacity=6, shards=3), seed=seed)
+    actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
+    actors += [world.puller(range(1000)), world.puller(range(200, 900)), world.caretaker()]
+    run_simulation(actors, world.stores, seed, faults=CRASHES, restarts=1000)
+    world.finish()
+
+
+@KINDS
+@simulated
+def test_delivered_once_where_nothing_is_lost(kind, seed):
+    """Refusals, failing endpoints and four busy workers: each entry is delivered once, or tried until it is."""
+    world = World(kind=kind, settings=TopicSettings(capacity=8, shards=4), seed=seed)
+    keys = [f"k{n}" for n in range(8)]
+    refused = {}
+
+    def fails(entry):
+        refused[entry.id] = refused.get(entry.id, 0) + 1
+        return entry.event.key.endswith(("1", "3")) and refused[entry.id] < 3
+
+    actors = [world.writer(n, keys[n::2]) for n in range(2)]
+    actors += [world.deliverer(fails=fails, lease_seconds=40, expiry_seconds=60) for _ in range(3)]
+    actors.append(world.caretaker())
+    run_simulation(actors, world.stores, seed, faults=world.rates(GENTLE))
+    assert set(refused) == {entry_id for entry_id, *_ in world.handed}
+    for entry_id, key, _ in world.handed:
+        assert refused[entry_id] == (3 if key.endswith(("1", "3")) else 1)
+    assert {key for _, key, _ in world.handed} == set(keys)
+    assert len(refused) == len(keys)
+    world.finish()
+
+
+@simulated
+def test_nobody_removes_after_a_successor_serves(seed):
+    """Owners that sleep past their lease at any call, clocks at different rates: removals stop in time."""
+    world = World(kind="memory", settings=TopicSettings(capacity=12, shards=2), seed=seed, watch_fences=True)
+    actors = [world.writer(0, [f"k{i}" for i in range(12)])]
+    actors += [world.deliverer(limit=2) for _ in range(3)]
+    actors.append(world.caretaker())
+    rates = [1.0, 0.7, 1.0, 1.4, 1.0]
+    run_simulation(actors, world.stores, seed, faults=SLEEPY, clock_rates=rates)
+    world.finish()
+
+
+@simulated
+def test_the_bound_holds_whatever_sleeps(seed):
+    """Four writers of a tiny topic sleep, crash and lose answers while it is counted anew again and again."""
+    world = World(kind="memory", settings=TopicSettings(capacity=2, shards=1), seed=seed)
+    actors = [world.writer(n, [f"k{n}.{i}" for i in range(3)]) for n in range(4)]
+    actors += [world.puller(range(1000)), world.caretaker(), world.caretaker()]
+    faults = CRASHES | {Fault.PAUSE: 0.02}
+    rates = [1.0, 1.5, 0.7, 1.0, 1.0, 2.0, 0.5]
+    run_simulation(actors, world.stores, seed, faults=faults, restarts=1000, clock_rates=rates)
+    # A writer that slept past its reservation and then died is the one loss that the protocol admits.
+    assert not world.ids()
+    Caretaker(world.queue, leak_seconds=0.0).resolve_stale("t", world.objects.head)
+    assert world.queue.stats("t").counted == 0
+
+
+@simulated
+def test_a_sleeping_writer_is_told_to_announce_anew(seed):
+    """Pauses anywhere, but nobody dies: whatever the resolver made of a reservation, nothing is lost."""
+    world = World(kind="memory", settings=TopicSettings(capacity=4, shards=1), seed=seed)
+    actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(3)]
+    actors += [world.puller(range(1000)), world.caretaker()]
+    faults = LOSSY | {Fault.PAUSE: 0.03}
+    run_simulation(actors, world.stores, seed, faults=faults, clock_rates=[1.0, 1.3, 0.8, 1.0, 1.0])
+    world.finish()
+
+
+@simulated
+def test_a_topic_deleted_and_created_again(seed):
+    """What is written while the new topic is there is delivered by it, whenever its writer had reserved."""
+    world = World(kind="memory", settings=TopicSettings(capacity=6, shards=2), seed=seed)
+    before, during = set(), []
+
+    def recreate(stores, clock):
+        queue = queue_of(stores, clock)
+        clock.sleep(0.05)
+        persistent(clock, lambda: queue.topics.delete("t"))
+        persistent(clock, lambda: queue.topics.create("t", world.settings))
+        before.update(world.written)
+        during.append(True)
+
+    def over():
+        return during and World.over(world)
+
+    world.over = over
+    actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
+    actors += [world.puller(range(1000)), world.caretaker(), recreate]
+    run_simulation(actors, world.stores, seed, faults=LOSSY | {Fault.PAUSE: 0.02})
+    told = {(key, etag) for _, key, etag in world.handed}
+    assert world.written - before <= told
+    assert not world.ids()
+
+
+@simulated
+def test_what_is_never_taken_ends_as_a_dead_letter(seed):
+    """An endpoint that refuses some keys for good: they end as letters, once each, and go out when redriven."""
+    settings = TopicSettings(capacity=24, shards=2, max_attempts=2)
+    world = World(kind="memory", settings=settings, seed=seed)
+    keys = [f"k{i}" for i in range(6)]
+    actors = [world.writer(0, keys)]
+    actors += [world.deliverer(fails=lambda entry: entry.event.key in keys[::2]) for _ in range(2)]
+    actors.append(world.caretaker())
+    run_simulation(actors, world.stores, seed, faults=CRASHES, restarts=1000)
+    dead = world.queue.dead("t")
+    written = {key for key, _ in world.written}
+    # An owner's crash counts as an attempt, so others may be among them.
+    assert {letter.event.key for letter in dead} >= written & set(keys[::2])
+    assert all("2 attempts" in letter.reason for letter in dead)
+    world.finish()
+    first = len(world.handed)
+    assert world.queue.redrive("t") == len(dead)
+    assert world.queue.dead("t") == ()
+    run_simulation([world.deliverer(), world.caretaker()], world.stores, seed, faults=CRASHES, restarts=1000)
+    assert {(key, etag) for _, key, etag in world.handed[first:]} <= {
+        (x.event.key, x.event.etag) for x in dead
+    }
+    world.finish()

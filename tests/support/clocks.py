@@ -1,0 +1,25 @@
+"""A clock that a test moves by hand."""
+
+import random
+
+
+class HandClock:
+    """Stands still until it is moved; sleeping moves it. It draws the same bytes in every run."""
+
+    def __init__(self):
+        self.now = 1000.0
+        self.slept = []
+        self._dice = random.Random("clock moved by hand")
+
+    def monotonic(self):
+        return self.now
+
+    def wall_ms(self):
+        return 1_700_000_000_000 + int(self.now * 1000)
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def random_bytes(self, count):
+        return self._dice.randbytes(count)

@@ -1,0 +1,29 @@
+"""Counts the calls of a record store."""
+
+from collections import Counter
+from threading import Lock
+
+
+class CountedRecords:
+    """Another record store, with `counts` of the calls made, by method. Thread-safe."""
+
+    def __init__(self, records):
+        self.records = records
+        self.counts = Counter()
+        self._lock = Lock()
+
+    def __getattr__(self, method):
+        function = getattr(self.records, method)
+
+        def call(*args, **kwargs):
+            with self._lock:
+                self.counts[method] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    def cost(self, work):
+        """What `work` asked for."""
+        self.counts.clear()
+        work()
+        return dict(self.counts)

@@ -1,0 +1,101 @@
+"""The S3 event message: ours read back, and what others send."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.notification_queue import Event, decode_events, encode_events
+
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+
+
+@given(
+    key=KEYS,
+    op=st.sampled_from(["put", "delete"]),
+    size=st.none() | st.integers(0, 5 * 2**40),
+    etag=st.none() | st.just("d41d8cd98f00b204e9800998ecf8427e"),
+    time_ms=st.integers(0, 4_000_000_000_000),
+)
+def test_round_trip(key, op, size, etag, time_ms):
+    """What a consumer needs comes back, whatever the key."""
+    size = size if op == "put" else None
+    event = Event(key=key, op=op, bucket="b", etag=etag, size=size, sequencer="0A1", time_ms=time_ms)
+    decoded = decode_events(encode_events([event, event]))
+    assert decoded.events == (event, event)
+    assert decoded.ignored == 0
+
+
+def test_the_message_is_that_of_s3():
+    """Names and forms as consumers of S3 expect them."""
+    event = Event(
+        key="a b/ü+%.json", bucket="b", etag="e", size=3, sequencer="00A", time_ms=1_700_000_000_123
+    )
+    (record,) = json.loads(encode_events([event]))["Records"]
+    assert record["eventVersion"] == "2.1"
+    assert record["eventSource"] == "aws:s3"
+    assert record["eventName"] == "ObjectCreated:Put"
+    assert record["eventTime"] == "2023-11-14T22:13:20.123Z"
+    assert record["s3"]["bucket"]["name"] == "b"
+    assert record["s3"]["object"] == {
+        "key": "a+b/%C3%BC%2B%25.json",
+        "size": 3,
+        "eTag": "e",
+        "sequencer": "00A",
+    }
+
+
+def message(name, key, *, source="aws:s3", **extra):
+    record = {
+        "eventSource": source,
+        "eventName": name,
+        "eventTime": "2026-01-02T03:04:05.678Z",
+        "s3": {"bucket": {"name": "b"}, "object": {"key": key, **extra}},
+    }
+    return json.dumps({"Records": [record]})
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "source", "expected"),
+    [
+        ("ObjectCreated:Put", "a+b%2Fc", "aws:s3", "a b/c"),
+        ("s3:ObjectCreated:CompleteMultipartUpload", "a%2Bb", "minio:s3", "a+b"),
+        ("ObjectCreated:Put", "a+b%2Fc", "ceph:s3", "a+b%2Fc"),
+    ],
+)
+def test_what_others_send(name, key, source, expected):
+    """Amazon S3 and MinIO encode keys, Ceph does not."""
+    (event,) = decode_events(message(name, key, source=source, size=7, eTag='"e"')).events
+    assert (event.key, event.op, event.size, event.etag) == (expected, "put", 7, "e")
+    assert event.time_ms == 1_767_323_045_678
+
+
+@pytest.mark.parametrize("name", ["ObjectRemoved:Delete", "s3:ObjectRemoved:DeleteMarkerCreated"])
+def test_removals(name):
+    """With nothing but a key."""
+    (event,) = decode_events(message(name, "a")).events
+    assert (event.op, event.etag, event.size) == ("delete", None, None)
+
+
+def test_what_is_no_change_is_counted():
+    """Restores, tags and the test event."""
+    assert decode_events(message("ObjectTagging:Put", "a")).ignored == 1
+    assert decode_events('{"Service": "Amazon S3", "Event": "s3:TestEvent"}').ignored == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[]", b'{"Records": [1]}', b'{"Records": [{"eventName": "ObjectCreated:Put"}]}', b"\xff"],
+)
+def test_what_is_no_message_is_refused(body):
+    """One typed error, whatever is wrong."""
+    with pytest.raises(UsageError, match="no S3 event message"):
+        decode_events(body)
+
+
+def test_a_time_that_cannot_be_read_is_none():
+    """It is for people only."""
+    body = message("ObjectCreated:Put", "a").replace("2026-01-02T03:04:05.678Z", "yesterday")
+    assert decode_events(body).events[0].time_ms == 0

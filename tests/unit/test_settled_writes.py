@@ -1,0 +1,74 @@
+"""Writes in doubt: each ends as what it was, also where the looking fails."""
+
+import pytest
+
+from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, Changed, SettledWrites, Stored
+from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.clocks import HandClock
+from tests.support.faults import Fault, FaultyStore, scripted
+
+DOUBTS = [Fault.LOST, Fault.REFUSED, Fault.LATE]
+
+
+@pytest.fixture
+def records():
+    return MemoryRecordStore()
+
+
+def writes(records, faults):
+    """Writes over a store whose calls suffer these faults, in order."""
+    return SettledWrites(FaultyStore(records, scripted(dict(enumerate(faults)))), HandClock())
+
+
+@pytest.mark.parametrize("looking", [[], [Fault.THROTTLED], [Fault.THROTTLED, Fault.LOST]])
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_write_in_doubt_is_ours_once_it_is_there(records, doubt, looking):
+    """Whether the first attempt was applied or the second."""
+    faults = [doubt, *looking]
+    outcome = writes(records, faults).create("p", "a", b"1")
+    assert outcome == Stored(version=records.read("p", "a").version)
+    outcome = writes(records, faults).replace("p", "a", b"2", expected=outcome.version)
+    assert outcome == Stored(version=records.read("p", "a").version)
+    assert records.read("p", "a").value == b"2"
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_removal_in_doubt(records, doubt):
+    """Gone by us or by another after a lost answer: nobody can tell, and it says so."""
+    version = records.create("p", "a", b"1").etag
+    outcome = writes(records, [doubt]).remove("p", "a", expected=version)
+    assert records.read("p", "a") is None
+    if doubt is Fault.LOST:
+        assert outcome == Changed(record=None, in_doubt=True)
+    else:
+        assert isinstance(outcome, Stored)
+
+
+def test_a_conflict_tells_what_is_there(records):
+    """Without a doubt of our own."""
+    records.create("p", "a", b"other")
+    outcome = writes(records, []).create("p", "a", b"1")
+    assert (outcome.record.value, outcome.in_doubt) == (b"other", False)
+    assert writes(records, []).replace("p", "none", b"1", expected="9") == Changed(
+        record=None, in_doubt=False
+    )
+
+
+@pytest.mark.parametrize("doubt", [Fault.REFUSED, Fault.LATE])
+def test_a_creation_sent_once(records, doubt):
+    """Not found after a doubt, it is given up, and whatever lands later is not of this call."""
+    outcome = writes(records, [doubt]).create_once("p", "a", b"1")
+    assert outcome == Changed(record=None, in_doubt=True)
+    assert isinstance(writes(records, [Fault.LOST, Fault.THROTTLED]).create_once("p", "b", b"1"), Stored)
+    assert isinstance(writes(records, [Fault.THROTTLED]).create_once("p", "c", b"1"), Stored)
+
+
+def test_no_answer_for_good(records):
+    """Bounded, and told apart: certainly not applied, or nobody knows."""
+    with pytest.raises(UnavailableError):
+        writes(records, [Fault.THROTTLED] * 100).create("p", "a", b"1")
+    faulty = FaultyStore(records, lambda call: Fault.REFUSED)
+    with pytest.raises(UnknownOutcomeError):
+        SettledWrites(faulty, HandClock()).create("p", "a", b"1")
+    assert len(faulty.calls) == 2 * ATTEMPTS
