@@ -117,9 +117,12 @@ class Worker:
     def balance(self, busy: Collection[Lease] = ()) -> tuple[Lease, ...]:
         """Renew, take free or expired shards up to the fair share, give surplus back; the leases now held.
 
-        Call it every `BEAT_SECONDS`. `busy`: leases with entries in hand, which are kept although they be
-        surplus. Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners
-        change, and for each shard taken 1 scan and 1 write for each entry in a former owner's hand.
+        Call it every `BEAT_SECONDS`, from a thread of its own where deliveries may be slow: a lease that is
+        not renewed in time ends, and its drain with `FencedError`. `busy`: leases with entries in hand, which
+        are kept although they be surplus.
+
+        Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners change, and
+        for each shard taken 1 scan and 1 write for each entry in a former owner's hand.
         `UnavailableError` or `UnknownOutcomeError`: call again; leases stay valid for `lease_seconds`.
         """
         self._renew()
