@@ -339,8 +339,8 @@ def _flags(state: ServerState, folder: Path) -> list[str]:
         "-master.electionTimeout=1s",
         "-master.volumeSizeLimitMB=128",
         f"-volume.port={state.volume_port}",
-        # A bucket takes about seven volumes, and with none left a PUT answers 500.
-        "-volume.max=500",
+        # A bucket takes about seven volumes, and with none left PUTs crawl, then answer 500. Costs nothing unused.
+        "-volume.max=5000",
         # Nor do other volume servers have to hear that this one is leaving.
         "-volume.preStopSeconds=0",
         "-filer",

@@ -139,6 +139,6 @@ def test_servers(ministack, seaweed):
         found = probe(store, "p/")
         assert store.list("").objects == ()
         store.close()
-        assert found.mode == "native"
+        assert found.mode == "native", (server.endpoint_url, found.problems)
         assert (found.copy_if_absent, found.list_is_ordered) == (copy_if_absent, ordered)
         assert abs(found.clock_skew_ms) < 60_000
