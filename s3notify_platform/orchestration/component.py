@@ -29,8 +29,8 @@ class SparkSettings(dg.Model, dg.Resolvable):
     config: dict[str, Any] = Field(default={}, description="Further Spark properties")
 
 
-class S3Settings(dg.Model, dg.Resolvable):
-    """How to reach S3. Default: boto3's own chain (environment, profile, instance role).
+class _AwsSettings(dg.Model, dg.Resolvable):
+    """How to reach a service. Default: boto3's own chain (environment, profile, instance role).
 
     Credentials of its own are given by the names of environment variables, so that no secret is ever part of
     the definitions, which Dagster shows.
@@ -47,45 +47,36 @@ class S3Settings(dg.Model, dg.Resolvable):
     )
     session_token_env: str | None = Field(default=None, description="Environment variable with the token")
 
+    def _fields(self) -> dict[str, Any]:
+        """As dagster-aws' resources name them; the variables are looked up when a resource is used."""
+        return {
+            "endpoint_url": self.endpoint_url,
+            "region_name": self.region_name,
+            "aws_access_key_id": _variable(self.access_key_id_env),
+            "aws_secret_access_key": _variable(self.secret_access_key_env),
+            "aws_session_token": _variable(self.session_token_env),
+        }
+
+
+class S3Settings(_AwsSettings):
+    """How to reach S3."""
+
     def resource(self) -> S3Resource:
-        """dagster-aws' resource, which looks the variables up when it is used."""
-        return S3Resource(
-            endpoint_url=self.endpoint_url,
-            region_name=self.region_name,
-            aws_access_key_id=_variable(self.access_key_id_env),
-            aws_secret_access_key=_variable(self.secret_access_key_env),
-            aws_session_token=_variable(self.session_token_env),
-        )
+        """dagster-aws' resource."""
+        return S3Resource(**self._fields())
 
 
-class DynamoSettings(dg.Model, dg.Resolvable):
+class DynamoSettings(_AwsSettings):
     """DynamoDB tables, made by `s3notify init`. Default: none, and the bucket carries everything."""
-
-    model_config = ConfigDict(extra="forbid")
 
     records_table: str | None = Field(default=None, description="Table of ack chains and heartbeats")
     lease_table: str | None = Field(
         default=None, description="Table that keeps commits apart, one for each bucket"
     )
-    endpoint_url: str | None = None
-    region_name: str | None = None
-    access_key_id_env: str | None = Field(default=None, description="Environment variable with the key id")
-    secret_access_key_env: str | None = Field(
-        default=None, description="Environment variable with the secret"
-    )
-    session_token_env: str | None = Field(default=None, description="Environment variable with the token")
 
     def resource(self) -> DynamoTables:
-        """The resource, which looks the variables up when it is used."""
-        return DynamoTables(
-            records_table=self.records_table,
-            lease_table=self.lease_table,
-            endpoint_url=self.endpoint_url,
-            region_name=self.region_name,
-            aws_access_key_id=_variable(self.access_key_id_env),
-            aws_secret_access_key=_variable(self.secret_access_key_env),
-            aws_session_token=_variable(self.session_token_env),
-        )
+        """The tables, and how to reach them."""
+        return DynamoTables(records_table=self.records_table, lease_table=self.lease_table, **self._fields())
 
 
 def _variable(name: str | None) -> str | None:

@@ -189,10 +189,9 @@ def _comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Bat
                 raise
             except S3NotifyError as error:
                 return [_row(listing.slot, "error", key=f"{type(error).__name__}: {error}")]
-            wanted = source.code_version
             committed = {
                 # No object has the empty ETag: one whose rows another code version made is read again.
-                key: state.etag if wanted in (None, state.code_version) else ETag("")
+                key: state.etag if source.code_version in (None, state.code_version) else ETag("")
                 for key, state in states.items()
             }
             versions = [version for version in listing.versions if version.key not in skip]
