@@ -76,6 +76,9 @@ RELIST_SECONDS = 300.0
 PAGES_MAX = 100
 """Pages of one LIST. More than 100,000 foreign objects are a misplaced prefix, not a keyspace."""
 
+QUEUED = "s3notify-queued"
+"""Metadata of a signal whose writer also told the notification queue which keys changed. Others ignore it."""
+
 DIGEST_BYTES = 8
 
 NEVER_SEEN = bytes(DIGEST_BYTES)
@@ -259,7 +262,9 @@ class Publisher:
         slots: int = SLOT_COUNT,
         clock: Clock = SYSTEM_CLOCK,
         parallelism: int = PARALLELISM,
+        queued: bool = False,
     ) -> None:
+        """`queued`: every change is in the notification queue before it is signalled, and its signals say so."""
         if parallelism < 1:
             raise UsageError(f"parallelism={parallelism}: at least one request is in flight")
         self._objects = objects
@@ -271,6 +276,7 @@ class Publisher:
         self._slots = check_slot_count(slots)
         self._clock = clock
         self._parallelism = parallelism
+        self._metadata = {QUEUED: "1"} if queued else None
 
     def put(
         self,
@@ -385,7 +391,9 @@ class Publisher:
 
     def _move(self, name: str) -> S3NotifyError | None:
         try:
-            outcome = self._keyspace.put(f"{self._prefix}{name}", signal_body(self._clock))
+            outcome = self._keyspace.put(
+                f"{self._prefix}{name}", signal_body(self._clock), metadata=self._metadata
+            )
         except S3NotifyError as error:
             return error
         return None if isinstance(outcome, Written) else UnknownOutcomeError(f"signal {name}: {outcome}")

@@ -3,19 +3,19 @@
 import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
-from functools import lru_cache
 from typing import Any, Final, assert_never
 
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
+from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 from s3notify_platform.spark.formats import FORMATS
 from s3notify_platform.stores.capabilities import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.stores.dynamodb import DynamoRecordStore
 from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX, queue_records, records_of
 from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.layout import TableLayout
@@ -45,6 +45,8 @@ class Source:
     schema: str | None = None
     platform_prefix: str = ""
     keyspace_prefix: str = ""
+    queue_prefix: str = QUEUE_PREFIX
+    """Of the notification queue, which the sources of a bucket share. Beside the platform's other objects."""
     slots: int = SLOT_COUNT
     max_objects: int = MAX_OBJECTS
     code_version: str | None = None
@@ -77,7 +79,7 @@ class Source:
             self.platform.bucket,
             self.platform.endpoint_url,
         )
-        for own in (self.platform_prefix, self.keyspace_prefix):
+        for own in (self.platform_prefix, self.keyspace_prefix, self.queue_prefix):
             if same and (own.startswith(self.prefix) or self.prefix.startswith(own)):
                 raise UsageError(
                     f"source {self.name!r} reads {self.prefix!r} of bucket {self.bucket.bucket!r}, which "
@@ -155,8 +157,12 @@ class Source:
     def records(self, store: ObjectStore | None = None) -> RecordStore:
         """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
         if self.records_table is not None:
-            return _records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
+            return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
         return ObjectRecordStore(store or shared_store(self.platform), f"{self.platform_prefix}records/")
+
+    def queue(self) -> NotificationQueue:
+        """The notification queue of the source's bucket, in which the source's topic has its name. No request."""
+        return NotificationQueue(queue_records(self.platform, self.queue_prefix, self.records_table))
 
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""
@@ -175,9 +181,3 @@ def _left_by_probe(stored: bytes, place: str) -> dict[str, Any]:
 
 def _way(commit: str, lease_table: str | None) -> str:
     return f"{commit} (lease table {lease_table!r})" if lease_table else commit
-
-
-@lru_cache(maxsize=32)
-def _records_of(config: DynamoConfig, scope: str) -> DynamoRecordStore:
-    """One client for each table and process: making one costs 0.1 s."""
-    return DynamoRecordStore(config, scope=scope)

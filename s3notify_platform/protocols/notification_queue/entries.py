@@ -9,7 +9,7 @@ from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ports import ABSENT, Absent, ETag, IfMatch, Precondition, Record, Version
 from s3notify_platform.slots import SLOT_COUNT, check_slot_count
 
-TOPIC_NAME = re.compile(r"[a-z0-9_-]{1,60}")
+TOPIC_NAME = re.compile(r"[a-z0-9_-]{1,63}")
 ERROR_MAX = 500
 """Characters of an error that an entry keeps."""
 
@@ -37,6 +37,10 @@ class TopicSettings:
     """Of one encoded entry. A key has at most 1024 bytes."""
     slots: int = SLOT_COUNT
     """As in the keyspace of the bucket."""
+    bucket: str = ""
+    """The bucket whose changes it takes; empty: of any."""
+    prefix: str = ""
+    """Only keys that begin with it."""
     endpoint: str = ""
     """Where and how to push: JSON that only the outlet reads. Empty: the topic is pulled."""
 
@@ -141,6 +145,11 @@ def shard_capacity(shard: int, settings: TopicSettings) -> int:
     return settings.capacity // settings.shards + (shard < settings.capacity % settings.shards)
 
 
+def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
+    """Whether a change of this key belongs into a topic with these settings."""
+    return settings.bucket in ("", bucket) and key.startswith(settings.prefix)
+
+
 def queue_partition(topic: str, shard: int) -> str:
     """Partition of the entries of one shard."""
     return f"queue.{topic}.{shard:03d}"
@@ -182,7 +191,7 @@ def keys_recur(partition: str) -> bool:
 def check_topic(name: str, settings: TopicSettings) -> None:
     """`UsageError` unless a topic may be called that and be that."""
     if not TOPIC_NAME.fullmatch(name):
-        raise UsageError(f"topic {name!r}: 1 to 60 of a-z, 0-9, - and _")
+        raise UsageError(f"topic {name!r}: 1 to 63 of a-z, 0-9, - and _")
     check_slot_count(settings.slots)
     if not 1 <= settings.shards <= min(SHARDS_MAX, settings.slots, settings.capacity):
         raise UsageError(

@@ -33,6 +33,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     shard_capacity,
     shard_of,
     shard_slots,
+    takes,
 )
 from s3notify_platform.protocols.notification_queue.settled import (
     ATTEMPTS,
@@ -51,6 +52,9 @@ STALE_SECONDS = 120.0
 
 CLOCK_SKEW = 3.0
 """How much faster one machine's clock may run than another's."""
+
+TOPICS_SECONDS = 30.0
+"""How old a writer's knowledge may be of which topics there are."""
 
 RETRY_AFTER_SECONDS = 1.0
 """What a refused writer is told to wait for."""
@@ -151,8 +155,26 @@ class NotificationQueue:
         self.topics = Topics(records, clock)
         self._parallelism = parallelism
         self._known: dict[str, Topic] = {}
+        self._listed: tuple[float, tuple[Topic, ...]] | None = None
 
     # Writers: before the object, after the object.
+
+    def topics_of(self, bucket: str, key: str) -> tuple[str, ...]:
+        """The topics that take changes of this key, by name. One scan every `TOPICS_SECONDS`.
+
+        A topic that is younger may be missing. So whoever creates one to follow a bucket compares what is there
+        once more when `settle_seconds` have passed.
+        """
+        now = self.clock.monotonic()
+        listed = self._listed
+        if listed is None or now - listed[0] >= TOPICS_SECONDS:
+            listed = self._listed = (now, self.topics.all())
+        return tuple(topic.name for topic in listed[1] if takes(topic.settings, bucket, key))
+
+    @property
+    def settle_seconds(self) -> float:
+        """After so long every writer knows of a new topic, and has ended what it began before it did."""
+        return CLOCK_SKEW * TOPICS_SECONDS + self.stale_seconds
 
     def reserve(self, topic: str, event: Event) -> Reservation | NoRoom:
         """See `reserve_many`, for one event: 3 requests (bucket alone: 4)."""

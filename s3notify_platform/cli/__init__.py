@@ -299,7 +299,3 @@ def _table(title: str, found: "Capabilities") -> "Table":
     table.add_row("server's clock", "not told" if skew is None else f"{skew / 1000:+.1f} s against ours")
     table.add_row("mode by itself", found.mode)
     return table
-
-
-if __name__ == "__main__":
-    main()

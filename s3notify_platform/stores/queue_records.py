@@ -1,0 +1,36 @@
+"""Where the notification queue of a bucket stands: below a prefix of the platform's bucket, or in DynamoDB."""
+
+from functools import lru_cache
+from typing import Final
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import RecordStore
+from s3notify_platform.protocols.notification_queue import keys_recur
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.dynamodb import DynamoRecordStore
+from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.records import ObjectRecordStore
+
+QUEUE_PREFIX: Final = "_s3notify/queue/"
+"""Beside the sources' own prefixes, so that all sources of a bucket, and all its writers, share one queue."""
+
+
+def queue_records(
+    platform: S3Config, prefix: str = QUEUE_PREFIX, table: DynamoConfig | None = None
+) -> RecordStore:
+    """The records of the queue: in `table` if there is one, else below `prefix` of the bucket. No request.
+
+    Writers, inlets, outlets and sources of one bucket must name the same place. Strict bounds either way; on a
+    bucket alone a counter is a compare-and-set, so that its writers take turns.
+    """
+    if not prefix.endswith("/"):
+        raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")
+    if table is not None:
+        return records_of(table, f"{platform.bucket}/{prefix}")
+    return ObjectRecordStore(shared_store(platform), prefix, keys_recur=keys_recur)
+
+
+@lru_cache(maxsize=32)
+def records_of(config: DynamoConfig, scope: str) -> DynamoRecordStore:
+    """One client for each table and process: making one costs 0.1 s."""
+    return DynamoRecordStore(config, scope=scope)
