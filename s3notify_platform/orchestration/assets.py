@@ -6,10 +6,9 @@ The step yields no output; it reports each committed slot itself, so that in a r
 the failed ones are not reported with the others.
 """
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import dagster as dg
@@ -18,10 +17,11 @@ from pyspark.sql import SparkSession
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
+from s3notify_platform.orchestration.batches import BatchPayload
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, SlotBatch, slot_partitions
 from s3notify_platform.orchestration.resources import heartbeat
-from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.derive import derive
 from s3notify_platform.spark.ingest import (
@@ -165,13 +165,12 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         io.check_store()
         made = [asset.name for asset in settings.slot_assets if asset.name in _selected(context, config)]
         context.instance.add_run_tags(context.run.run_id, {made_tag(name): "true" for name in made})
-        signals = _signals(io, config)
+        opened = _opened(io, config)
         with heartbeat(io.records, context.run.run_id):
-            results, metadata = _ingested(context, config, settings, slots, signals)
-            if any(results.values()):
-                io.record(context, config, results, metadata)
-            elif config.batch:
-                io.acknowledge(config, [], [], operation_id=context.run.run_id)
+            done = _ingested(context, config, settings, slots, opened)
+            io.record(
+                context, config, opened, done.results, done.metadata, entries=done.entries, plain=done.plain
+            )
     except S3NotifyError as error:
         io.tell_reason(context, str(error))
         raise dg.Failure(str(error), allow_retries=not isinstance(error, UsageError)) from error
@@ -182,34 +181,59 @@ def _selected(context: dg.AssetExecutionContext, config: SlotBatch) -> set[str]:
     return selected & set(config.only) if config.only else selected
 
 
+@dataclass(slots=True)
+class _Done:
+    """What a run did. `plain`: slots that wait for a listing."""
+
+    results: dict[str, Mapping[Slot, SlotResult]] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    entries: Mapping[Slot, Sequence[Entry]] = field(default_factory=dict)
+    plain: Iterable[Slot] = ()
+
+
 def _ingested(
     context: dg.AssetExecutionContext,
     config: SlotBatch,
     settings: SourceAssets,
     slots: Sequence[Slot],
-    signals: Mapping[Slot, str],
-) -> tuple[dict[str, Mapping[Slot, SlotResult]], dict[str, Any]]:
-    """What became of the slots, by asset, and metadata of the batch as a whole."""
+    opened: BatchPayload,
+) -> _Done:
+    """What became of the slots, by asset."""
     io: SlotIOManager = getattr(context.resources, settings.io_key)
     source = io.source
     selected = _selected(context, config)
     batch = config.batch or context.run.run_id
-    results: dict[str, Mapping[Slot, SlotResult]] = {}
-    metadata: dict[str, Any] = {}
+    done = _Done()
     started = SYSTEM_CLOCK.monotonic()
     spark = io.spark.spark_session
     ready = SYSTEM_CLOCK.monotonic()
     if settings.name in selected:
         ingest = Ingest(spark, source, transform=settings.transform, progress=context.log.info)
         ended = ingest.run(
-            slots, batch=batch, run=context.run.run_id, signals=signals, only_found=config.everything
+            slots,
+            batch=batch,
+            run=context.run.run_id,
+            signals={Slot(int(slot)): etag for slot, etag in opened.signals.items()},
+            listing=opened.listing,
+            only_found=config.everything,
         )
-        results[settings.name] = ended.slots
-        generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}
+        if opened.listing and config.batch and not config.everything and ended.untold:
+            io.debt.owe((), plain=True)
+        done.entries, done.plain = ended.entries, ended.plain
+        found = {
+            slot: result
+            for slot, result in ended.slots.items()
+            if not (config.everything and opened.again and result.status == "unchanged")
+        }
+        done.results[settings.name] = found
+        generations = {slot: result.generation for slot, result in found.items() if result.ok}
         seconds = {"spark_start": ready - started, **ended.seconds}
-        metadata = {
+        done.metadata = {
             "batch": batch,
             "batch_slots": len(ended.slots),
+            "batch_found_by": "listing" if opened.listing else "queue",
+            "batch_entries": sum(len(entries) for entries in ended.entries.values()),
+            "batch_untold": ended.untold,
             "batch_tasks": ended.tasks,
             "batch_requests": dg.MetadataValue.json(dict(ended.requests)),
             "batch_seconds": dg.MetadataValue.json(
@@ -226,11 +250,11 @@ def _ingested(
     for asset in settings.slot_assets:
         if asset.name in selected:
             context.log.info("deriving %s of %d slots", asset.name, len(generations))
-            results[asset.name] = _derived(
+            done.results[asset.name] = _derived(
                 context, asset, generations, spark=spark, source=source, batch=batch, anew=config.anew
             )
-    metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
-    return results, metadata
+    done.metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
+    return done
 
 
 def _derived(
@@ -269,13 +293,11 @@ def _derived(
     return results
 
 
-def _signals(io: SlotIOManager, config: SlotBatch) -> dict[Slot, str]:
-    """The signals seen when the batch was opened, by its chain. 1 GET."""
+def _opened(io: SlotIOManager, config: SlotBatch) -> BatchPayload:
+    """What the sensor saw when it opened the batch, by its chain. 1 GET. A run that nobody opened lists."""
     if not config.batch:
-        return {}
+        return BatchPayload()
     try:
-        payload = io.chains.state(config.batch).payload
+        return BatchPayload.loads(io.chains.state(config.batch).payload)
     except TagNotFound as error:
         raise UsageError(f"batch {config.batch!r} has no ack chain; start the run without a batch") from error
-    stored: dict[str, str] = json.loads(payload)["signals"] if payload else {}
-    return {Slot(int(slot)): ETag(etag) for slot, etag in stored.items()}

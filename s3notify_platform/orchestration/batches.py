@@ -11,6 +11,12 @@ run under the same run key, which Dagster launches once.
                            │
                            └──► parked                   `max_attempts` reached; its next change frees it
 
+A batch takes in what the entries of the source's topic name, and lists nothing, but in three cases. The first
+batch lists the bucket, and once more when every writer has heard of the topic (`settle_seconds` after it was
+made; also when the topic was lost and made anew). Slots that are owed a listing (`ListingDebt`) are listed
+together. And as long as a writer signals without queueing, every batch lists. Listings, and with them such
+batches, are `list_seconds` apart.
+
 A slot in flight is never requested again; its later changes wait, because the root is not remembered until
 every changed slot could be taken. A run's liveness is a counter it moves (`resources.heartbeat`); the sensor
 measures with its own clock how long a counter stands still. Nothing about data hangs on it: a run that was
@@ -18,7 +24,7 @@ given up and is not dead commits, or loses to the next one, like any other.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
@@ -27,6 +33,7 @@ from s3notify_platform.errors import CorruptError, TagExists, TagNotFound
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher, WatcherState
+from s3notify_platform.protocols.source_enumerator import ListingDebt
 from s3notify_platform.slots import Slot
 
 EVERYTHING: Final = -1
@@ -50,6 +57,8 @@ class BatchSettings:
     silence_seconds: float = 30.0
     startup_seconds: float = 180.0
     relist_seconds: float = 300.0
+    list_seconds: float = 10.0
+    settle_seconds: float = 210.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +81,7 @@ class OpenBatch:
     slots: tuple[int, ...]
     parts: int
     opened_ms: int
+    listing: bool = False
     progress: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -91,12 +101,20 @@ class Failing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorState:
-    """The cursor: 11 KB of digests, 5 bytes for each slot in flight or failing, whatever the bucket holds."""
+    """The cursor: 11 KB of digests, 5 bytes for each slot in flight or failing, whatever the bucket holds.
+
+    `listed_ms` is of the keyspace, `bucket_listed_ms` of the bucket. `topic` is the epoch of the source's topic;
+    `settled_ms` is when all writers know it, so that one more listing ends the first enumeration; 0: it did.
+    """
 
     epoch: str
     next_batch: int = 0
     enumerated: bool = False
+    topic: str = ""
+    settled_ms: int = 0
+    owing: bool = False
     listed_ms: int = 0
+    bucket_listed_ms: int = 0
     watch: WatcherState = field(default_factory=WatcherState)
     open: tuple[OpenBatch, ...] = ()
     failing: Mapping[int, Failing] = field(default_factory=dict)
@@ -107,7 +125,11 @@ class SensorState:
             "epoch": self.epoch,
             "next_batch": self.next_batch,
             "enumerated": self.enumerated,
+            "topic": self.topic,
+            "settled_ms": self.settled_ms,
+            "owing": self.owing,
             "listed_ms": self.listed_ms,
+            "bucket_listed_ms": self.bucket_listed_ms,
             "watch": self.watch.dumps(),
             "open": [asdict(batch) for batch in self.open],
             "failing": _by_fate(self.failing),
@@ -123,7 +145,11 @@ class SensorState:
                 epoch=body["epoch"],
                 next_batch=body["next_batch"],
                 enumerated=body["enumerated"],
+                topic=body["topic"],
+                settled_ms=body["settled_ms"],
+                owing=body["owing"],
                 listed_ms=body["listed_ms"],
+                bucket_listed_ms=body["bucket_listed_ms"],
                 watch=WatcherState.loads(body["watch"]),
                 open=tuple(
                     OpenBatch(
@@ -131,6 +157,7 @@ class SensorState:
                         slots=tuple(item["slots"]),
                         parts=item["parts"],
                         opened_ms=item["opened_ms"],
+                        listing=item["listing"],
                         progress={run: (beats, at) for run, (beats, at) in item["progress"].items()},
                     )
                     for item in body["open"]
@@ -145,6 +172,31 @@ class SensorState:
             raise CorruptError(
                 "the sensor's cursor is not ours: reset it in the UI; nothing is lost by that"
             ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPayload:
+    """What a batch's chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
+
+    `owed` are the slots that this batch's listing settles, as in `Owed`; `again` says that everything has been
+    listed before, so that what has not changed is not worth reporting.
+    """
+
+    slots: tuple[int, ...] = ()
+    signals: Mapping[str, str] = field(default_factory=dict)
+    listing: bool = True
+    owed: Mapping[str, int] = field(default_factory=dict)
+    again: bool = False
+
+    def dumps(self) -> str:
+        """JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def loads(cls, text: str) -> "BatchPayload":
+        """Inverse of `dumps`; without text, a batch that lists."""
+        body = json.loads(text) if text else {}
+        return cls(**body | {"slots": tuple(body.get("slots", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +227,10 @@ class Tick:
 class BatchPlanner:
     """Evaluates ticks of one source.
 
+    `topic_epoch` gives the epoch of the source's topic, which it makes if there is none; `debt` is the source's.
+
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 GET of its chain and one for each of
-    its runs; 1 PUT to open a batch.
+    its runs; to open a batch 2 GETs (topic and debt) and 1 PUT; 1 GET (debt) when one has ended.
     """
 
     def __init__(
@@ -185,6 +239,8 @@ class BatchPlanner:
         source: str,
         watcher: Watcher,
         chains: AckChains,
+        debt: ListingDebt,
+        topic_epoch: Callable[[], str],
         runs_of: Callable[[str], Sequence[RunView]],
         settings: BatchSettings,
         clock: Clock = SYSTEM_CLOCK,
@@ -192,12 +248,15 @@ class BatchPlanner:
         self._source = source
         self._watcher = watcher
         self._chains = chains
+        self._debt = debt
+        self._topic_epoch = topic_epoch
         self._runs_of = runs_of
         self._settings = settings
         self._clock = clock
 
     def first(self) -> SensorState:
         """A cursor that has seen nothing. Stored before the first batch, so that batch ids repeat."""
+        self._topic_epoch()  # the sooner there is one, the sooner writers queue
         return SensorState(epoch=self._clock.random_bytes(5).hex(), watch=self._watcher.fresh_state())
 
     def tick(self, state: SensorState) -> Tick:
@@ -209,47 +268,76 @@ class BatchPlanner:
         if poll.listed:
             state = replace(state, listed_ms=now_ms)
             state = _freed(state, poll.changed)
-        taken = {slot for batch in state.open for slot in batch.slots}
-        due = {
-            slot for slot, item in state.failing.items() if not item.parked and item.not_before_ms <= now_ms
-        }
-        waiting = {slot for slot in state.failing if slot not in due}
-        wanted = (set(poll.changed) | due) - taken - waiting
-        if not state.enumerated:
-            wanted = {EVERYTHING} - taken - waiting
+        if state.settled_ms and state.enumerated and now_ms >= state.settled_ms:
+            state = replace(state, enumerated=False, settled_ms=0)
+        wanted = self._wanted(state, poll.changed, now_ms)
         requests: tuple[BatchRequest, ...] = ()
-        if wanted and len(state.open) < self._settings.max_open:
-            state, requests = self._open(state, wanted, poll.changed, now_ms)
+        if (wanted or state.owing) and len(state.open) < self._settings.max_open:
+            state, requests, waits = self._open(state, wanted, poll.changed, now_ms)
+            notes += waits
         if poll.listed and not state.watch.changed(poll.signals):
             state = replace(state, watch=state.watch.at_root(poll.root_etag))
         note = ", ".join([*notes, _note_of(state, poll)])
         return Tick(state=state, requests=requests, note=note, silent_runs=silent)
 
+    def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
+        """Of the slots that are asked for, and those whose backoff is over, what may be requested now.
+
+        `EVERYTHING` is alone: it waits for the batches that are open, and everything else waits for it.
+        """
+        if not state.enumerated and state.open:
+            return set()
+        taken = {slot for batch in state.open for slot in batch.slots}
+        due = {
+            slot for slot, item in state.failing.items() if not item.parked and item.not_before_ms <= now_ms
+        }
+        held = taken | (set(state.failing) - due)
+        return {EVERYTHING} - held if not state.enumerated else (set(asked) | due) - held
+
     def _open(
         self, state: SensorState, wanted: set[int], changed: Mapping[Slot, ETag], now_ms: int
-    ) -> tuple[SensorState, tuple[BatchRequest, ...]]:
-        batch = f"{self._source}-{state.epoch}-{state.next_batch}"
+    ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
+        """Open a batch of these slots, and of all that are owed a listing if it makes one."""
+        if (epoch := self._topic_epoch()) != state.topic:
+            settled_ms = now_ms + int(self._settings.settle_seconds * 1000)
+            state = replace(state, topic=epoch, settled_ms=settled_ms, enumerated=False)
+            wanted = self._wanted(state, (), now_ms)
+        owed = self._debt.read()
+        state = replace(state, owing=bool(owed.slots))
+        listing = EVERYTHING in wanted
+        if not listing and (owed.slots or self._debt.plain_writers(owed)):
+            left_ms = state.bucket_listed_ms + self._settings.list_seconds * 1000 - now_ms
+            if left_ms > 0:
+                return state, (), [f"the next listing is due in {left_ms / 1000:.0f} s"]
+            listing = True
+            wanted = self._wanted(state, wanted | set(owed.slots), now_ms)
+        if not wanted:
+            return state, (), []
         covered = set(changed) if EVERYTHING in wanted else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
-        payload = json.dumps({"slots": sorted(wanted), "signals": signals})
+        owed_slots = {str(s): n for s, n in owed.slots.items() if s in wanted or EVERYTHING in wanted}
+        payload = BatchPayload(slots=tuple(sorted(wanted)), signals=signals, listing=listing, owed=owed_slots)
+        batch = f"{self._source}-{state.epoch}-{state.next_batch}"
         try:
-            self._chains.open_batch(batch, [str(slot) for slot in sorted(wanted)], payload=payload)
+            self._chains.open_batch(batch, [str(slot) for slot in payload.slots], payload=payload.dumps())
         except TagExists:
             # A tick of ours died before its cursor was stored: the chain says what it had asked for.
-            payload = self._chains.state(batch).payload
-        stored = json.loads(payload) if payload else {"slots": [], "signals": {}}
-        slots = tuple(int(slot) for slot in stored["slots"])
-        seen = {Slot(int(slot)): ETag(etag) for slot, etag in stored["signals"].items()}
+            payload = BatchPayload.loads(self._chains.state(batch).payload)
+        slots = payload.slots
+        seen = {Slot(int(slot)): ETag(etag) for slot, etag in payload.signals.items()}
         parts = max(1, min(self._settings.parallel_runs, len(slots)))
+        opened = OpenBatch(id=batch, slots=slots, parts=parts, opened_ms=now_ms, listing=payload.listing)
         state = replace(
             state,
             next_batch=state.next_batch + 1,
+            bucket_listed_ms=now_ms if payload.listing else state.bucket_listed_ms,
             watch=state.watch.advance(seen, seen),
-            open=(*state.open, OpenBatch(id=batch, slots=slots, parts=parts, opened_ms=now_ms)),
+            open=(*state.open, opened),
         )
-        return state, tuple(
+        requests = tuple(
             BatchRequest(batch=batch, part=n, parts=parts, slots=slots[n::parts]) for n in range(parts)
         )
+        return state, requests, []
 
     def _settle(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...], list[str]]:
         still_open: list[OpenBatch] = []
@@ -276,11 +364,15 @@ class BatchPlanner:
                     failing[slot] = self._failed(slot, failing.get(slot), reason, now_ms)
                 else:
                     failing.pop(slot, None)
+            if batch.listing and (lost := [Slot(slot) for slot in missing if slot != EVERYTHING]):
+                self._debt.owe(lost)
             enumerated = EVERYTHING in batch.slots and EVERYTHING not in missing
             state = replace(state, enumerated=state.enumerated or enumerated)
             notes.append(
                 f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"
             )
+        if len(still_open) < len(state.open):
+            state = replace(state, owing=bool(self._debt.read().slots))
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
 
     def _chain(self, tag: str) -> ChainState | None:

@@ -19,6 +19,7 @@ from s3notify_platform.orchestration.sensors import build_sensor
 from s3notify_platform.orchestration.summary import build_summary
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.spark.source import MAX_OBJECTS
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
 
 class SparkSettings(dg.Model, dg.Resolvable):
@@ -123,6 +124,14 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     keyspace_prefix: str | None = Field(
         default=None, description="Prefix of the signals; default: {platform_prefix}keyspace/"
     )
+    queue_prefix: str = Field(
+        default=QUEUE_PREFIX,
+        description="Prefix of the notification queue in the platform's bucket; the same for all that share it",
+    )
+    queue_capacity: int = Field(
+        default=10_000, description="Changes that wait to be taken in at most; a writer beyond is refused"
+    )
+    queue_shards: int = Field(default=8, description="Parts of the topic: more for more writers at once")
     slots: int = SLOT_COUNT
     max_objects: int = MAX_OBJECTS
     interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
@@ -132,6 +141,10 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     backoff_seconds: float = 10.0
     silence_seconds: float = Field(
         default=30.0, description="A run without heartbeat for this long is given up"
+    )
+    list_seconds: float = Field(
+        default=10.0,
+        description="Between listings of the bucket, if a writer does not queue; raise it for large buckets",
     )
     sweep_cron: str = Field(default="0 3 * * *", description="When bucket and state are compared as a whole")
     running: bool = Field(default=True, description="Whether sensor, sweep and automation start switched on")
@@ -176,6 +189,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
                 max_attempts=self.max_attempts,
                 backoff_seconds=self.backoff_seconds,
                 silence_seconds=self.silence_seconds,
+                list_seconds=self.list_seconds,
             ),
             interval_seconds=self.interval_seconds,
             status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
@@ -229,6 +243,9 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             platform_bucket=self.platform_bucket,
             platform_prefix=self.platform_prefix or "",
             keyspace_prefix=self.keyspace_prefix or "",
+            queue_prefix=self.queue_prefix,
+            queue_capacity=self.queue_capacity,
+            queue_shards=self.queue_shards,
             slots=self.slots,
             max_objects=self.max_objects,
             code_version=self.code_version,

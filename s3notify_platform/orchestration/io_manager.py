@@ -3,9 +3,9 @@
 Dagster stores nothing of ours by value. What an asset hands over is committed slot by slot in the table; what
 an asset asks for is loaded from exactly the committed files, as one DataFrame.
 
-An ingest run reports slot by slot itself (`record`), in this order: materialization events, then the stamp on
-the batch's ack chain. A crash in between leaves the chain open, so the slots are asked for again, found
-unchanged, and reported; the other way round a committed slot could stay unreported for good.
+An ingest run reports slot by slot itself (`record`), in this order: materialization events, removal of the queue's
+entries, then the stamp on the batch's ack chain. A crash in between leaves the chain open, so the slots are asked
+for again, found unchanged, and reported; the other way round a committed slot could stay unreported for good.
 """
 
 import json
@@ -24,13 +24,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UsageError
-from s3notify_platform.orchestration.batches import REASON_MAX
+from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.orchestration.batches import REASON_MAX, BatchPayload
 from s3notify_platform.orchestration.partitions import SlotBatch, has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.keyspace import Watcher, WatcherState, root_key, signal_body, signal_key
+from s3notify_platform.protocols.keyspace import (
+    QUEUED,
+    Watcher,
+    WatcherState,
+    root_key,
+    signal_body,
+    signal_key,
+)
+from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
+from s3notify_platform.protocols.source_enumerator import ListingDebt
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.ingest import SlotResult
@@ -38,6 +47,7 @@ from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.spark.source import MAX_OBJECTS, Source
 from s3notify_platform.stores.capabilities import CommitChoice
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation, TableLayout
 
@@ -70,6 +80,15 @@ class SlotIOManager(dg.ConfigurableIOManager):
     keyspace_prefix: str = Field(
         default="", description="Prefix of the signals; shared by all who write here"
     )
+    queue_prefix: str = Field(
+        default=QUEUE_PREFIX, description="Prefix of the notification queue, which the bucket's sources share"
+    )
+    queue_capacity: int = Field(
+        default=TopicSettings().capacity, description="Entries that the source's topic holds at most"
+    )
+    queue_shards: int = Field(
+        default=TopicSettings().shards, description="Slot ranges that the topic is split into"
+    )
     slots: int = Field(default=SLOT_COUNT, description="Slots of the keyspace, the same for all its parties")
     max_objects: int = Field(default=MAX_OBJECTS, description="Objects taken in at once")
     code_version: str | None = Field(
@@ -93,6 +112,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
             platform=self._config(self.platform_bucket or self.bucket),
             platform_prefix=self.platform_prefix,
             keyspace_prefix=self.keyspace_prefix,
+            queue_prefix=self.queue_prefix,
             slots=self.slots,
             max_objects=self.max_objects,
             code_version=self.code_version,
@@ -125,6 +145,31 @@ class SlotIOManager(dg.ConfigurableIOManager):
     def chains(self) -> AckChains:
         """The ack chains of this source's batches."""
         return AckChains(self.records)
+
+    @property
+    def debt(self) -> ListingDebt:
+        """Which slots of this source have to be compared by a listing."""
+        return ListingDebt(self.records)
+
+    @property
+    def queue(self) -> NotificationQueue:
+        """The notification queue that this source shares with the others of its bucket."""
+        return self.source.queue()
+
+    def topic_epoch(self) -> str:
+        """Which life of the source's topic this is; it is made if there is none. 1 request, or 2."""
+        topics = self.queue.topics
+        try:
+            return topics.get(self.source_name).epoch
+        except NotFoundError:
+            settings = TopicSettings(
+                capacity=self.queue_capacity,
+                shards=min(self.queue_shards, self.slots),
+                slots=self.slots,
+                bucket=self.bucket,
+                prefix=self.prefix,
+            )
+            return topics.create(self.source_name, settings).epoch
 
     def watcher(self, state: WatcherState | None = None) -> Watcher:
         """A watcher of this source's keyspace."""
@@ -194,13 +239,18 @@ class SlotIOManager(dg.ConfigurableIOManager):
         self,
         context: dg.AssetExecutionContext,
         batch: SlotBatch,
+        opened: BatchPayload,
         results: Mapping[str, Mapping[Slot, SlotResult]],
         batch_metadata: Mapping[str, Any],
+        *,
+        entries: Mapping[Slot, Sequence[Entry]],
+        plain: Iterable[Slot],
     ) -> None:
         """Report and acknowledge the slots that are committed in all assets of the run; fail for the others.
 
-        `results` is by asset, the first one leading. Requests: 1 GET and 1 PUT for the chain, however many slots,
-        1 LIST and 1 GET for each asset's schema, 1 GET for each slot that is unchanged.
+        `results` is by asset, the first one leading. `entries` of the committed slots leave the queue. `plain`
+        slots wait for a listing. Requests: 1 GET and 1 PUT for the chain, however many slots, 1 LIST and 1 GET for
+        each asset's schema, 1 GET for each slot that is unchanged, `NotificationQueue.remove` for the entries.
         """
         slots = sorted(set().union(*results.values()))
         bad = [s for s in slots if not all(by_slot[s].ok for by_slot in results.values() if s in by_slot)]
@@ -222,8 +272,13 @@ class SlotIOManager(dg.ConfigurableIOManager):
         # Slot by slot: automation, which looks at any moment, finds a slot made in all assets or in none.
         for event in (event for of_slot in events.values() for event in of_slot):
             context.log_event(event)
+        # Before the stamp: what a crash leaves here is asked for again.
+        self.queue.remove(entry for slot in good for entry in entries.get(slot, ()))
         if batch.batch:
-            self.acknowledge(batch, good, bad, operation_id=context.run.run_id)
+            waiting = sorted(plain)
+            self.debt.owe(waiting, plain=bool(waiting))
+            done = {*good, *waiting}.difference(bad)
+            self.acknowledge(batch, opened, sorted(done), bad, operation_id=context.run.run_id)
         if bad:
             self._fail(context, results, bad)
 
@@ -269,25 +324,43 @@ class SlotIOManager(dg.ConfigurableIOManager):
         return f"https://s3.console.aws.amazon.com/s3/buckets/{bucket}?prefix={quoted}"
 
     def acknowledge(
-        self, batch: SlotBatch, good: Sequence[Slot], bad: Sequence[Slot], *, operation_id: str
+        self,
+        batch: SlotBatch,
+        opened: BatchPayload,
+        good: Sequence[Slot],
+        bad: Sequence[Slot],
+        *,
+        operation_id: str,
     ) -> None:
-        """Stamp what is committed on the batch's chain."""
+        """Stamp what is committed on the batch's chain; what its listing has settled is owed no longer.
+
+        In this order: what a crash leaves open is asked for again, and owed or not, it is found unchanged.
+        """
         done: Iterable[int] = set(batch.slots).intersection(good)
         if batch.everything:
             # The enumeration is done; what failed in it is asked for again like any change, with backoff.
-            self.ask_again(bad)
+            self.debt.owe(bad)
             done = batch.children
+        listed = set(self.source.all_slots()) - set(bad) if batch.everything else set(good)
+        self.debt.settle({Slot(int(s)): n for s, n in opened.owed.items() if Slot(int(s)) in listed})
         if names := [str(slot) for slot in sorted(done)]:
             self.chains.stamp_children(batch.batch, names, operation_id=operation_id)
 
     def ask_again(self, slots: Iterable[Slot]) -> None:
-        """Signal slots, so that the next poll sees them as changed. 1 PUT each, and one for the root."""
+        """Have slots compared by the next listing. 1 read and 1 write, 1 PUT for each slot and one for the root."""
+        wanted = sorted(set(slots))
+        if not wanted:
+            return
+        self.debt.owe(wanted)
         prefix = self.source.keyspace_prefix
-        names = [signal_key(prefix, slot) for slot in slots]
+        names = [signal_key(prefix, slot) for slot in wanted]
+
+        def move(name: str) -> None:
+            self.store.put(name, signal_body(SYSTEM_CLOCK), metadata={QUEUED: "1"})
+
         with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
-            list(pool.map(lambda name: self.store.put(name, signal_body(SYSTEM_CLOCK)), names))
-        if names:
-            self.store.put(root_key(prefix), signal_body(SYSTEM_CLOCK))
+            list(pool.map(move, names))
+        move(root_key(prefix))
 
     def tell_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
         """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""

@@ -1,6 +1,7 @@
 """The sensor of a source: polls the keyspace and requests one run with exactly the changed slots."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import dagster as dg
@@ -66,7 +67,13 @@ def build_sensor(
             return views
 
         planner = BatchPlanner(
-            source=assets.name, watcher=io.watcher(), chains=io.chains, runs_of=runs_of, settings=settings
+            source=assets.name,
+            watcher=io.watcher(),
+            chains=io.chains,
+            debt=io.debt,
+            topic_epoch=io.topic_epoch,
+            runs_of=runs_of,
+            settings=replace(settings, settle_seconds=io.queue.settle_seconds),
         )
         if not context.cursor:
             return dg.SensorResult(

@@ -24,6 +24,7 @@ from s3notify_platform import errors
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError, S3NotifyError, UsageError
 from s3notify_platform.protocols.conditional_commit import Committed, Lost
+from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema
@@ -105,9 +106,18 @@ class SlotResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """How a batch ended: its slots, the seconds of each phase, and the requests by kind."""
+    """How a batch ended: its slots, the seconds of each phase, and the requests by kind.
+
+    `entries`, by slot, were there before the bucket was looked at: remove those of the slots that are `ok`.
+    `plain` slots were last signalled by a writer that does not queue, so only a listing can tell; without entries
+    they have no result.
+    `untold` counts the changes that a listing found and no entry told of.
+    """
 
     slots: Mapping[Slot, SlotResult]
+    entries: Mapping[Slot, Sequence[Entry]]
+    plain: frozenset[Slot]
+    untold: int
     seconds: Mapping[str, float]
     requests: Mapping[str, int]
     tasks: int
@@ -143,7 +153,11 @@ class _Run:
     batch: str
     run: str
     signals: Mapping[Slot, str]
+    listing: bool
     only_found: bool
+    entries: dict[Slot, Sequence[Entry]] = field(default_factory=dict)
+    plain: set[Slot] = field(default_factory=set)
+    untold: int = 0
     results: dict[Slot, SlotResult] = field(default_factory=dict)
     spent: _Spent = field(default_factory=_Spent)
     lost: Counter[Slot] = field(default_factory=Counter)
@@ -182,15 +196,19 @@ class Ingest:
         batch: str,
         run: str | None = None,
         signals: Mapping[Slot, str] | None = None,
+        listing: bool = True,
         only_found: bool = False,
     ) -> BatchResult:
         """Ingest `slots`. Each has a result; with `only_found`, only if it has objects or a commit.
 
+        `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
         `run` is whose work it is (default: the batch), so that what it leaves behind if it dies can be told.
         `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots.
         """
-        state = _Run(batch=batch, run=run or batch, signals=signals or {}, only_found=only_found)
+        state = _Run(
+            batch=batch, run=run or batch, signals=signals or {}, listing=listing, only_found=only_found
+        )
         pending = sorted(set(slots))
         for _ in range(MAX_ROUNDS):
             if not pending:
@@ -202,7 +220,13 @@ class Ingest:
             )
         spent = state.spent
         return BatchResult(
-            slots=state.results, seconds=spent.seconds, requests=spent.requests, tasks=spent.tasks
+            slots=state.results,
+            entries=state.entries,
+            plain=frozenset(state.plain),
+            untold=state.untold,
+            seconds=spent.seconds,
+            requests=spent.requests,
+            tasks=spent.tasks,
         )
 
     def _round(self, slots: Sequence[Slot], state: _Run) -> list[Slot]:
@@ -210,6 +234,9 @@ class Ingest:
         planned_at = self._clock.monotonic()
         self._progress(f"planning {len(slots)} slots")
         found = self._plan(slots, state)
+        state.entries.update(found.entries)
+        state.plain |= found.plain
+        state.untold += sum(map(len, found.untold.values()))
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
         for slot, slot_plan in found.slots.items():
             if not slot_plan.changes:
@@ -245,7 +272,9 @@ class Ingest:
     def _plan(self, slots: Sequence[Slot], state: _Run) -> Plan:
         started = self._clock.monotonic()
         try:
-            found = plan(self._spark, self._source, slots, self._width, skip=state.skip)
+            found = plan(
+                self._spark, self._source, slots, self._width, listing=state.listing, skip=state.skip
+            )
         except JOB_ERRORS as error:
             raise_own(error)
             raise

@@ -160,9 +160,10 @@ class Source:
             return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
         return ObjectRecordStore(store or shared_store(self.platform), f"{self.platform_prefix}records/")
 
-    def queue(self) -> NotificationQueue:
+    def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
         """The notification queue of the source's bucket, in which the source's topic has its name. No request."""
-        return NotificationQueue(queue_records(self.platform, self.queue_prefix, self.records_table))
+        records = queue_records(self.platform, self.queue_prefix, self.records_table, store=store)
+        return NotificationQueue(records)
 
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""

@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Final
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ports import RecordStore
+from s3notify_platform.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols.notification_queue import keys_recur
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb import DynamoRecordStore
@@ -16,9 +16,13 @@ QUEUE_PREFIX: Final = "_s3notify/queue/"
 
 
 def queue_records(
-    platform: S3Config, prefix: str = QUEUE_PREFIX, table: DynamoConfig | None = None
+    platform: S3Config,
+    prefix: str = QUEUE_PREFIX,
+    table: DynamoConfig | None = None,
+    *,
+    store: ObjectStore | None = None,
 ) -> RecordStore:
-    """The records of the queue: in `table` if there is one, else below `prefix` of the bucket. No request.
+    """The records of the queue: in `table` if there is one, else below `prefix` of the bucket, through `store`.
 
     Writers, inlets, outlets and sources of one bucket must name the same place. Strict bounds either way; on a
     bucket alone a counter is a compare-and-set, so that its writers take turns.
@@ -27,7 +31,7 @@ def queue_records(
         raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")
     if table is not None:
         return records_of(table, f"{platform.bucket}/{prefix}")
-    return ObjectRecordStore(shared_store(platform), prefix, keys_recur=keys_recur)
+    return ObjectRecordStore(store or shared_store(platform), prefix, keys_recur=keys_recur)
 
 
 @lru_cache(maxsize=32)

@@ -1,14 +1,14 @@
 """The planner as a state machine: ticks that crash, runs that fail, die, or never start, over stores in memory."""
 
-import json
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from s3notify_platform.errors import TagNotFound
-from s3notify_platform.orchestration.batches import EVERYTHING, BatchSettings
+from s3notify_platform.orchestration.batches import EVERYTHING, BatchPayload, BatchSettings
 from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.slots import Slot
 from s3notify_platform.stores.records import ObjectRecordStore
 from tests.support.batches import World
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
@@ -50,10 +50,27 @@ class BatchMachine(RuleBasedStateMachine):
     def publish(self, slots):
         self.world.publish(*slots)
 
-    @rule(slot=st.integers(0, SLOTS - 1))
-    def publisher_dies_before_the_root(self, slot):
-        self.world.versions[slot] += 1
-        self.world.keyspace.store.put(f"k/{slot}", self.world.clock.random_bytes(8))
+    @rule(slots=SOME)
+    def a_writer_signals_that_does_not_queue(self, slots):
+        self.world.publish(*slots, queued=False)
+
+    @rule(slot=st.integers(0, SLOTS - 1), queued=st.booleans())
+    def publisher_dies_before_the_root(self, slot, queued):
+        self.world.change(slot, queued=queued)
+        self.world.signal(slot, queued=queued)
+        self.world.counts()
+
+    @rule()
+    def the_topic_is_lost(self):
+        self.world.lose_topic()
+
+    @rule(slots=SOME)
+    def the_sweep_finds_something(self, slots):
+        for slot in slots:
+            self.world.change(slot, queued=False)
+        self.world.debt.owe(map(Slot, slots))
+        for name in [*slots, "_"]:
+            self.world.signal(name)
 
     @rule(seconds=st.sampled_from([1, 5, 20, 31, 200]))
     def time_passes(self, seconds):
@@ -76,15 +93,16 @@ class BatchMachine(RuleBasedStateMachine):
     @rule(fault=CRASHES, nth=st.integers(0, 2))
     def tick_dies_at_a_write(self, fault, nth):
         world = self.world
-        whole = world.chains
+        whole = world.chains, world.debt
         records = ObjectRecordStore(FaultyStore(world.record_objects, at("put", fault, nth=nth)), "r/")
         world.chains = AckChains(records, clock=world.clock)
+        world.debt = ListingDebt(records, clock=world.clock)
         try:
             world.evaluate()
         except CrashedError:
             pass
         finally:
-            world.chains = whole
+            world.chains, world.debt = whole
 
     @rule(part=st.sampled_from([0, 99]))
     def sensor_is_switched_off_while_it_launches(self, part):
@@ -123,9 +141,10 @@ class BatchMachine(RuleBasedStateMachine):
     def run_stops_at_its_stamp(self, pick):
         """It committed everything, and Dagster says that it ended; the chain was never stamped."""
         if run := self._a_run(pick):
-            slots = range(SLOTS) if EVERYTHING in run.request.slots else run.request.slots
-            for slot in slots:
-                self.world.committed[slot] = self.world.versions[slot]
+            everything = EVERYTHING in run.request.slots
+            opened = BatchPayload.loads(self.world.chains.state(run.request.batch).payload)
+            slots = range(SLOTS) if everything else run.request.slots
+            self.world.commit(slots, listing=opened.listing)
             run.status = "failure"
 
     @rule(pick=PICK)
@@ -151,10 +170,10 @@ class BatchMachine(RuleBasedStateMachine):
         assert not counts["keyspace"]
         given_up = len({batch.id for batch in before.open} - {batch.id for batch in tick.state.open})
         opened = len({request.batch for request in tick.requests})
-        # A chain is read; one given up is read again and written; one opened again is read twice: is it ours,
-        # and what was asked for.
-        assert counts["records"].pop("GET", 0) <= len(before.open) + given_up + 2 * opened
-        assert counts["records"].pop("PUT", 0) <= given_up + opened
+        # A chain is read; one given up is read again and written, and so is the debt if it was to list; one opened
+        # again is read twice: is it ours, and what was asked for. The debt is read when a batch ends, and to open.
+        assert counts["records"].pop("GET", 0) <= len(before.open) + 2 * given_up + 2 * opened + 2
+        assert counts["records"].pop("PUT", 0) <= 2 * given_up + opened
         assert not counts["records"]
         self._check_causes(tick)
 
@@ -167,13 +186,15 @@ class BatchMachine(RuleBasedStateMachine):
                 chain = world.chains.state(batch)
             except TagNotFound:
                 raise AssertionError(f"{batch} was requested without a chain") from None
-            signals = json.loads(chain.payload)["signals"]
+            payload = BatchPayload.loads(chain.payload)
+            signals = payload.signals
             for child in map(int, chain.children):
                 known = self.last_batch.get(child)
                 failed = known is not None and child in self._missing(known)
                 changed = str(child) in signals and signals[str(child)] != self.seen.get(str(child))
-                first = child == EVERYTHING and known is None
-                assert failed or changed or first, f"slot {child} in {batch} for no reason"
+                first = child == EVERYTHING
+                owed = str(child) in payload.owed
+                assert failed or changed or first or owed, f"slot {child} in {batch} for no reason"
                 self.last_batch[child] = batch
             self.seen |= signals
 
@@ -206,8 +227,8 @@ class BatchMachine(RuleBasedStateMachine):
             return
         self._drain()
         parked = {slot for slot, item in self.world.state.failing.items() if item.parked}
-        self._check_committed(except_for=parked)
-        self.world.publish(*range(SLOTS))
+        self._check_committed(except_for=parked | self.world.hidden)
+        self.world.publish(*range(SLOTS), queued=False)
         self._drain()
         self._check_committed(except_for=set())
         assert not self.world.state.failing

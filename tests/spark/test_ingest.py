@@ -234,13 +234,15 @@ def test_only_the_batch_reaches_the_driver(
         lake.put(f"{number}", b"y")
     collected: list[int] = []
     original = planning._collected
-    monkeypatch.setattr(planning, "_collected", lambda rows: collected.append(len(rows)) or original(rows))
+    monkeypatch.setattr(
+        planning, "_collected", lambda topic, rows: collected.append(len(rows)) or original(topic, rows)
+    )
     found = plan(lake.spark, lake.source, lake.source.all_slots(), 2)
     counting = collected[0] - 5 - 20
     assert 0 < counting <= 5, "rows that count requests: one kind a task"
     assert sum(len(p.changes.read) for p in found.slots.values()) == 5
     assert sum(found.listed.values()) == 3000
-    assert found.requests["LIST"] == 3 + 1
+    assert found.requests["LIST"] == 3 + 1, "and 1 GET, for there is no topic"
     result = lake.ingest()
     assert sum(r.objects for r in result.slots.values()) == 5
     assert len(lake.load()) == 3000

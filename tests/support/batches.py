@@ -2,11 +2,12 @@
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from s3notify_platform.orchestration.batches import (
     EVERYTHING,
+    BatchPayload,
     BatchPlanner,
     BatchRequest,
     BatchSettings,
@@ -15,8 +16,9 @@ from s3notify_platform.orchestration.batches import (
     Tick,
 )
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.keyspace import Watcher, root_key, signal_body, signal_key
-from s3notify_platform.slots import partition_keys
+from s3notify_platform.protocols.keyspace import QUEUED, Watcher, root_key, signal_body, signal_key
+from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.slots import Slot, partition_keys
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.records import ObjectRecordStore
@@ -62,7 +64,10 @@ class Run:
 
 @dataclass
 class World:
-    """One source. `versions` is what the bucket holds by slot, `committed` what the table holds."""
+    """One source. `versions` is what the bucket holds by slot, `committed` what the table holds.
+
+    `told` counts the changes that have an entry in the queue, `untold` those that have none.
+    """
 
     slots: int = 8
     settings: BatchSettings = field(default_factory=BatchSettings)
@@ -71,9 +76,15 @@ class World:
         self.clock = ManualClock()
         self.keyspace = CountingStore(MemoryObjectStore(clock=self.clock))
         self.record_objects = CountingStore(MemoryObjectStore(clock=self.clock))
-        self.chains = AckChains(
-            ObjectRecordStore(self.record_objects, "r/", clock=self.clock), clock=self.clock
-        )
+        records = ObjectRecordStore(self.record_objects, "r/", clock=self.clock)
+        self.chains = AckChains(records, clock=self.clock)
+        self.debt = ListingDebt(records, clock=self.clock)
+        self.topic = "life 0"
+        self.told: Counter[int] = Counter()
+        self.untold: Counter[int] = Counter()
+        self.listings = 0
+        self.hidden: set[int] = set()
+        """Slots whose plain signal was covered by a queued one, so that nobody need see it."""
         self.runs: dict[str, Run] = {}
         self.versions: Counter[int] = Counter()
         self.committed: Counter[int] = Counter()
@@ -90,6 +101,8 @@ class World:
             source="s",
             watcher=watcher,
             chains=self.chains,
+            debt=self.debt,
+            topic_epoch=lambda: self.topic,
             runs_of=self.runs_of,
             settings=self.settings,
             clock=self.clock,
@@ -108,12 +121,28 @@ class World:
             if run.request.batch == batch
         ]
 
-    def publish(self, *slots: int) -> None:
-        """Change an object of each of these slots, and signal."""
+    def publish(self, *slots: int, queued: bool = True) -> None:
+        """Change an object of each of these slots, tell the queue (or not), and signal."""
         for slot in slots:
-            self.versions[slot] += 1
-            self.keyspace.put(signal_key(PREFIX, slot), signal_body(self.clock))
-        self.keyspace.put(root_key(PREFIX), signal_body(self.clock))
+            self.change(slot, queued=queued)
+            self.signal(slot, queued=queued)
+        self.signal("_", queued=queued)
+
+    def change(self, slot: int, *, queued: bool = True) -> None:
+        self.versions[slot] += 1
+        if queued and self.untold[slot]:
+            self.hidden.add(slot)
+        (self.told if queued else self.untold)[slot] += 1
+
+    def signal(self, name: int | str, *, queued: bool = True) -> None:
+        key = root_key(PREFIX) if name == "_" else signal_key(PREFIX, int(name))
+        self.keyspace.put(key, signal_body(self.clock), metadata={QUEUED: "1"} if queued else None)
+
+    def lose_topic(self) -> None:
+        """All entries are gone with it."""
+        self.topic = f"life {int(self.topic.split()[1]) + 1}"
+        self.untold += self.told
+        self.told.clear()
 
     def evaluate(self) -> Tick | None:
         """The sensor's function alone; None for the first tick."""
@@ -149,17 +178,20 @@ class World:
     def finish(self, run: Run, *, failing: frozenset[int] = frozenset()) -> None:
         """The run's work: commit, acknowledge, end."""
         everything = EVERYTHING in run.request.slots
+        opened = BatchPayload.loads(self.chains.state(run.request.batch).payload)
+        self.listings += opened.listing
         work = range(self.slots) if everything else run.request.slots
         good = [slot for slot in work if slot not in failing]
-        for slot in good:
-            self.committed[slot] = self.versions[slot]
-        children = [EVERYTHING] if everything else good
         bad = [slot for slot in work if slot in failing]
+        plain = [] if opened.listing else [slot for slot in good if self._plain(slot)]
+        untold = self.commit(good, listing=opened.listing)
+        if plain or (opened.listing and not everything and untold):
+            self.debt.owe(map(Slot, plain), plain=True)
         if everything:
-            for slot in bad:
-                self.keyspace.put(signal_key(PREFIX, slot), signal_body(self.clock))
-            if bad:
-                self.keyspace.put(root_key(PREFIX), signal_body(self.clock))
+            self.debt.owe(map(Slot, bad))
+        owed = {Slot(int(slot)): serial for slot, serial in opened.owed.items() if int(slot) in good}
+        self.debt.settle(owed)
+        children = [EVERYTHING] if everything else good
         if children:
             self.chains.stamp_children(run.request.batch, map(str, children), operation_id=run.run_id)
         if bad:
@@ -167,13 +199,30 @@ class World:
         if not run.ended:
             run.status = "failure" if bad else "success"
 
+    def commit(self, slots: Iterable[int], *, listing: bool) -> int:
+        """What a run commits of these slots; how many changes nobody had told of."""
+        found = 0
+        for slot in slots:
+            self.committed[slot] += self.told.pop(slot, 0)
+            if listing:
+                self.committed[slot] += self.untold[slot]
+                found += self.untold.pop(slot, 0)
+                self.hidden.discard(slot)
+        return found
+
+    def _plain(self, slot: int) -> bool:
+        signal = self.keyspace.head(signal_key(PREFIX, slot))
+        return signal is not None and QUEUED not in signal.metadata
+
     def settle(self) -> None:
-        """Enumerate the source, so that the next tick sees nothing new."""
-        self.tick()
-        for run in self.active():
-            self.start(run)
-            self.finish(run)
-        self.tick()
+        """Enumerate the source, and again when every writer knows the topic; the next tick sees nothing new."""
+        for wait in (0.0, self.settings.settle_seconds):
+            self.clock.sleep(wait)
+            self.tick()
+            for run in self.active():
+                self.start(run)
+                self.finish(run)
+            self.tick()
         assert self.state.enumerated
         assert not self.state.open
 

@@ -16,7 +16,9 @@ from dagster._core.storage.partition_status_cache import (
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.batches import SensorState
 from s3notify_platform.orchestration.partitions import slot_partitions
-from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
+from s3notify_platform.ports import Written
+from s3notify_platform.protocols.keyspace import Change, Delete, Publisher, Put
+from s3notify_platform.protocols.notification_queue import Committed, Event
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
@@ -69,10 +71,6 @@ class Site:
         assert isinstance(found, SlotIOManager)
         return found
 
-    @property
-    def publisher(self) -> Publisher:
-        return Publisher(self.store, prefix=self.io.source.keyspace_prefix, slots=self.component.slots)
-
     # The bucket.
 
     def key(self, slot: int, number: int = 0) -> str:
@@ -86,10 +84,28 @@ class Site:
         raise AssertionError(slot)
 
     def write(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """Publish one object of one row in each of these slots."""
-        self.publisher.publish(
+        """Publish one object of one row in each of these slots: told to the queue, then signalled."""
+        self.publish([Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots])
+
+    def write_plain(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
+        """As a writer does that signals and knows of no queue."""
+        source = self.io.source
+        Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots).publish(
             [Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots]
         )
+
+    def publish(self, changes: Iterable[Change]) -> None:
+        source, queue = self.io.source, self.io.queue
+        publisher = Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
+        batch = tuple(changes)
+        assert all(isinstance(outcome, Written) for outcome in publisher.write(batch))
+        for change in batch:
+            event = Event(
+                key=change.key, op="put" if isinstance(change, Put) else "delete", bucket=source.bucket.bucket
+            )
+            for topic in queue.topics_of(source.bucket.bucket, change.key):
+                assert isinstance(queue.push(topic, event), Committed)
+        publisher.signal(change.key for change in batch)
 
     def write_silently(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
         """Without a signal."""
@@ -97,7 +113,7 @@ class Site:
             self.store.put(self.key(slot, number), body or self.line(slot))
 
     def delete(self, *slots: int) -> None:
-        self.publisher.publish([Delete(key=self.key(slot)) for slot in slots])
+        self.publish([Delete(key=self.key(slot)) for slot in slots])
 
     @staticmethod
     def line(slot: int, amount: float = 1.5) -> bytes:

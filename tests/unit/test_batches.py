@@ -46,12 +46,12 @@ def test_an_idle_tick_is_one_head() -> None:
 
 
 def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
-    """The PUT opens the batch's ack chain; while it is open, a tick reads it: 1 GET."""
+    """The PUT opens the batch's ack chain, the GET is of what is owed; while it is open, a tick reads the chain."""
     world = settled()
     world.publish(3, 999, 42)
     world.counts()
     tick = world.tick()
-    assert world.counts() == {"keyspace": {"HEAD": 1, "LIST": 1}, "records": {"PUT": 1}}
+    assert world.counts() == {"keyspace": {"HEAD": 1, "LIST": 1}, "records": {"GET": 1, "PUT": 1}}
     assert world.keys(tick) == [["3", "42", "999"]]
     world.tick()
     assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {"GET": 1}}
