@@ -113,7 +113,6 @@ def test_a_run_for_a_batch_that_was_never_opened(site: Site) -> None:
 
 def refused(site: Site, kind: type[S3NotifyError], *messages: str) -> None:
     """Sensor and run both say so."""
-    site.tick()
     with pytest.raises(kind) as raised:
         site.tick()
     result = site.run([3])

@@ -46,6 +46,7 @@ class Site:
             "schema": "id bigint, amount double",
             "slots": 16,
             "backoff_seconds": 0.0,
+            "list_seconds": 0.0,
             "s3": {
                 "endpoint_url": server.endpoint_url,
                 "access_key_id_env": "S3NOTIFY_TEST_KEY",
