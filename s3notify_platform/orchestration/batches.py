@@ -316,7 +316,13 @@ class BatchPlanner:
         covered = set(changed) if EVERYTHING in wanted else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
         owed_slots = {str(s): n for s, n in owed.slots.items() if s in wanted or EVERYTHING in wanted}
-        payload = BatchPayload(slots=tuple(sorted(wanted)), signals=signals, listing=listing, owed=owed_slots)
+        payload = BatchPayload(
+            slots=tuple(sorted(wanted)),
+            signals=signals,
+            listing=listing,
+            owed=owed_slots,
+            again=not state.settled_ms,
+        )
         batch = f"{self._source}-{state.epoch}-{state.next_batch}"
         try:
             self._chains.open_batch(batch, [str(slot) for slot in payload.slots], payload=payload.dumps())

@@ -1,0 +1,237 @@
+"""Batches that follow the queue: what they request of the bucket, and whose changes they take in all the same."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from urllib.parse import parse_qs, urlsplit
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from s3notify_platform.errors import UnavailableError
+from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
+from tests.contracts.fault_proxy import Answered, FaultProxy
+from tests.support.servers import S3Server
+from tests.support.site import Site
+
+
+@pytest.fixture
+def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def watched(
+    spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: dg.DagsterInstance
+) -> Site:
+    """A source whose requests are noted, enumerated and settled."""
+    server = replace(
+        ministack,
+        endpoint_url=proxy.url,
+        config=lambda bucket: replace(ministack.config(bucket), endpoint_url=proxy.url),
+    )
+    site = Site.of(server, instance)
+    site.settle()
+    proxy.answered.clear()
+    return site
+
+
+def of_bucket(site: Site, answered: list[Answered]) -> list[str]:
+    """What was asked of the source's own objects: LIST, or method and key."""
+    found = []
+    for request in answered:
+        url = urlsplit(request.path)
+        query = parse_qs(url.query)
+        if "list-type" in query:
+            (prefix,) = query.get("prefix", [""])
+            if prefix.startswith("raw/") or "raw/".startswith(prefix):
+                found.append("LIST")
+        elif url.path.startswith(f"/{site.component.bucket}/raw/"):
+            found.append(f"{request.method} {url.path.rpartition('/')[2]}")
+    return found
+
+
+def pending(site: Site) -> list[str]:
+    """Keys in the source's topic."""
+    return [entry.event.key for entry in site.io.queue.entries(site.name, range(site.component.slots))]
+
+
+def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy) -> None:
+    """Creates, overwrites and deletes; the entries leave with the commit."""
+    site = watched
+    site.write(3, 7)
+    site.settle()
+    site.write(3, body=site.line(30))
+    site.delete(7)
+    site.write(9)
+    site.settle()
+    assert site.rows() == {3: [30], 9: [9]}
+    assert "LIST" not in of_bucket(site, proxy.answered)
+    assert pending(site) == []
+    assert site.metadata(9)["batch_found_by"] == "queue"
+
+
+def test_what_our_publisher_told_is_read_without_another_look(watched: Site, proxy: FaultProxy) -> None:
+    """An entry with writer, ETag and size: one GET an object. Any other: one HEAD besides."""
+    site = watched
+    source, queue = site.io.source, site.io.queue
+    written = site.store.put(site.key(3), site.line(3))
+    told = Event(key=site.key(3), bucket=source.bucket.bucket, etag=written.etag, size=len(site.line(3)))
+    queue.push(site.name, replace(told, writer="w1"))
+    site.store.put(site.key(5), site.line(5))
+    queue.push(site.name, Event(key=site.key(5), bucket=source.bucket.bucket))
+    proxy.answered.clear()
+    Publisher(site.store, prefix=source.keyspace_prefix, slots=16, queued=True).signal(
+        [site.key(3), site.key(5)]
+    )
+    site.settle()
+    three, five = (site.key(slot).rpartition("/")[2] for slot in (3, 5))
+    assert sorted(of_bucket(site, proxy.answered)) == sorted([f"GET {three}", f"HEAD {five}", f"GET {five}"])
+
+
+def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
+    """The entry names the key; the bucket says what is there. So nothing is lost, nothing comes twice."""
+    site.write(3, 5)
+    site.settle()
+    source, queue = site.io.source, site.io.queue
+    bucket = source.bucket.bucket
+    late = [
+        Event(key=site.key(3), op="delete", bucket=bucket),
+        Event(key=site.key(3), bucket=bucket, etag="0" * 32, size=1, writer="long ago"),
+        Event(key=site.key(3), bucket=bucket),
+        Event(key=site.key(5), bucket=bucket, etag="0" * 32, size=1, writer="long ago"),
+        Event(key=site.key(9), bucket=bucket),
+        Event(key="elsewhere/x", bucket=bucket),
+    ]
+    for event in late:
+        queue.push(site.name, event)
+    publisher = Publisher(site.store, prefix=source.keyspace_prefix, slots=16, queued=True)
+    publisher.signal([event.key for event in late])
+    site.settle()
+    assert site.rows() == {3: [3], 5: [5]}
+    assert pending(site) == []
+
+
+def test_a_writer_that_does_not_queue_is_followed_by_listings(watched: Site, proxy: FaultProxy) -> None:
+    """One LIST for all such slots of a batch; from then on every batch, for as long as such writers are about."""
+    site = watched
+    site.write_plain(3, 4)
+    site.settle()
+    assert site.rows() == {3: [3], 4: [4]}
+    assert of_bucket(site, proxy.answered).count("LIST") == 1
+    site.write_plain(3, body=site.line(30))
+    site.write(3, number=1, body=site.line(31))
+    site.settle()
+    assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [30, 31], 4: [4]}
+    assert site.io.debt.read().slots == {}
+
+
+def test_a_plain_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
+    """Both change the slot, the plain writer last: the entry is followed, and the slot owed a listing."""
+    site.settle()
+    site.write(3, number=1, body=site.line(31))
+    site.write_plain(3)
+    site.settle()
+    assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31]}
+
+
+def test_listings_are_apart(site_of: Callable[..., Site]) -> None:
+    """`list_seconds` later, and no sooner; the tick says why."""
+    site = site_of(list_seconds=3600)
+    site.write(5)
+    site.settle()
+    site.write_plain(3)
+    (request,) = site.tick()
+    assert site.launch(request).success
+    assert site.rows() == {5: [5]}
+    result = site.evaluate()
+    assert result.run_requests == []
+    assert "the next listing is due in" in (result.skip_message or "")
+
+
+def test_a_run_that_dies_before_its_entries_are_removed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slot is asked for again, found unchanged, and its entry goes."""
+    site.settle()
+    site.write(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            NotificationQueue, "remove", lambda *_: (_ for _ in ()).throw(UnavailableError("gone"))
+        )
+        (request,) = site.tick()
+        assert not site.launch(request).success
+    assert pending(site) == [site.key(3)]
+    site.settle()
+    assert pending(site) == []
+    assert site.rows() == {3: [3]}
+
+
+def test_entries_of_a_failed_slot_stay(site_of: Callable[..., Site]) -> None:
+    """Until it is committed: the other slot's leave."""
+    site = site_of(transform="tests.support.transforms.unlucky", backoff_seconds=3600.0)
+    site.settle()
+    site.write(12, 13)
+    (request,) = site.tick()
+    assert not site.launch(request).success
+    assert pending(site) == [site.key(13)]
+
+
+def test_a_lost_topic_means_one_more_listing(watched: Site, proxy: FaultProxy) -> None:
+    """What it held is found by comparing everything, not lost."""
+    site = watched
+    site.write(3, 5)
+    site.io.queue.topics.delete(site.name)
+    site.settle()
+    assert site.rows() == {3: [3], 5: [5]}
+    assert of_bucket(site, proxy.answered).count("LIST") == 1
+
+
+def test_everything_is_listed_once_more_when_every_writer_knows_the_topic(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that began before there was a topic wrote without an entry, and its signal went unseen."""
+    monkeypatch.setattr(NotificationQueue, "settle_seconds", property(lambda _: 5.0))
+    site.write_silently(3)
+    site.settle()
+    site.write_silently(5)
+    while site.state.settled_ms:
+        site.settle()
+    assert site.rows() == {3: [3], 5: [5]}
+    records = site.instance.fetch_materializations(dg.AssetKey("orders"), limit=100).records
+    reported = [
+        (record.partition_key, record.asset_materialization.metadata["status"].value) for record in records
+    ]
+    assert sorted(reported) == [("3", "committed"), ("5", "committed")], "only what changed is reported"
+
+
+def test_every_instance_gets_every_change(site_of: Callable[..., Site]) -> None:
+    """Two components on one bucket, each with a topic and a table of its own."""
+    first = site_of(name="orders")
+    second = site_of(
+        name="copy", bucket=first.component.bucket, keyspace_prefix=first.io.source.keyspace_prefix
+    )
+    first.settle()
+    second.settle()
+    first.publish([Put(key=first.key(3), body=first.line(3)), Put(key=first.key(4), body=first.line(4))])
+    first.publish([Delete(key=first.key(4))])
+    for site in (first, second):
+        site.settle()
+        assert site.rows() == {3: [3]}
+        assert pending(site) == []
+
+
+def test_another_code_version_reads_a_followed_slot_again(site_of: Callable[..., Site]) -> None:
+    """All its objects, though an entry names one."""
+    site = site_of(code_version="1")
+    site.settle()
+    site.write(3)
+    site.write(3, number=1, body=site.line(31))
+    site.settle()
+    other = site_of(code_version="2", bucket=site.component.bucket)
+    other.cursor, other.run_keys = site.cursor, site.run_keys
+    other.write(3, number=2, body=site.line(32))
+    (request,) = other.tick()
+    assert other.launch(request).success
+    assert other.metadata(3)["objects"] == 3
+    assert sorted(other.rows()[3]) == [3, 31, 32]
