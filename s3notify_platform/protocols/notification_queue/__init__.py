@@ -55,7 +55,12 @@ large is refused when it is reserved.
 Reading order: entries, settled, topics, queue, caretaker, owners, drain; s3_event is the message pushed.
 """
 
-from s3notify_platform.protocols.notification_queue.caretaker import Caretaker, Tended, resolve
+from s3notify_platform.protocols.notification_queue.caretaker import (
+    WRITER,
+    Caretaker,
+    Tended,
+    resolve,
+)
 from s3notify_platform.protocols.notification_queue.drain import (
     Buried,
     Drain,
@@ -84,6 +89,7 @@ from s3notify_platform.protocols.notification_queue.queue import (
 from s3notify_platform.protocols.notification_queue.s3_event import S3Events, decode_events, encode_events
 
 __all__ = [
+    "WRITER",
     "Buried",
     "Caretaker",
     "CommitOutcome",
