@@ -164,7 +164,12 @@ class QueuedPublisher:
             for topic in self._queue.topics_of(self._bucket, event.key):
                 by_topic[topic].append(event)
         for topic, told in by_topic.items():
-            for outcome in self._queue.push_many(topic, told):
+            try:
+                outcomes = self._queue.push_many(topic, told)
+            except NotFoundError:
+                self._queue.forget_topics()
+                continue  # nobody is left to be told
+            for outcome in outcomes:
                 if isinstance(outcome, NoRoom):
                     raise NoRoomError(f"topic {topic!r} is full", outcome.retry_after_seconds)
         queued = {event.key for told in by_topic.values() for event in told}
