@@ -27,6 +27,7 @@ from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import Caretaker, Entry, NotificationQueue, Tended
+from s3notify_platform.protocols.notification_queue.caretaker import LEAK_SECONDS
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.fast_store import shared_store
@@ -102,6 +103,7 @@ class Care:
         pass_seconds: float = PASS_SECONDS,
         unsignalled_seconds: float = UNSIGNALLED_SECONDS,
         doubtful_seconds: float = DOUBTFUL_SECONDS,
+        leak_seconds: float = LEAK_SECONDS,
     ) -> None:
         self._queue = queue
         self._clock = queue.clock
@@ -110,7 +112,7 @@ class Care:
         self._pass_seconds = pass_seconds
         self._unsignalled_seconds = unsignalled_seconds
         self._doubtful_seconds = doubtful_seconds
-        self._caretaker = Caretaker(queue)
+        self._caretaker = Caretaker(queue, leak_seconds=leak_seconds)
         self._keyspaces = tuple(
             _Watched(keyspace=keyspace, watcher=keyspace.publisher.watcher()) for keyspace in keyspaces
         )
