@@ -9,6 +9,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb import DynamoRecordStore, create_record_table
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.ignoring_store import IgnoringStore
@@ -25,6 +26,14 @@ class TestObjectsInMemory(RecordStoreSuite):
     @pytest.fixture
     def records(self):
         return ObjectRecordStore(MemoryObjectStore(), "records/")
+
+
+class TestObjectsReadAhead(RecordStoreSuite):
+    """As the queue has them: several records read at once."""
+
+    @pytest.fixture
+    def records(self):
+        return ObjectRecordStore(MemoryObjectStore(), "records/", parallelism=4)
 
 
 class TestObjectsWhereDeleteIgnoresConditions(RecordStoreSuite):
@@ -51,6 +60,15 @@ class TestObjectsOnSeaweed(RecordStoreSuite):
         store = S3ObjectStore(seaweed.config(seaweed.make_bucket()))
         yield ObjectRecordStore(store, "records/")
         store.close()
+
+
+@pytest.mark.server
+class TestQueueOnSeaweed(RecordStoreSuite):
+    """The store that the queue of a bucket stands in, through obstore, with its scans reading ahead."""
+
+    @pytest.fixture
+    def records(self, seaweed):
+        return queue_records(seaweed.config(seaweed.make_bucket()))
 
 
 class TestDynamoInMoto(RecordStoreSuite):

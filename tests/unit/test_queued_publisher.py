@@ -237,6 +237,29 @@ def test_in_doubt_it_is_left_to_be_resolved(world, fault):
     assert world.told() == ([("put", "a", found.etag)] if found else [])
 
 
+@pytest.mark.parametrize("change", [Put(key="a", body=b"new"), Delete(key="a")])
+def test_another_objects_presence_proves_nothing(world, change):
+    """Ours may still be under way: it stays in doubt, for the resolver to look once more."""
+    world.objects.put("a", b"old", metadata={WRITER: "another"})
+    method = "put" if isinstance(change, Put) else "delete"
+    (outcome,) = world.publisher(objects=at(method, Fault.REFUSED, key="a")).publish([change])
+    assert isinstance(outcome, Unknown)
+    assert (world.told(), world.reserved()) == ([], 1)
+
+
+def test_the_entry_is_there_before_the_signal_moves(world):
+    """Who follows the signal finds the change."""
+    seen = []
+
+    def schedule(call):
+        if call.method == "put" and call.key.startswith(KS):
+            seen.append([key for _, key, _ in world.told()])
+        return Fault.NONE
+
+    world.publisher(objects=schedule).put("a", b"1")
+    assert seen == [["a"], ["a"]]
+
+
 def test_in_doubt_for_long_it_is_reserved_anew(world):
     """The first reservation may be resolved before the write lands."""
     caretaker = Caretaker(world.queue)
