@@ -44,7 +44,7 @@ from s3notify_platform.protocols.notification_queue.settled import (
 from s3notify_platform.protocols.notification_queue.topics import Topics
 from s3notify_platform.slots import slot_of
 
-PARALLELISM = 16
+PARALLELISM = 32
 """Requests in flight of one batch."""
 
 STALE_SECONDS = 120.0
