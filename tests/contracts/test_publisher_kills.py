@@ -88,14 +88,9 @@ class Site:
             process.communicate()
 
 
-@pytest.fixture(params=["seaweed", "ministack"])
-def site(request):
-    server = request.getfixturevalue(request.param)
-    return Site(server.config(server.make_bucket()))
-
-
-def test_killed_before_each_request(site):
+def test_killed_before_each_request(seaweed):
     """One writer for each request of a batch in two topics: all that were killed, and the one that was not."""
+    site = Site(seaweed.config(seaweed.make_bucket()))
     for number in range(60):
         site.store.put(f"raw/old {number}", b"1")
         for name in site.known:
@@ -114,8 +109,9 @@ def test_killed_before_each_request(site):
 
 
 @pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
-def test_killed_at_any_moment(site, seed):
+def test_killed_at_any_moment(ministack, seed):
     """Writers of parallel batches, each killed after a random while."""
+    site = Site(ministack.config(ministack.make_bucket()))
     draw = random.Random(seed)
     for _ in range(4):
         with site.writer("loop") as process:

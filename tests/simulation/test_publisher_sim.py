@@ -34,7 +34,7 @@ RETRY = (UnavailableError, UnknownOutcomeError)
 # Who dies every ten calls outlives no timeout; who sleeps past his reservation, and then dies, is the one loss that
 # the protocol admits.
 CRASHES = ROUGH | {Fault.CRASH_BEFORE: 0.01, Fault.CRASH_AFTER: 0.01, Fault.PAUSE: 0.0}
-SLEEPY = ROUGH | {Fault.CRASH_BEFORE: 0.0, Fault.CRASH_AFTER: 0.0, Fault.PAUSE: 0.01}
+SLEEPY = ROUGH | {Fault.CRASH_BEFORE: 0.0, Fault.CRASH_AFTER: 0.0, Fault.PAUSE: 0.004}
 STALE_SECONDS = 6.0
 TOPICS = {
     "all": TopicSettings(capacity=10, shards=2, slots=SLOTS),
@@ -61,6 +61,8 @@ class World:
     kind: str
     announces: bool = False
     """Writers see to what they are told was not told; otherwise they leave it to the caretaker."""
+    pace: float = 1.0
+    """How much longer everybody waits before the next round."""
     refused: set = field(default_factory=set)
     pending: int = 0
     views: dict = field(default_factory=dict)
@@ -136,7 +138,7 @@ class World:
             # Nothing was written.
             self.refused.update(change.body for change in changes if isinstance(change, Put))
             todo.insert(0, (*name, lambda body: self.anew(changes, body)))
-            clock.sleep(0.3)
+            clock.sleep(0.3 * self.pace)
             return
         except NotSignalledError as error:
             outcomes = error.outcomes
@@ -147,7 +149,7 @@ class World:
                 self.refused.add(change.body)
         if refused:
             todo.insert(0, (*name, lambda body: self.anew(refused, body)))
-            clock.sleep(0.5)
+            clock.sleep(0.5 * self.pace)
 
     @staticmethod
     def anew(changes, body):
@@ -162,7 +164,7 @@ class World:
                 queued.announce(keys)
                 return
             except (*RETRY, NoRoomError, NotSignalledError):
-                clock.sleep(0.3)
+                clock.sleep(0.3 * self.pace)
 
     def care(self, stores, clock):
         publisher = Publisher(stores["objects"], prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
@@ -177,7 +179,7 @@ class World:
         )
         while not self.over():
             care.tend()
-            clock.sleep(1.0)
+            clock.sleep(1.0 * self.pace)
 
     def consumer(self, topic):
         """Reads the entries of slots that moved, looks at their objects, removes them; then advances its cursor."""
@@ -199,7 +201,7 @@ class World:
                         queue.remove(entries)
                     watcher.state = watcher.state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
                     view["cursor"] = watcher.state.dumps()
-                clock.sleep(0.5)
+                clock.sleep(0.5 * self.pace)
 
         return run
 
@@ -246,7 +248,7 @@ def test_every_change_reaches_every_topic(kind, seed):
 @simulated
 def test_a_writer_that_sleeps_tells_all_the_same(seed):
     """Pauses longer than every timeout, at any call; nobody dies, and each sees to what he is told of."""
-    world = World(kind="memory", announces=True)
+    world = World(kind="memory", announces=True, pace=5.0)
     world.run(seed, SLEEPY)
     world.check()
 
@@ -258,7 +260,7 @@ def test_what_is_refused_was_not_written(seed):
     view = world.consumer("raw")
 
     def late(stores, clock):
-        clock.sleep(30)
+        clock.sleep(8)
         return view(stores, clock)
 
     world.consumer = lambda topic, known=world.consumer: late if topic == "raw" else known(topic)

@@ -49,12 +49,12 @@ class DyingStore:
         return call
 
 
-def publisher_of(config, calls=None, parallelism=16):
-    store = DyingStore(FastObjectStore(config), calls)
+def publisher_of(store, calls=None, parallelism=16):
+    bucket, store = store.config.bucket, DyingStore(store, calls)
     records = ObjectRecordStore(store, QUEUE_PREFIX, keys_recur=keys_recur)
     queue = NotificationQueue(records, parallelism=parallelism, stale_seconds=STALE_SECONDS)
     plain = Publisher(store, prefix=KS, parallelism=parallelism)
-    return QueuedPublisher(plain, queue, bucket=config.bucket)
+    return QueuedPublisher(plain, queue, bucket=bucket)
 
 
 def persistent(publisher, changes):
@@ -67,10 +67,13 @@ def persistent(publisher, changes):
 
 def steps(config):
     """Prints how many writers were killed before one got through."""
+    # Made once, since that takes long; no connection is open when a child comes to be.
+    store = FastObjectStore(config)
+    assert store._slow.client
     for calls in itertools.count():
         child = os.fork()
         if child == 0:
-            publisher = publisher_of(config, calls, parallelism=1)
+            publisher = publisher_of(store, calls, parallelism=1)
             persistent(
                 publisher,
                 [
@@ -87,7 +90,7 @@ def steps(config):
 
 
 def loop(config):
-    publisher = publisher_of(config)
+    publisher = publisher_of(FastObjectStore(config))
     name = os.getpid()
     for number in itertools.count():
         batch = [Put(key=f"raw/{name}.{number}.{n}", body=b"%d" % n) for n in range(5)]
