@@ -11,8 +11,8 @@ signals are watched. One instance is enough, several do no harm, any may die any
 
 Cost of a pass over t topics of h shards, nothing being there: 1 scan of the topics, t × (1 + h) reads, and for each
 keyspace 1 HEAD (1 LIST more if its root moved). By default, and on a bucket alone, that is with two topics about 22
-requests every 15 s, 0.13 million a day. Entries that wait cost a LIST for each 1000 and shard, and one GET each
-when they change.
+requests every 15 s, 0.13 million a day. Entries that wait cost a LIST for each 1000 and shard, one GET each when
+they change, and about 1 KB of memory. A signal is 1 PUT a slot and 1 for the root.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -258,22 +258,39 @@ class Care:
         self._pending = {name: pending for name, pending in self._pending.items() if name in names}
 
 
+def care_over(
+    queue: NotificationQueue,
+    bucket: S3Config,
+    platform: S3Config,
+    *,
+    keyspaces: Iterable[tuple[str, str]],
+    slots: int = SLOT_COUNT,
+) -> Care:
+    """Care for the queue of a bucket. No request before its first pass.
+
+    `platform` is where the signals are; `keyspaces` are pairs: a prefix of signals, and the prefix of its keys.
+    """
+    objects, home = shared_store(bucket), shared_store(platform)
+    spaces = [
+        Keyspace(publisher=Publisher(objects, home, prefix=signals, slots=slots), prefix=prefix)
+        for signals, prefix in keyspaces
+    ]
+    return Care(queue, objects, spaces, bucket=bucket.bucket)
+
+
 @lru_cache(maxsize=32)
 def shared_care(
     bucket: S3Config,
     platform: S3Config,
     *,
-    keyspace_prefix: str,
-    prefix: str = "",
+    keyspaces: tuple[tuple[str, str], ...],
     slots: int = SLOT_COUNT,
     queue_prefix: str = QUEUE_PREFIX,
     table: DynamoConfig | None = None,
 ) -> Care:
-    """The one `Care` of this process for a source's bucket and keyspace. No request before its first pass."""
-    objects, home = shared_store(bucket), shared_store(platform)
-    publisher = Publisher(objects, home, prefix=keyspace_prefix, slots=slots)
+    """The one `Care` of this process for these places: what a sensor calls `tend_when_due` of, in each tick."""
     queue = NotificationQueue(queue_records(platform, queue_prefix, table))
-    return Care(queue, objects, [Keyspace(publisher=publisher, prefix=prefix)], bucket=bucket.bucket)
+    return care_over(queue, bucket, platform, keyspaces=keyspaces, slots=slots)
 
 
 def _note(errors: list[str], what: str, error: S3NotifyError) -> None:

@@ -139,7 +139,9 @@ class QueuedPublisher:
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
         """Apply all changes, an outcome for each. Where a topic has room for some, its first ones get it.
 
-        Requests: see the module. Every touched slot moves once, the root once, after the last entry.
+        Requests: see the module. Every touched slot moves once, the root once, after the last entry. Writes begin
+        within a third of the queue's `stale_seconds` (40 s); what a large batch does not begin by then is
+        `Refused` with 0 s to wait. Bodies are held in memory.
         """
         batch = tuple(changes)
         self._publisher.check(batch)

@@ -1,7 +1,8 @@
-"""`ObjectStore` over S3 for many small objects: GET and PUT by obstore, at a fraction of boto3's CPU.
+"""`ObjectStore` over S3 for many small objects: GET, PUT and DELETE by obstore, at a fraction of boto3's CPU.
 
 What obstore cannot express, and every failure that is not plain, goes to `S3ObjectStore`, which retries and
-tells outcomes apart. A conditional PUT is sent once; whatever is neither success nor a refusal is `Unknown`.
+tells outcomes apart. A PUT under a condition is sent once; what is neither success nor refusal is `Unknown`.
+ETags go out unquoted, as Ceph RGW wants them.
 """
 
 from collections.abc import Mapping
@@ -98,7 +99,13 @@ class FastObjectStore:
     ) -> WriteOutcome:
         """See `ObjectStore.put`."""
         import obstore
-        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+        from obstore.exceptions import (
+            AlreadyExistsError,
+            BaseError,
+            PermissionDeniedError,
+            PreconditionError,
+            UnauthenticatedError,
+        )
 
         if not fits_obstore(check_key(key)):
             return self._slow.put(key, body, precondition=precondition, metadata=metadata)
@@ -109,7 +116,7 @@ class FastObjectStore:
             case Absent():
                 mode = "create"
             case IfMatch(etag=etag):
-                mode = {"e_tag": etag}  # sent as it stands: unquoted, as `S3ObjectStore` does
+                mode = {"e_tag": etag}
             case _ as unreachable:
                 assert_never(unreachable)
         try:
@@ -121,17 +128,31 @@ class FastObjectStore:
                 attributes=dict(metadata or {}),
                 use_multipart=False,
             )
-        except (AlreadyExistsError, PreconditionError):
-            # 412, or 409 while another's write is under way: not applied either way.
+        except PreconditionError:
             return Conflict()
+        except AlreadyExistsError as error:
+            # 412, or 409 while another's write is under way. A creation is not applied either way.
+            return Conflict() if isinstance(precondition, Absent) else _unknown(error)
         except (BaseError, OSError) as error:
-            if precondition is not None:
-                return Unknown(cause=f"{type(error).__name__}: {str(error)[:200]}")
-            return self._slow.put(key, body, metadata=metadata)
+            # Certainly not applied: the other store tells a missing key from a missing bucket, and why not allowed.
+            refused = isinstance(error, FileNotFoundError | PermissionDeniedError | UnauthenticatedError)
+            if precondition is None or refused:
+                return self._slow.put(key, body, precondition=precondition, metadata=metadata)
+            return _unknown(error)
         return Written(etag=ETag(str(written["e_tag"]).strip('"')))
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
         """See `ObjectStore.delete`."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        if precondition is None and fits_obstore(check_key(key)):
+            try:
+                obstore.delete(self._fast, key)
+            except (BaseError, OSError):
+                pass  # once more, then, and told apart
+            else:
+                return Written(etag=None)
         return self._slow.delete(key, precondition=precondition)
 
     def copy(
@@ -150,6 +171,10 @@ class FastObjectStore:
     ) -> Page:
         """See `ObjectStore.list`."""
         return self._slow.list(prefix, start_after=start_after, token=token, limit=limit)
+
+
+def _unknown(error: Exception) -> Unknown:
+    return Unknown(cause=f"{type(error).__name__}: {str(error)[:200]}")
 
 
 @lru_cache(maxsize=32)

@@ -14,8 +14,7 @@ from s3notify_platform.stores.records import ObjectRecordStore
 QUEUE_PREFIX: Final = "_s3notify/queue/"
 """Beside the sources' own prefixes, so that all sources of a bucket, and all its writers, share one queue."""
 
-PARALLELISM: Final = 32
-"""Records that the scans of one process and place read at once."""
+READS_IN_FLIGHT: Final = 16
 
 
 def queue_records(
@@ -30,7 +29,9 @@ def queue_records(
         raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")
     if table is not None:
         return records_of(table, f"{platform.bucket}/{prefix}")
-    return ObjectRecordStore(shared_store(platform), prefix, keys_recur=keys_recur, parallelism=PARALLELISM)
+    return ObjectRecordStore(
+        shared_store(platform), prefix, keys_recur=keys_recur, parallelism=READS_IN_FLIGHT
+    )
 
 
 @lru_cache(maxsize=32)

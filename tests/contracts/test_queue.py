@@ -5,7 +5,7 @@ from threading import Lock
 
 import pytest
 
-from s3notify_platform.channels.care import Care, Keyspace
+from s3notify_platform.channels.care import Care, Keyspace, shared_care
 from s3notify_platform.channels.publisher import QueuedPublisher, Refused
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, Publisher, Put, Watcher
@@ -105,11 +105,13 @@ def test_concurrent_writers_never_pass_the_bound(new_queue):
 
 def test_from_the_writer_to_the_consumer(place, new_queue):
     """Published in a batch, seen by the watcher, pulled, removed; and what is full is refused."""
-    config, _ = place
+    config, table = place
     store = S3ObjectStore(config)
     queue = new_queue()
     queue.topics.create("t", TopicSettings(capacity=40, shards=1))
     publisher = QueuedPublisher(Publisher(store, prefix="ks/"), queue, bucket=config.bucket)
+    care = shared_care(config, config, keyspaces=(("ks/", ""),), table=table)
+    assert care is shared_care(config, config, keyspaces=(("ks/", ""),), table=table)
     batch = [Put(key=f"raw/{n} é+", body=b"%d" % n) for n in range(30)]
     assert all(isinstance(outcome, Written) for outcome in publisher.publish(batch))
     assert isinstance(publisher.publish([Delete(key="raw/3 é+")])[0], Written)
@@ -128,6 +130,8 @@ def test_from_the_writer_to_the_consumer(place, new_queue):
     assert store.head("more/9") is None
     assert queue.remove(entries) == 31
     assert len(queue.entries("t", EVERYTHING)) == 9
+    cared = care.tend_when_due()
+    assert (cared.topics, cared.signalled, cared.errors) == (1, 0, ())
     store.close()
 
 

@@ -25,14 +25,6 @@ class TestMemory(RecordStoreSuite):
 class TestObjectsInMemory(RecordStoreSuite):
     @pytest.fixture
     def records(self):
-        return ObjectRecordStore(MemoryObjectStore(), "records/")
-
-
-class TestObjectsReadAhead(RecordStoreSuite):
-    """As the queue has them: several records read at once."""
-
-    @pytest.fixture
-    def records(self):
         return ObjectRecordStore(MemoryObjectStore(), "records/", parallelism=4)
 
 
@@ -49,7 +41,7 @@ class TestObjectsOnMinistack(RecordStoreSuite):
     @pytest.fixture
     def records(self, ministack):
         store = S3ObjectStore(ministack.config(ministack.make_bucket()))
-        yield ObjectRecordStore(store, "records/")
+        yield ObjectRecordStore(store, "records/", parallelism=16)
         store.close()
 
 

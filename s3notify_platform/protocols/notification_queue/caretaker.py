@@ -162,6 +162,7 @@ class Caretaker:
             known.unscanned = 0
             return False
         known.unscanned += 1
+        known.excess = None
         return True
 
     def _resolve_stale(
