@@ -181,8 +181,13 @@ class RecordStore(Protocol):
         """Remove the record if it still has the version `expected`."""
         ...
 
-    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
-        """Every record of a partition whose key begins with `prefix`, in key order."""
+    def scan(
+        self, partition: str, *, prefix: str = "", known: Mapping[str, Record] | None = None
+    ) -> Iterator[Record]:
+        """Every record of a partition whose key begins with `prefix`, in key order.
+
+        `known`: records by key that the caller has read before; one that has not changed need not be read again.
+        """
         ...
 
     def add(

@@ -33,12 +33,12 @@ keys are fenced; foreign objects cannot push slots off the page; deletes and bat
 import logging
 from base64 import b64decode, b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from json import dumps, loads
 from threading import Condition
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from blake3 import blake3
 
@@ -56,6 +56,7 @@ from s3notify_platform.ports import (
     ETag,
     IfMatch,
     NotModified,
+    ObjectMeta,
     ObjectStore,
     Precondition,
     StoredObject,
@@ -96,7 +97,7 @@ class NotSignalledError(S3NotifyError):
     `outcomes` are those of the object writes of the same batch, in its order.
     """
 
-    def __init__(self, message: str, keys: tuple[str, ...], outcomes: tuple[WriteOutcome, ...] = ()) -> None:
+    def __init__(self, message: str, keys: tuple[str, ...], outcomes: tuple[Any, ...] = ()) -> None:
         super().__init__(message, keys, outcomes)
         self.keys = keys
         self.outcomes = outcomes
@@ -250,7 +251,7 @@ class Publisher:
     One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots: n + s + 1.
     Signals may live in another bucket (`keyspace`). Outcomes are those of the object writes; a `Conflict`
     moves no signal, an `Unknown` does, since it may have happened. A notification queue joins in between:
-    `write`, commit the entries, `signal`.
+    `check`, reserve, `write`, commit the entries, `signal` (`channels.publisher`).
     """
 
     def __init__(
@@ -276,7 +277,7 @@ class Publisher:
         self._slots = check_slot_count(slots)
         self._clock = clock
         self._parallelism = parallelism
-        self._metadata = {QUEUED: "1"} if queued else None
+        self._queued = queued
 
     def put(
         self,
@@ -320,25 +321,55 @@ class Publisher:
         self._signal_written(batch, results)
         return tuple(_outcome(result) for result in results)
 
-    def write(self, changes: Iterable[Change]) -> tuple[WriteOutcome, ...]:
+    def check(self, changes: Iterable[Change]) -> None:
+        """`UsageError` if no such batch may be published: the checks that need no request."""
+        keys = [change.key for change in changes]
+        if len(set(keys)) < len(keys):
+            raise UsageError("a batch names a key twice: their order would be undefined")
+        for key in keys:
+            if self._reserved is not None and key.startswith(self._reserved):
+                raise UsageError(f"key {key!r} lies in the keyspace {self._reserved!r}: choose another")
+            slot_of(key, self._slots)  # a key that has no slot is refused before anything is written
+
+    def write(self, changes: Iterable[Change]) -> tuple[WriteOutcome | UsageError, ...]:
         """The first third of `publish`: apply the changes and move no signal. n requests.
 
-        Raises nothing of the store's: a change that it refused is `Unknown` with the reason, like any other.
+        Raises nothing of the store's: a change that it refused as wrong comes back as its `UsageError`, and
+        certainly did not happen; any other error is `Unknown` with the reason.
         """
-        return tuple(_as_unknown(result) for result in self._write(tuple(changes)))
+        results = self._write(tuple(changes))
+        return tuple(result if isinstance(result, UsageError) else _as_unknown(result) for result in results)
 
-    def signal(self, keys: Iterable[str]) -> None:
+    def head(self, key: str) -> ObjectMeta | None:
+        """What is there now, or None. 1 request."""
+        return self._objects.head(key)
+
+    def watcher(self) -> "Watcher":
+        """A new watcher of the signals that this publisher moves. No request."""
+        return Watcher(self._keyspace, prefix=self._prefix, slots=self._slots, clock=self._clock)
+
+    def slot_of(self, key: str) -> Slot:
+        """The key's slot in this keyspace."""
+        return slot_of(key, self._slots)
+
+    def signal(self, keys: Iterable[str], *, queued: Collection[str] | None = None) -> None:
         """Move the signals of objects that others wrote: s + 1 requests for keys of s slots, none for no key.
 
+        `queued`: those of the keys whose changes stand in the notification queue (default: all or none, as the
+        publisher was made). The signal of a slot says so only if it holds for all its keys.
         `NotSignalledError` names the keys whose signals may not have moved; the others have.
         """
         slot_by_key = {key: slot_of(key, self._slots) for key in keys}
         slots = sorted(set(slot_by_key.values()))
         if not slots:
             return
-        errors = dict(zip(slots, self._in_parallel(lambda slot: self._move(str(slot)), slots), strict=True))
+        if queued is None:
+            queued = slot_by_key if self._queued else ()
+        plain = {slot for key, slot in slot_by_key.items() if key not in queued}
+        moved = self._in_parallel(lambda slot: self._move(str(slot), queued=slot not in plain), slots)
+        errors = dict(zip(slots, moved, strict=True))
         # The root moves for those that did succeed, or they would wait for somebody else's.
-        root_error = self._move("_")
+        root_error = self._move("_", queued=not plain)
         missing = tuple(key for key, slot in slot_by_key.items() if root_error or errors[slot])
         if missing:
             cause = root_error or next(error for error in errors.values() if error)
@@ -368,13 +399,7 @@ class Publisher:
             raise NotSignalledError(str(error), error.keys, outcomes) from error
 
     def _write(self, batch: Sequence[Change]) -> list[_Result]:
-        keys = [change.key for change in batch]
-        if len(set(keys)) < len(keys):
-            raise UsageError("a batch names a key twice: their order would be undefined")
-        for key in keys:
-            if self._reserved is not None and key.startswith(self._reserved):
-                raise UsageError(f"key {key!r} lies in the keyspace {self._reserved!r}: choose another")
-            slot_of(key, self._slots)  # a key that has no slot is refused before anything is written
+        self.check(batch)
         return self._in_parallel(self._apply, batch)
 
     def _apply(self, change: Change) -> _Result:
@@ -389,11 +414,10 @@ class Publisher:
         except S3NotifyError as error:
             return error
 
-    def _move(self, name: str) -> S3NotifyError | None:
+    def _move(self, name: str, *, queued: bool) -> S3NotifyError | None:
+        metadata = {QUEUED: "1"} if queued else None
         try:
-            outcome = self._keyspace.put(
-                f"{self._prefix}{name}", signal_body(self._clock), metadata=self._metadata
-            )
+            outcome = self._keyspace.put(f"{self._prefix}{name}", signal_body(self._clock), metadata=metadata)
         except S3NotifyError as error:
             return error
         return None if isinstance(outcome, Written) else UnknownOutcomeError(f"signal {name}: {outcome}")

@@ -109,8 +109,17 @@ class DynamoRecordStore:
                 doubt = Unknown(cause=str(error))
         return doubt or Unknown(cause=f"{place}: no answer")
 
-    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
-        """See `RecordStore.scan`. Not a snapshot: each page is as it is when its turn comes."""
+    def scan(
+        self,
+        partition: str,
+        *,
+        prefix: str = "",
+        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+    ) -> Iterator[Record]:
+        """See `RecordStore.scan`. Not a snapshot: each page is as it is when its turn comes.
+
+        A page holds the records whole, so what is known is of no use.
+        """
         for item in self._table.query(
             "partition", self._partition(partition), sorted_by="key", prefix=prefix
         ):

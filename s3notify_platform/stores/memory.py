@@ -210,8 +210,14 @@ class MemoryRecordStore:
             del self._records[partition, key]
         return Written(etag=None)
 
-    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
-        """See `RecordStore.scan`. A snapshot."""
+    def scan(
+        self,
+        partition: str,
+        *,
+        prefix: str = "",
+        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+    ) -> Iterator[Record]:
+        """See `RecordStore.scan`. A snapshot; what is known is of no use to it."""
         with self._lock:
             records = [
                 record

@@ -20,13 +20,16 @@ scan that meets one tries again to delete it: a remover that died half-way leave
 | read | 1 GET |
 | replace | 1 PUT |
 | remove | 1 PUT, 1 DELETE (once a store: 1 PUT and 2 DELETE, to see whether it honours the condition) |
-| scan | 1 LIST for each 1000 records, 1 GET a record; 1 DELETE for each tombstone met |
+| scan | 1 LIST for each 1000 records, 1 GET a record that is not known; 1 DELETE for each tombstone met |
 | add | 1 GET, 1 PUT; again for each writer that came between |
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.errors import CorruptError, S3NotifyError, UnavailableError, UsageError
@@ -35,6 +38,7 @@ from s3notify_platform.ports import (
     Conflict,
     ETag,
     IfMatch,
+    ObjectMeta,
     ObjectStore,
     Precondition,
     Record,
@@ -109,12 +113,19 @@ class ObjectRecordStore:
         *,
         clock: Clock = SYSTEM_CLOCK,
         keys_recur: bool | Callable[[str], bool] = True,
+        parallelism: int = 1,
     ) -> None:
-        """`keys_recur`: whether a removed key may be created again, for all partitions or by partition."""
+        """`keys_recur`: whether a removed key may be created again, for all partitions or by partition.
+
+        `parallelism`: how many records the scans of this object together read at once, in threads of its own.
+        """
+        if parallelism < 1:
+            raise UsageError(f"parallelism={parallelism}: at least one request is in flight")
         self.prefix = prefix
         self._store = store
         self._clock = clock
         self._keys_recur = keys_recur
+        self._parallelism = parallelism
         self._delete_honours: bool | None = None
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
@@ -151,20 +162,23 @@ class ObjectRecordStore:
         self._delete_tombstone(partition, path, outcome.etag)
         return Written(etag=None)
 
-    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
-        """See `RecordStore.scan`. Not a snapshot: each record as it is when its turn comes."""
+    def scan(
+        self, partition: str, *, prefix: str = "", known: Mapping[str, Record] | None = None
+    ) -> Iterator[Record]:
+        """See `RecordStore.scan`. Not a snapshot: each record as it is about when its turn comes.
+
+        Up to `parallelism` of them are read ahead. LIST tells versions, so what is known costs no GET.
+        """
         below = self._below(partition)
         # A name is quoted byte by byte, so what a quoted prefix begins, the prefix begins.
-        for meta in list_all(self._store, below + quote(prefix)):
-            found = self._read(meta.key)
-            if found is not None and found.state == _DEAD:
-                self._delete_tombstone(partition, meta.key, found.etag)
-            elif found is not None:
-                try:
-                    key = unquote(meta.key[len(below) :])
-                except ValueError:
-                    raise CorruptError(f"{meta.key!r} is not the name of a record") from None
-                yield _record(key, found)
+        for meta, found in self._read_ahead(list_all(self._store, below + quote(prefix)), below, known or {}):
+            match found:
+                case Record():
+                    yield found
+                case _Stored(state=state, etag=etag) if state == _DEAD:
+                    self._delete_tombstone(partition, meta.key, etag)
+                case _Stored():
+                    yield _record(_name(meta.key, below), found)
 
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
@@ -186,6 +200,38 @@ class ObjectRecordStore:
                 case Conflict():
                     self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.02, ceiling=0.5))
         raise UnavailableError(f"counter {path!r} kept changing for {ADD_ATTEMPTS} rounds; nothing was added")
+
+    def _read_ahead(
+        self, listed: Iterator[ObjectMeta], below: str, known: Mapping[str, Record]
+    ) -> Iterator[tuple[ObjectMeta, _Stored | Record | None]]:
+        """What is listed, in order, with what is known or read of each."""
+
+        def read(meta: ObjectMeta) -> _Stored | Record | None:
+            record = known.get(_name(meta.key, below)) if known else None
+            if record is not None and record.version == Version(meta.etag):
+                return record
+            return self._read(meta.key)
+
+        if self._parallelism == 1:
+            yield from ((meta, read(meta)) for meta in listed)
+            return
+        window: deque[tuple[ObjectMeta, Future[_Stored | Record | None]]] = deque()
+        try:
+            for meta in listed:
+                window.append((meta, self._readers.submit(read, meta)))
+                if len(window) >= self._parallelism:
+                    ahead, future = window.popleft()
+                    yield ahead, future.result()
+            while window:
+                ahead, future = window.popleft()
+                yield ahead, future.result()
+        finally:
+            for _, future in window:
+                future.cancel()
+
+    @cached_property
+    def _readers(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._parallelism, thread_name_prefix="records")
 
     def _write(self, path: str, state: bytes, value: bytes, condition: Precondition) -> WriteOutcome:
         """One conditional PUT, and where its outcome is unknown, as much looking as it takes to know."""
@@ -262,6 +308,13 @@ class ObjectRecordStore:
                 f"characters, and {MAX_KEY_BYTES} bytes are allowed"
             )
         return path
+
+
+def _name(path: str, below: str) -> str:
+    try:
+        return unquote(path[len(below) :])
+    except ValueError:
+        raise CorruptError(f"{path!r} is not the name of a record") from None
 
 
 def _has(found: _Stored | None, condition: Precondition) -> bool:

@@ -98,7 +98,13 @@ class XorAckTable:
             self._gone(tag, stamp=stamp), self._gone(tag + SUFFIX, version=version), etag=None
         )
 
-    def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
+    def scan(
+        self,
+        partition: str,
+        *,
+        prefix: str = "",
+        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+    ) -> Iterator[Record]:
         """See `RecordStore.scan`. Each chain as it is when its turn comes."""
         if partition != self._partition:
             return

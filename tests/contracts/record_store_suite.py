@@ -118,6 +118,32 @@ class RecordStoreSuite:
         assert found == sorted(key for key in [*keys, "042.n"] if key.startswith(prefix))
         assert list(records.scan("q", prefix=prefix)) == []
 
+    def test_scan_of_what_is_known(self, records):
+        """As without: what changed is read again, what is new is found, what is gone is left out."""
+        for key in "abcd":
+            records.create("p", key, b"old")
+        known = {record.key: record for record in records.scan("p")}
+        records.replace("p", "b", b"new", expected=known["b"].version)
+        records.remove("p", "c", expected=known["c"].version)
+        records.create("p", "e", b"new")
+        found = list(records.scan("p", known=known))
+        assert found == list(records.scan("p"))
+        assert [(record.key, record.value) for record in found] == [
+            ("a", b"old"),
+            ("b", b"new"),
+            ("d", b"old"),
+            ("e", b"new"),
+        ]
+
+    def test_a_scan_may_be_left(self, records):
+        """And what it had not come to is there for the next one."""
+        for number in range(50):
+            records.create("p", f"{number:02}", b"1")
+        scan = records.scan("p")
+        assert [next(scan).key for _ in range(3)] == ["00", "01", "02"]
+        del scan
+        assert sum(1 for _ in records.scan("p")) == 50
+
     def test_a_counter_has_a_version(self, records):
         """It is read as a decimal number, and each addition moves its version."""
         records.add("p", "n", 3)

@@ -9,6 +9,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb import DynamoRecordStore, create_record_table
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.ignoring_store import IgnoringStore
@@ -24,7 +25,7 @@ class TestMemory(RecordStoreSuite):
 class TestObjectsInMemory(RecordStoreSuite):
     @pytest.fixture
     def records(self):
-        return ObjectRecordStore(MemoryObjectStore(), "records/")
+        return ObjectRecordStore(MemoryObjectStore(), "records/", parallelism=4)
 
 
 class TestObjectsWhereDeleteIgnoresConditions(RecordStoreSuite):
@@ -40,7 +41,7 @@ class TestObjectsOnMinistack(RecordStoreSuite):
     @pytest.fixture
     def records(self, ministack):
         store = S3ObjectStore(ministack.config(ministack.make_bucket()))
-        yield ObjectRecordStore(store, "records/")
+        yield ObjectRecordStore(store, "records/", parallelism=16)
         store.close()
 
 
@@ -51,6 +52,15 @@ class TestObjectsOnSeaweed(RecordStoreSuite):
         store = S3ObjectStore(seaweed.config(seaweed.make_bucket()))
         yield ObjectRecordStore(store, "records/")
         store.close()
+
+
+@pytest.mark.server
+class TestQueueOnSeaweed(RecordStoreSuite):
+    """The store that the queue of a bucket stands in, through obstore, with its scans reading ahead."""
+
+    @pytest.fixture
+    def records(self, seaweed):
+        return queue_records(seaweed.config(seaweed.make_bucket()))
 
 
 class TestDynamoInMoto(RecordStoreSuite):

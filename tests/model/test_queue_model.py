@@ -20,8 +20,10 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_capacity, shard_of
 from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.dynamodb import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
+from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import Fault, FaultyStore, at
 
 SETTINGS = TopicSettings(capacity=7, shards=2, max_attempts=2, ttl_seconds=None, endpoint="{}")
@@ -36,13 +38,16 @@ class QueueMachine(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.clock = HandClock()
-        self.records = MemoryRecordStore()
+        self.records = self.new_records()
         self.objects = MemoryObjectStore()
         self.plain = NotificationQueue(self.records, clock=self.clock, parallelism=1)
         self.caretaker = Caretaker(self.plain, leak_seconds=0)
         self.plain.topics.create("t", SETTINGS)
         self.number = 0
         self.forget()
+
+    def new_records(self):
+        return MemoryRecordStore()
 
     def forget(self):
         self.reserved = {}
@@ -279,5 +284,15 @@ class QueueMachine(RuleBasedStateMachine):
             assert there <= counted <= shard_capacity(shard, SETTINGS)
 
 
+class DynamoQueueMachine(QueueMachine):
+    """The same over DynamoDB records."""
+
+    def new_records(self):
+        client = Client(TableInMemory("partition", "key"))
+        return DynamoRecordStore(CONFIG, clock=self.clock, client=client)
+
+
 TestNotificationQueue = QueueMachine.TestCase
 TestNotificationQueue.settings = settings(stateful_step_count=30, deadline=None)
+TestQueueOnDynamo = DynamoQueueMachine.TestCase
+TestQueueOnDynamo.settings = settings(stateful_step_count=30, deadline=None)

@@ -18,11 +18,11 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     Undecided,
     Worker,
-    keys_recur,
 )
-from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from s3notify_platform.stores.records import ObjectRecordStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support import queue_stores
 from tests.support.faults import CrashedError, Fault
+from tests.support.queue_stores import records_of
 from tests.support.simulation import ROUGH, run_simulation, simulated
 
 RETRY = (UnavailableError, UnknownOutcomeError, NotFoundError)
@@ -35,13 +35,6 @@ GENTLE = {Fault.THROTTLED: 0.05, Fault.REFUSED: 0.05}
 
 SLEEPY = {Fault.PAUSE: 0.02, Fault.THROTTLED: 0.02, Fault.REFUSED: 0.02}
 LOSSY = {Fault.LOST: 0.06, Fault.LATE: 0.03, Fault.REFUSED: 0.04, Fault.THROTTLED: 0.03}
-
-
-def records_of(stores, clock):
-    """The record store of an actor: one of its own, or one over the object store `cells`."""
-    if "records" in stores:
-        return stores["records"]
-    return ObjectRecordStore(stores["cells"], "r/", clock=clock, keys_recur=keys_recur)
 
 
 def queue_of(stores, clock):
@@ -78,17 +71,13 @@ class World:
 
     def __post_init__(self):
         self.objects = MemoryObjectStore()
-        self.cells = MemoryObjectStore()
-        self.memory = MemoryRecordStore()
-        self.stores = {"objects": self.objects}
-        self.stores |= {"records": self.memory} if self.kind == "memory" else {"cells": self.cells}
-        self.plain = self.memory if self.kind == "memory" else ObjectRecordStore(self.cells, "r/")
+        kept, self.plain = queue_stores.queue_stores(self.kind)
+        self.stores = {"objects": self.objects} | kept
         self.queue = NotificationQueue(self.plain, parallelism=1)
         self.queue.topics.create("t", self.settings)
 
     def rates(self, faults):
-        """On objects a call of the protocol is several of the store's."""
-        return {fault: rate / (1 if self.kind == "memory" else 3) for fault, rate in faults.items()}
+        return queue_stores.rates(self.kind, faults)
 
     def ids(self):
         return {
@@ -260,7 +249,7 @@ class World:
         assert (stats.depth, stats.counted) == (0, 0)
 
 
-KINDS = pytest.mark.parametrize("kind", ["memory", "objects"])
+KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
 
 
 @KINDS
@@ -320,13 +309,14 @@ def test_nobody_removes_after_a_successor_serves(seed):
     world.finish()
 
 
+@KINDS
 @simulated
-def test_the_bound_holds_whatever_sleeps(seed):
+def test_the_bound_holds_whatever_sleeps(kind, seed):
     """Four writers of a tiny topic sleep, crash and lose answers while it is counted anew again and again."""
-    world = World(kind="memory", settings=TopicSettings(capacity=2, shards=1), seed=seed)
+    world = World(kind=kind, settings=TopicSettings(capacity=2, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(3)]) for n in range(4)]
     actors += [world.puller(range(1000)), world.caretaker(), world.caretaker()]
-    faults = CRASHES | {Fault.PAUSE: 0.02}
+    faults = world.rates(CRASHES | {Fault.PAUSE: 0.02})
     rates = [1.0, 1.5, 0.7, 1.0, 1.0, 2.0, 0.5]
     run_simulation(actors, world.stores, seed, faults=faults, restarts=1000, clock_rates=rates)
     # A writer that slept past its reservation and then died is the one loss that the protocol admits.

@@ -1,6 +1,7 @@
 """Records on a bucket: names, request costs, and writes whose outcome is lost."""
 
 from collections import deque
+from threading import Barrier
 
 import pytest
 from hypothesis import given
@@ -196,3 +197,43 @@ def test_a_counter_that_never_holds_still(records, store):
     busy = ObjectRecordStore(Busy(MemoryObjectStore()), "r/", clock=HurriedClock())
     with pytest.raises(Exception, match=f"{ADD_ATTEMPTS} rounds"):
         busy.add("p", "n", 1)
+
+
+def test_a_scan_reads_ahead_in_order():
+    """As many at once as it was told, whichever of them answers first; one that fails is told in its turn."""
+    together = Barrier(4, timeout=10)
+
+    class Waiting(MemoryObjectStore):
+        def get(self, key, **conditions):
+            together.wait()
+            return super().get(key, **conditions)
+
+    store = Waiting()
+    writing = ObjectRecordStore(MemoryObjectStore(), "r/")
+    for number in range(12):
+        writing.create("p", f"{number:02}", b"%d" % number)
+    store._objects = writing._store._objects
+    records = ObjectRecordStore(store, "r/", parallelism=4)
+    assert [record.value for record in records.scan("p")] == [b"%d" % number for number in range(12)]
+    store.put("r/p/05", b"no record")
+    scan = records.scan("p")
+    assert [next(scan).key for _ in range(5)] == ["00", "01", "02", "03", "04"]
+    with pytest.raises(CorruptError):
+        next(scan)
+
+
+def test_what_is_known_is_not_read_again(store, records):
+    """LIST tells whether it changed: only that is read."""
+    for key in "abc":
+        records.create("p", key, b"1")
+    known = {record.key: record for record in records.scan("p")}
+    records.replace("p", "b", b"2", expected=known["b"].version)
+    store.counts.clear()
+    assert [record.value for record in records.scan("p", known=known)] == [b"1", b"2", b"1"]
+    assert store.counts == {"LIST": 1, "GET": 1}
+
+
+def test_parallelism_is_at_least_one(store):
+    """Told at once."""
+    with pytest.raises(UsageError, match="parallelism"):
+        ObjectRecordStore(store, "r/", parallelism=0)

@@ -46,7 +46,10 @@ Limits
     - A put resolved by HEAD counts as happened if another writer's object is there; a delete does not.
     - The time to live is a lower bound: what an owner watched since it last wrote the entry goes with it.
     - Entries are unordered, as Ceph's are. One shard is one counter: on a bucket alone its writers take turns
-      (batches count once), and each entry listed is one GET. Give `ObjectRecordStore` our `keys_recur`.
+      (batches count once), and each entry listed is one GET, several of them at once (a caretaker reads an entry
+      again only when it changed). Give `ObjectRecordStore` our `keys_recur`.
+    - A writer that dies after its commit, and before it signals, leaves an entry that no puller knows of: owners
+      find it, and for pullers whoever watches both (`channels.care`).
 
 Differs from Ceph RGW: stale reservations are resolved, not dropped; removal is by entry; attempts, errors and
 dead letters are stored; takeover within 14 s instead of 90 s, at once after a clean stop; an event that is too
@@ -55,7 +58,12 @@ large is refused when it is reserved.
 Reading order: entries, settled, topics, queue, caretaker, owners, drain; s3_event is the message pushed.
 """
 
-from s3notify_platform.protocols.notification_queue.caretaker import Caretaker, Tended, resolve
+from s3notify_platform.protocols.notification_queue.caretaker import (
+    WRITER,
+    Caretaker,
+    Tended,
+    resolve,
+)
 from s3notify_platform.protocols.notification_queue.drain import (
     Buried,
     Drain,
@@ -84,6 +92,7 @@ from s3notify_platform.protocols.notification_queue.queue import (
 from s3notify_platform.protocols.notification_queue.s3_event import S3Events, decode_events, encode_events
 
 __all__ = [
+    "WRITER",
     "Buried",
     "Caretaker",
     "CommitOutcome",

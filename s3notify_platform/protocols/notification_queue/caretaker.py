@@ -6,6 +6,7 @@ Any process may tend any shard, owner or not, several at once: each change is co
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import IfMatch, ObjectMeta, Record
@@ -29,6 +30,9 @@ WRITER = "s3notify-writer"
 LEAK_SECONDS = 30.0
 """A counter above what is there for so long is counted anew. No guarantee hangs on it: it may be any number."""
 
+SCAN_EVERY = 20
+"""Passes after which also a shard that counts nothing is scanned: for garbage, which nobody waits for."""
+
 Head = Callable[[str], ObjectMeta | None]
 
 
@@ -42,6 +46,10 @@ class Tended:
     recounted: int = 0
     waiting: int = 0
     """Reservations not yet stale, or whose HEAD failed."""
+    resolved: tuple[Entry, ...] = field(default=(), compare=False)
+    """What this pass committed. Nobody was told yet that it is there."""
+    pending: tuple[Entry, ...] = field(default=(), compare=False)
+    """What was committed already when it was scanned."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +60,24 @@ class _Pass:
     older: int = 0
     foreign: list[Record] = field(default_factory=list)
     reserved: list[Entry] = field(default_factory=list)
+    committed: list[Entry] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shard:
+    """What is remembered of one shard between passes."""
+
+    since: dict[str, float] = field(default_factory=dict)
+    """When each reservation was first seen."""
+    records: dict[str, Record] = field(default_factory=dict)
+    """What was scanned last, so that on a bucket alone only what changed is read again."""
+    unscanned: int = SCAN_EVERY
+    """Passes since the last scan."""
+    excess: tuple[int, float] | None = None
+    """Generation of the meter that counts too much, and since when it was seen to."""
+
+
+_Resolution = Literal["committed", "aborted", "waiting", "changed"]
 
 
 def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
@@ -75,7 +101,9 @@ class Caretaker:
     """Looks after the shards of topics. One thread; keep it between passes: it remembers what it saw when.
 
     A new one waits the full `stale_seconds` of the queue again before it resolves anything. A pass costs 1 read,
-    1 scan and 1 read for each shard, and for each stale reservation 1 HEAD and 1 write (aborted: and 1 `add`).
+    1 read for each shard, and 1 scan for each shard that is not empty (bucket alone: a LIST for each 1000 entries,
+    and a GET for each that changed since the last pass). Each stale reservation: 1 HEAD and 1 write, in parallel;
+    and 1 `add` for each shard in which some were aborted.
     """
 
     def __init__(
@@ -87,44 +115,80 @@ class Caretaker:
         self._queue = queue
         self._clock = queue.clock
         self._leak_seconds = leak_seconds
-        self._seen: dict[tuple[str, int], dict[str, float]] = {}
-        self._excess: dict[tuple[str, int], tuple[int, float]] = {}
+        self._shards: dict[tuple[str, int], _Shard] = {}
 
-    def resolve_stale(self, topic: str, head: Head, *, shards: Iterable[int] | None = None) -> Tended:
+    def resolve_stale(
+        self, topic: str, head: Head, *, shards: Iterable[int] | None = None, bucket: str = ""
+    ) -> Tended:
         """One pass over the shards (default: all). `NotFoundError` without such a topic.
 
         A reservation is stale once this process has seen it for `stale_seconds` on its own clock. `head` is
         the object store's, of the bucket that the topic's keys are in; where it is unavailable the
-        reservation waits. `UnavailableError`: the pass was cut short; go on later.
+        reservation waits, as do those that name another `bucket`. `UnavailableError`: the pass was cut short;
+        go on later.
         """
         tended: Counter[str] = Counter()
+        resolved: list[Entry] = []
+        pending: list[Entry] = []
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
-            self._tend(found, shard, head, tended)
-        return Tended(**tended)
+            # The topic was read before: what is granted under an older meter than its is there to be scanned.
+            counted = self._queue.counted(found, shard)
+            if self._may_skip(found, shard, counted):
+                continue
+            seen = self._scan(found, shard)
+            pending += seen.committed
+            came_to, committed = self._resolve_stale(self._at(found, shard), seen.reserved, head, bucket)
+            tended += came_to
+            resolved += committed
+            self._sweep(found.name, shard, seen.foreign, tended)
+            self._shrink_base(found, shard, seen.older)
+            if self._leaks(found, shard, counted - seen.current):
+                self._recount(found, shard, tended)
+        return Tended(**tended, resolved=tuple(resolved), pending=tuple(pending))
 
-    def _tend(self, topic: Topic, shard: int, head: Head, tended: Counter[str]) -> None:
-        # The topic was read before: what is granted under an older meter than its is there to be scanned.
-        name = topic.name
-        counted = self._queue.counted(topic, shard)
-        seen = self._scan(topic, shard)
+    def forget(self, keep: Iterable[str]) -> None:
+        """Forget what is remembered of topics other than these."""
+        names = set(keep)
+        self._shards = {at: shard for at, shard in self._shards.items() if at[0] in names}
+
+    def _at(self, topic: Topic, shard: int) -> _Shard:
+        return self._shards.setdefault((topic.name, shard), _Shard())
+
+    def _may_skip(self, topic: Topic, shard: int, counted: int) -> bool:
+        """Whether nothing that was granted can be there: counters only err on the high side, so 0 is the truth."""
+        known = self._at(topic, shard)
+        if counted or topic.meters[shard].base or known.records or known.unscanned >= SCAN_EVERY:
+            known.unscanned = 0
+            return False
+        known.unscanned += 1
+        known.excess = None
+        return True
+
+    def _resolve_stale(
+        self, known: _Shard, reserved: list[Entry], head: Head, bucket: str
+    ) -> tuple[Counter[str], list[Entry]]:
+        """What is resolved of the reservations of one shard, and which of them were committed."""
         now = self._clock.monotonic()
-        before = self._seen.get((name, shard), {})
-        waiting = {entry.id: before.get(entry.id, now) for entry in seen.reserved}
-        self._seen[name, shard] = waiting
-        for entry in seen.reserved:
-            if now - waiting[entry.id] >= self._queue.stale_seconds:
-                self._resolve(entry, head, tended)
-            else:
-                tended["waiting"] += 1
-        self._sweep(name, shard, seen.foreign, tended)
-        self._shrink_base(topic, shard, seen.older)
-        if self._leaks(topic, shard, counted - seen.current):
-            self._recount(topic, shard, tended)
+        known.since = {entry.id: known.since.get(entry.id, now) for entry in reserved}
+        stale = [
+            entry
+            for entry in reserved
+            if now - known.since[entry.id] >= self._queue.stale_seconds
+            and (not bucket or entry.event.bucket in ("", bucket))
+        ]
+        results = self._queue.in_parallel(lambda entry: self._resolve(entry, head), stale)
+        came_to: Counter[str] = Counter(result for result, _ in results if result != "changed")
+        came_to["waiting"] += len(reserved) - len(stale)
+        self._queue.give_back([entry for result, entry in results if result == "aborted"])
+        return came_to, [entry for result, entry in results if result == "committed"]
 
     def _scan(self, topic: Topic, shard: int) -> _Pass:
         seen = _Pass()
-        for record in self._queue.records.scan(queue_partition(topic.name, shard)):
+        known = self._at(topic, shard)
+        before, known.records = known.records, {}
+        for record in self._queue.records.scan(queue_partition(topic.name, shard), known=before):
+            known.records[record.key] = record
             entry = decode_entry(topic.name, shard, record)
             if entry.epoch != topic.epoch:
                 seen.foreign.append(record)
@@ -135,23 +199,22 @@ class Caretaker:
                 seen.older += 1
             if entry.state == "reserved":
                 seen.reserved.append(entry)
+            elif entry.state == "committed":
+                seen.committed.append(entry)
         return seen
 
-    def _resolve(self, entry: Entry, head: Head, tended: Counter[str]) -> None:
+    def _resolve(self, entry: Entry, head: Head) -> tuple[_Resolution, Entry]:
         try:
             event = resolve(entry.event, head(entry.event.key))
             if event is None:
-                outcome = self._queue.remove_one(entry)
-                if outcome is True:
-                    self._queue.give_back([entry])
-                tended["aborted"] += outcome is True
-                return
-            value = encode_entry(replace(entry, state="committed", event=event))
-            partition = self._queue.partition(entry)
-            settled = self._queue.writes.replace(partition, entry.key, value, expected=entry.version)
-            tended["committed"] += isinstance(settled, Stored)
+                return ("aborted" if self._queue.remove_one(entry) is True else "changed"), entry
+            committed = replace(entry, state="committed", event=event)
+            settled = self._queue.writes.replace(
+                self._queue.partition(entry), entry.key, encode_entry(committed), expected=entry.version
+            )
+            return ("committed" if isinstance(settled, Stored) else "changed"), committed
         except (UnavailableError, UnknownOutcomeError):
-            tended["waiting"] += 1
+            return "waiting", entry
 
     def _sweep(self, name: str, shard: int, foreign: list[Record], tended: Counter[str]) -> None:
         if not foreign:
@@ -166,14 +229,14 @@ class Caretaker:
     def _leaks(self, topic: Topic, shard: int, excess: int) -> bool:
         """Whether the counter has stood above what is there in every pass for `leak_seconds`."""
         generation, now = topic.meters[shard].generation, self._clock.monotonic()
-        known = self._excess.get((topic.name, shard))
+        known = self._at(topic, shard)
         if excess <= 0:
-            self._excess.pop((topic.name, shard), None)
+            known.excess = None
             return False
-        if known is None or known[0] != generation:
-            self._excess[topic.name, shard] = (generation, now)
+        if known.excess is None or known.excess[0] != generation:
+            known.excess = (generation, now)
             return self._leak_seconds <= 0
-        return now - known[1] >= self._leak_seconds
+        return now - known.excess[1] >= self._leak_seconds
 
     def _recount(self, topic: Topic, shard: int, tended: Counter[str]) -> None:
         """A new meter: full at first, then as full as the entries that were there when it began.
@@ -191,7 +254,7 @@ class Caretaker:
             return _with_meter(now, shard, full)
 
         after = self._queue.topics.change(topic.name, switch)
-        self._excess.pop((topic.name, shard), None)
+        self._at(topic, shard).excess = None
         if after.epoch != topic.epoch or after.meters[shard].generation == before.generation:
             return
         self._shrink_base(after, shard, self._scan(after, shard).older)

@@ -44,7 +44,7 @@ from s3notify_platform.protocols.notification_queue.settled import (
 from s3notify_platform.protocols.notification_queue.topics import Topics
 from s3notify_platform.slots import slot_of
 
-PARALLELISM = 16
+PARALLELISM = 32
 """Requests in flight of one batch."""
 
 STALE_SECONDS = 120.0
@@ -171,6 +171,10 @@ class NotificationQueue:
             listed = self._listed = (now, self.topics.all())
         return tuple(topic.name for topic in listed[1] if takes(topic.settings, bucket, key))
 
+    def forget_topics(self) -> None:
+        """One of them is gone: let the next `topics_of` look anew."""
+        self._listed = None
+
     @property
     def settle_seconds(self) -> float:
         """After so long every writer knows of a new topic, and has ended what it began before it did."""
@@ -207,7 +211,11 @@ class NotificationQueue:
 
         Ask right before the write. If not: `abort`, and reserve anew.
         """
-        return self.clock.monotonic() - reservation.since < self.stale_seconds / CLOCK_SKEW
+        return self.fresh_since(reservation.since)
+
+    def fresh_since(self, moment: float) -> bool:
+        """As `fresh`, of all that this process began after that moment of the queue's clock."""
+        return self.clock.monotonic() - moment < self.stale_seconds / CLOCK_SKEW
 
     def commit(self, reservation: Reservation) -> CommitOutcome:
         """The object is written (`reservation.wrote(…)`): its notification is to be delivered. 1 request.
@@ -429,7 +437,7 @@ class NotificationQueue:
                 if isinstance(result, Reservation)
             }
             held = _unchanged(topic, now, rooms, refused=len(accepted) < len(drafts))
-            in_time = self.clock.monotonic() - since < self.stale_seconds / CLOCK_SKEW
+            in_time = self.fresh_since(since)
             if held and in_time and not errors:
                 refusal = NoRoom(retry_after_seconds=RETRY_AFTER_SECONDS)
                 return tuple(created.get(id(draft), refusal) for draft in drafts)

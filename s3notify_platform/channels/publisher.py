@@ -1,0 +1,384 @@
+"""The publisher whose changes are in the notification queue: announced before the write, confirmed after it.
+
+    queue = NotificationQueue(queue_records(config))
+    publisher = QueuedPublisher(Publisher(store, prefix=…), queue, bucket="acme-landing")
+    match publisher.put("raw/orders/1.jsonl", body):
+        case Refused(retry_after_seconds=seconds): …        # nothing was written
+
+Steps, for one change or a batch
+    1. Reserve, in every topic that takes the key. One that is full refuses the change in all of them.
+    2. Write, if the reservations are still fresh. An object carries the id of its writer (`s3notify-writer`),
+       which the reservations name.
+    3. An unknown outcome: HEAD. Our id there (or nothing, if we delete): it happened.
+    4. Happened: commit the entries. Did not: abort them. Not known: leave them, to be resolved by the caretaker.
+       A reservation that was resolved while we slept: push the change anew.
+    5. Move the signal of each touched slot, marked as queued, then the root.
+
+Killed between any two steps: `channels.care` resolves the reservations by HEAD, and moves the signals. Without a
+topic that takes the key, and where the queue could not be told, the signal is not marked, as that of a plain
+`Publisher`: whoever follows it lists. A topic that appears meanwhile is not known for a while, so whoever creates
+it looks once more after `NotificationQueue.settle_seconds`; the time that a write may begin is bounded for that.
+
+| requests, for n changes in s slots, t topics of h shards touched | |
+|---|---|
+| topics known | 1 scan in 30 s |
+| reserve, commit | t × (h `add`, 2n writes, 1 read), one `add` for each shard |
+| objects, signals | n + s + 1 PUT |
+| refused, or a conflict | 1 removal for each reservation, 1 `add` for each shard |
+| unknown outcome | 1 HEAD |
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from s3notify_platform.clock import backoff_seconds, unique_name
+from s3notify_platform.errors import (
+    NoRoomError,
+    NotFoundError,
+    S3NotifyError,
+    UnavailableError,
+    UnknownOutcomeError,
+    UsageError,
+)
+from s3notify_platform.ports import (
+    ABSENT,
+    ETag,
+    IfMatch,
+    Precondition,
+    Unknown,
+    WriteOutcome,
+    Written,
+)
+from s3notify_platform.protocols.keyspace import Change, Delete, NotSignalledError, Publisher, Put
+from s3notify_platform.protocols.notification_queue import (
+    WRITER,
+    Committed,
+    Event,
+    Expired,
+    NoRoom,
+    NotificationQueue,
+    Reservation,
+)
+
+ATTEMPTS: Final = 5
+"""Rounds in which topics come and go under a writer, or refuse what has to be announced anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Certainly not written: publish it again after that long.
+
+    `topic` is the one that has no room. Empty: the time in which the write had to begin was over.
+    """
+
+    retry_after_seconds: float
+    topic: str = ""
+
+
+PublishOutcome = WriteOutcome | Refused
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """One change on its way. `happened` is None as long as nobody knows."""
+
+    change: Change
+    event: Event
+    held: list[Reservation] = field(default_factory=list)
+    outcome: PublishOutcome | UsageError | None = None
+    happened: bool | None = None
+    announced: bool = False
+    """In every topic that takes it, and in at least one."""
+
+
+class QueuedPublisher:
+    """Writes objects, tells the queue, moves signals. Thread-safe; holds no state.
+
+    Outcomes are those of the object writes, or `Refused`. Raised: `UnavailableError` or `UnknownOutcomeError` if
+    nothing could be reserved, and nothing was written; `UsageError` for a change that is wrong, nothing of it
+    written, the others of its batch applied; `NotSignalledError` for changes that happened, of which not
+    everybody may have been told: call `announce(error.keys)`, or leave it to the caretaker.
+    """
+
+    def __init__(self, publisher: Publisher, queue: NotificationQueue, *, bucket: str) -> None:
+        """`bucket` is the one that `publisher` writes to, by the name that topics know it by."""
+        self._publisher = publisher
+        self._queue = queue
+        self._clock = queue.clock
+        self._bucket = bucket
+
+    def put(
+        self,
+        key: str,
+        body: bytes,
+        *,
+        precondition: Precondition | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> PublishOutcome:
+        """Write one object. One topic: 7 requests; 8 where the queue is on a bucket alone, one after another."""
+        return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
+
+    def put_if_absent(
+        self, key: str, body: bytes, *, metadata: Mapping[str, str] | None = None
+    ) -> PublishOutcome:
+        """See `put`; `Conflict` if the key exists."""
+        return self.put(key, body, precondition=ABSENT, metadata=metadata)
+
+    def put_if_match(
+        self, key: str, body: bytes, etag: ETag, *, metadata: Mapping[str, str] | None = None
+    ) -> PublishOutcome:
+        """See `put`; `Conflict` if the object has another ETag."""
+        return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
+
+    def delete(self, key: str, *, precondition: IfMatch | None = None) -> PublishOutcome:
+        """Delete one object; requests as `put`. A deletion carries no id: it is recognised by the absence."""
+        return self.publish([Delete(key=key, precondition=precondition)])[0]
+
+    def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
+        """Apply all changes, an outcome for each. Where a topic has room for some, its first ones get it.
+
+        Requests: see the module. Every touched slot moves once, the root once, after the last entry. Writes begin
+        within a third of the queue's `stale_seconds` (40 s); what a large batch does not begin by then is
+        `Refused` with 0 s to wait. Bodies are held in memory.
+        """
+        batch = tuple(changes)
+        self._publisher.check(batch)
+        writer = unique_name(self._clock)
+        works = [self._work(change, writer) for change in batch]
+        began = self._reserve(works)
+        self._write(works, began)
+        self._settle(works, began)
+        self._signal(works)
+        return tuple(_outcome(work) for work in works)
+
+    def announce(self, keys: Iterable[str]) -> None:
+        """Tell of objects that others wrote, or that were not told of: what a HEAD finds, or that nothing is there.
+
+        Twice is harmless. Each key 1 HEAD, then a push in each topic that takes it, then the signals.
+        `NoRoomError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
+        """
+        wanted = tuple(dict.fromkeys(keys))
+        events = self._queue.in_parallel(self._found, wanted)
+        by_topic: defaultdict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            for topic in self._queue.topics_of(self._bucket, event.key):
+                by_topic[topic].append(event)
+        for topic, told in by_topic.items():
+            try:
+                outcomes = self._queue.push_many(topic, told)
+            except NotFoundError:
+                self._queue.forget_topics()
+                continue  # nobody is left to be told
+            for outcome in outcomes:
+                if isinstance(outcome, NoRoom):
+                    raise NoRoomError(f"topic {topic!r} is full", outcome.retry_after_seconds)
+        queued = {event.key for told in by_topic.values() for event in told}
+        self._publisher.signal(wanted, queued=queued)
+
+    def _work(self, change: Change, writer: str) -> _Work:
+        if isinstance(change, Put):
+            marked = replace(change, metadata={**(change.metadata or {}), WRITER: writer})
+            event = Event(
+                key=change.key,
+                bucket=self._bucket,
+                size=len(change.body),
+                precondition=change.precondition,
+                writer=writer,
+            )
+            return _Work(change=marked, event=event)
+        event = Event(
+            key=change.key,
+            op="delete",
+            bucket=self._bucket,
+            precondition=change.precondition,
+            writer=writer,
+        )
+        return _Work(change=change, event=event)
+
+    def _found(self, key: str) -> Event:
+        found = self._publisher.head(key)
+        if found is None:
+            return Event(key=key, op="delete", bucket=self._bucket)
+        return Event(key=key, bucket=self._bucket, etag=found.etag, size=found.size)
+
+    # 1. Reserve.
+
+    def _reserve(self, works: Sequence[_Work]) -> float:
+        """Hold room for each change in all its topics, or refuse it; the moment before which nothing was begun."""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._clock.sleep(backoff_seconds(attempt, self._clock))
+            began = self._clock.monotonic()
+            try:
+                self._reserve_once(works)
+            except NotFoundError:
+                self._queue.forget_topics()
+            else:
+                return began
+        raise UnavailableError(
+            f"topics of bucket {self._bucket!r} come and go; nothing was written, try again"
+        )
+
+    def _reserve_once(self, works: Sequence[_Work]) -> None:
+        by_topic: defaultdict[str, list[_Work]] = defaultdict(list)
+        for work in works:
+            work.outcome = None
+            for topic in self._queue.topics_of(self._bucket, work.event.key):
+                by_topic[topic].append(work)
+
+        def reserve(topic: str) -> Sequence[Reservation | NoRoom] | S3NotifyError:
+            try:
+                return self._queue.reserve_many(topic, [work.event for work in by_topic[topic]])
+            except S3NotifyError as error:
+                return error
+
+        errors: list[S3NotifyError] = []
+        for topic, answer in zip(by_topic, self._queue.in_parallel(reserve, list(by_topic)), strict=True):
+            if isinstance(answer, S3NotifyError):
+                errors.append(answer)
+                continue
+            for work, room in zip(by_topic[topic], answer, strict=True):
+                if isinstance(room, Reservation):
+                    work.held.append(room)
+                else:
+                    work.outcome = Refused(retry_after_seconds=room.retry_after_seconds, topic=topic)
+        self._abort(work for work in works if errors or work.outcome is not None)
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, NotFoundError))
+
+    def _abort(self, works: Iterable[_Work]) -> None:
+        given_up = [work for work in works if work.held]
+        self._queue.abort_many([reservation for work in given_up for reservation in work.held])
+        for work in given_up:
+            work.held = []
+
+    # 2 and 3. Write, and look.
+
+    def _write(self, works: Sequence[_Work], began: float) -> None:
+        todo = [work for work in works if work.outcome is None]
+
+        def write(work: _Work) -> None:
+            # Asked for each: a long batch outlives its reservations.
+            if not self._queue.fresh_since(began):
+                work.outcome, work.happened = Refused(retry_after_seconds=0.0), False
+                return
+            (work.outcome,) = self._publisher.write([work.change])
+            if isinstance(work.outcome, Unknown):
+                self._look(work)
+            else:
+                work.happened = isinstance(work.outcome, Written)
+
+        self._queue.in_parallel(write, todo)
+        for work in works:
+            if isinstance(work.outcome, Refused):
+                work.happened = False
+
+    def _look(self, work: _Work) -> None:
+        """What HEAD proves of a write in doubt. Anything else it leaves in doubt: the write may be under way."""
+        try:
+            found = self._publisher.head(work.event.key)
+        except S3NotifyError:
+            return
+        if isinstance(work.change, Delete):
+            if found is None:
+                work.happened = True
+                # Under a condition it may have been another who deleted it.
+                if work.change.precondition is None:
+                    work.outcome = Written(etag=None)
+        elif found is not None and found.metadata.get(WRITER) == work.event.writer:
+            work.happened, work.outcome = True, Written(etag=found.etag)
+
+    # 4. Commit, abort, or leave.
+
+    def _settle(self, works: Sequence[_Work], began: float) -> None:
+        self._abort(work for work in works if work.happened is False)
+        done = [
+            (work, reservation.wrote(etag=_etag(work)))
+            for work in works
+            if work.happened
+            for reservation in work.held
+        ]
+        anew: defaultdict[str, list[_Work]] = defaultdict(list)
+        for work in works:
+            work.announced = bool(work.happened and work.held)
+        outcomes = self._queue.commit_many([reservation for _, reservation in done])
+        for (work, reservation), outcome in zip(done, outcomes, strict=True):
+            if isinstance(outcome, Expired):
+                anew[reservation.entry.topic].append(work)
+            elif not isinstance(outcome, Committed):
+                work.announced = False
+        for topic, untold in anew.items():
+            self._push_anew(topic, untold)
+        if not self._queue.fresh_since(began):
+            self._renew([work for work in works if work.happened is None])
+
+    def _push_anew(self, topic: str, works: Sequence[_Work]) -> None:
+        """What was resolved while this process slept. There may be no room now; and nobody will look by HEAD."""
+        todo = list(works)
+        for attempt in range(ATTEMPTS):
+            try:
+                events = [replace(work.event, etag=_etag(work)) for work in todo]
+                told = self._queue.push_many(topic, events)
+            except NotFoundError:
+                return  # nobody is left to be told
+            except (UnavailableError, UnknownOutcomeError):
+                pass
+            else:
+                todo = [work for work, room in zip(todo, told, strict=True) if isinstance(room, NoRoom)]
+                if not todo:
+                    return
+            self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.5))
+        for work in todo:
+            work.announced = False
+
+    def _renew(self, works: Iterable[_Work]) -> None:
+        """Still in doubt, and perhaps resolved too early: reservations anew, for the caretaker to look later.
+
+        Where that fails too the caller knows by `Unknown`, and the signal is not marked.
+        """
+        for work in works:
+            for reservation in work.held:
+                try:
+                    self._queue.reserve(reservation.entry.topic, work.event)
+                except S3NotifyError:
+                    continue
+
+    # 5. Signal.
+
+    def _signal(self, works: Sequence[_Work]) -> None:
+        # What may have happened moves its signal, as a plain publisher's does.
+        moved = [work for work in works if work.happened is not False]
+        missing = {work.event.key for work in moved if work.happened and work.held and not work.announced}
+        message = "the queue did not answer"
+        try:
+            self._publisher.signal(
+                [work.event.key for work in moved],
+                queued={work.event.key for work in moved if work.announced},
+            )
+        except NotSignalledError as error:
+            missing |= set(error.keys)
+            message = str(error)
+        if missing:
+            keys = tuple(work.event.key for work in moved if work.event.key in missing)
+            outcomes = tuple(
+                Unknown(cause=str(work.outcome)) if isinstance(work.outcome, UsageError) else work.outcome
+                for work in works
+            )
+            raise NotSignalledError(
+                f"{len(keys)} written keys not told of, first {keys[0]!r}: {message}; announce them",
+                keys,
+                outcomes,
+            )
+
+
+def _etag(work: _Work) -> ETag | None:
+    return work.outcome.etag if isinstance(work.outcome, Written) else None
+
+
+def _outcome(work: _Work) -> PublishOutcome:
+    if isinstance(work.outcome, UsageError):
+        raise work.outcome
+    assert work.outcome is not None, "each change was refused or written"
+    return work.outcome

@@ -1,0 +1,122 @@
+"""Writers killed by SIGKILL on a real server: what they wrote is told to every topic, and nobody writes again."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import pytest
+
+from s3notify_platform.channels.care import Care, Keyspace
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.keyspace import Publisher, Watcher
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.stores.queue_records import queue_records
+from tests.support.dying_writer import KS, STALE_SECONDS, TOPICS
+
+pytestmark = pytest.mark.server
+
+
+class Site:
+    """A bucket on a real server, its queue, its caretaker, and a consumer of each topic."""
+
+    def __init__(self, config):
+        self.config = config
+        self.store = FastObjectStore(config)
+        self.queue = NotificationQueue(queue_records(config), stale_seconds=STALE_SECONDS)
+        for name, settings in TOPICS.items():
+            self.queue.topics.create(name, settings)
+        publisher = Publisher(self.store, prefix=KS)
+        self.care = Care(
+            self.queue,
+            self.store,
+            [Keyspace(publisher=publisher)],
+            bucket=config.bucket,
+            unsignalled_seconds=0.5,
+            doubtful_seconds=2.0,
+        )
+        self.watchers = {name: Watcher(self.store, prefix=KS, relist_seconds=1e9) for name in TOPICS}
+        self.known = {name: {} for name in TOPICS}
+
+    def consume(self):
+        """What a source does: the entries of the slots that moved, and the objects that they name."""
+        for name, watcher in self.watchers.items():
+            poll = watcher.observe(watcher.state, relist=False)
+            entries = self.queue.entries(name, poll.changed)
+            for entry in entries:
+                found = self.store.head(entry.event.key)
+                self.known[name][entry.event.key] = found.etag if found else None
+            self.queue.remove(entries)
+            watcher.state = watcher.state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
+
+    def settle(self):
+        """Care and consumers go on until nothing is left in the queue."""
+        ends = time.monotonic() + 20 * STALE_SECONDS
+        while sum(self.queue.stats(name).depth for name in TOPICS):
+            assert time.monotonic() < ends, [self.queue.stats(name) for name in TOPICS]
+            assert not self.care.tend().errors
+            self.consume()
+            time.sleep(0.2)
+
+    def check(self):
+        objects = [o for o in list_all(self.store, "") if o.key.startswith(("raw/", "else/"))]
+        for name, settings in TOPICS.items():
+            known = {key: etag for key, etag in self.known[name].items() if etag is not None}
+            assert known == {o.key: o.etag for o in objects if o.key.startswith(settings.prefix)}
+        return {o.key for o in objects}
+
+    @contextmanager
+    def writer(self, how):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.dying_writer", how],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            # Not by its arguments, which everybody may read.
+            process.stdin.write(json.dumps(asdict(self.config)) + "\n")
+            process.stdin.flush()
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_killed_before_each_request(seaweed):
+    """One writer for each request of a batch in two topics: all that were killed, and the one that was not."""
+    site = Site(seaweed.config(seaweed.make_bucket()))
+    for number in range(60):
+        site.store.put(f"raw/old {number}", b"1")
+        for name in site.known:
+            site.known[name][f"raw/old {number}"] = site.store.head(f"raw/old {number}").etag
+    with site.writer("steps") as process:
+        killed = int(process.stdout.readline())
+    # Two topics read and reserved in, three writes, five commits, three or four signals.
+    assert killed >= 25
+    site.settle()
+    there = site.check()
+    # The last ones had everything done but the signals; the first ones nothing.
+    assert f"raw/{killed}" in there
+    assert "raw/0" not in there
+    assert f"raw/{killed - 1}" in there
+    assert sum(key.startswith("else/") for key in there) < killed
+
+
+@pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
+def test_killed_at_any_moment(ministack, seed):
+    """Writers of parallel batches, each killed after a random while."""
+    site = Site(ministack.config(ministack.make_bucket()))
+    draw = random.Random(seed)
+    for _ in range(4):
+        with site.writer("loop") as process:
+            process.stdout.readline()
+            time.sleep(draw.uniform(0.0, 0.4))
+        site.consume()
+    site.settle()
+    assert len(site.check()) > 4 * 5

@@ -1,0 +1,156 @@
+"""The notification queue on real servers: the bound under concurrent writers, and every step of an entry's life."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+
+import pytest
+
+from s3notify_platform.channels.care import Care, Keyspace, shared_care
+from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.ports import Written
+from s3notify_platform.protocols.keyspace import QUEUED, Delete, Publisher, Put, Watcher
+from s3notify_platform.protocols.notification_queue import (
+    Caretaker,
+    Event,
+    NoRoom,
+    NotificationQueue,
+    Reservation,
+    TopicSettings,
+)
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.dynamodb import create_record_table
+from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+pytestmark = pytest.mark.server
+
+WRITERS = 8
+CAPACITY = 21
+EVERYTHING = range(1000)
+
+
+@pytest.fixture(params=["seaweed", "ministack", "dynamo"])
+def place(request):
+    """A bucket, and where its queue stands."""
+    server = request.getfixturevalue("seaweed" if request.param == "seaweed" else "ministack")
+    config = server.config(server.make_bucket())
+    table = None
+    if request.param == "dynamo":
+        table = server.table_config()
+        create_record_table(table)
+    return config, table
+
+
+@pytest.fixture
+def new_queue(place):
+    """Queues of several processes: each with clients of its own, but for the store's."""
+    config, table = place
+
+    def make(**settings):
+        return NotificationQueue(queue_records(config, table=table), **settings)
+
+    return make
+
+
+def test_the_bound_is_strict_among_writers(new_queue):
+    """Eight writers take and give up room at once: never more than the capacity is granted, and all of it is."""
+    first = new_queue()
+    first.topics.create("t", TopicSettings(capacity=CAPACITY, shards=2))
+
+    holding, lock = [0], Lock()
+
+    def hold(count):
+        # Raised after the grant and lowered before the abort: never more than what is granted.
+        with lock:
+            holding[0] += count
+            assert holding[0] <= CAPACITY
+
+    def write(number):
+        queue, held = new_queue(), []
+        for step in range(4):
+            batch = [Event(key=f"{number}.{step}.{n}") for n in range(3)]
+            granted = [r for r in queue.reserve_many("t", batch) if isinstance(r, Reservation)]
+            hold(len(granted))
+            hold(-len(granted[1:]))
+            queue.abort_many(granted[1:])
+            held += granted[:1]
+        return held
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        held = [reservation for part in pool.map(write, range(WRITERS)) for reservation in part]
+    assert len(held) <= CAPACITY
+    stats = first.stats("t")
+    assert stats.depth == len(held)
+    # Undisturbed, nothing is lost on the way; an answer that was lost costs room until it is counted anew.
+    assert stats.depth <= stats.counted <= CAPACITY
+    Caretaker(first, leak_seconds=0).resolve_stale("t", lambda _: None)
+    rest = first.reserve_many("t", [Event(key=f"rest {n}") for n in range(60)])
+    assert sum(isinstance(outcome, Reservation) for outcome in rest) == CAPACITY - len(held)
+    assert isinstance(rest[-1], NoRoom)
+    first.abort_many([*held, *(outcome for outcome in rest if isinstance(outcome, Reservation))])
+    assert first.stats("t").depth == 0
+
+
+def test_concurrent_writers_never_pass_the_bound(new_queue):
+    """All at once at a topic with room for a few: exactly so many are granted."""
+    new_queue().topics.create("t", TopicSettings(capacity=5, shards=1))
+
+    def write(number):
+        return new_queue().reserve("t", Event(key=f"k{number}"))
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        outcomes = list(pool.map(write, range(2 * WRITERS)))
+    assert sum(isinstance(outcome, Reservation) for outcome in outcomes) == 5
+
+
+def test_from_the_writer_to_the_consumer(place, new_queue):
+    """Published in a batch, seen by the watcher, pulled, removed; and what is full is refused."""
+    config, table = place
+    store = S3ObjectStore(config)
+    queue = new_queue()
+    queue.topics.create("t", TopicSettings(capacity=40, shards=1))
+    publisher = QueuedPublisher(Publisher(store, prefix="ks/"), queue, bucket=config.bucket)
+    care = shared_care(config, config, keyspaces=(("ks/", ""),), table=table)
+    assert care is shared_care(config, config, keyspaces=(("ks/", ""),), table=table)
+    batch = [Put(key=f"raw/{n} é+", body=b"%d" % n) for n in range(30)]
+    assert all(isinstance(outcome, Written) for outcome in publisher.publish(batch))
+    assert isinstance(publisher.publish([Delete(key="raw/3 é+")])[0], Written)
+    watcher = Watcher(store, prefix="ks/")
+    changed = watcher.poll().changed
+    entries = new_queue().entries("t", changed)
+    assert {(e.event.op, e.event.key) for e in entries} == {
+        *(("put", put.key) for put in batch),
+        ("delete", "raw/3 é+"),
+    }
+    for entry in entries:
+        found = store.head(entry.event.key)
+        assert entry.event.op == "delete" or found is None or found.etag == entry.event.etag
+    refused = publisher.publish([Put(key=f"more/{n}", body=b"1") for n in range(10)])
+    assert isinstance(refused[-1], Refused)
+    assert store.head("more/9") is None
+    assert queue.remove(entries) == 31
+    assert len(queue.entries("t", EVERYTHING)) == 9
+    cared = care.tend_when_due()
+    assert (cared.topics, cared.signalled, cared.errors) == (1, 0, ())
+    store.close()
+
+
+def test_what_a_dead_writer_left(place, new_queue):
+    """Resolved by HEAD and signalled, by a caretaker that knows nothing but the bucket."""
+    config, _ = place
+    store = S3ObjectStore(config)
+    queue = new_queue(stale_seconds=0.2)
+    queue.topics.create("t", TopicSettings(shards=1))
+    reserved = queue.reserve_many("t", [Event(key="written", bucket=config.bucket), Event(key="not written")])
+    assert all(isinstance(outcome, Reservation) for outcome in reserved)
+    store.put("written", b"12345")
+    publisher = Publisher(store, prefix="ks/")
+    care = Care(queue, store, [Keyspace(publisher=publisher)], bucket=config.bucket)
+    care.tend()
+    queue.clock.sleep(0.3)
+    cared = care.tend()
+    assert (cared.committed, cared.aborted, cared.signalled) == (1, 1, 1)
+    (entry,) = queue.entries("t", [slot_of("written")])
+    assert (entry.event.size, entry.event.etag) == (5, store.head("written").etag)
+    assert store.head(f"ks/{slot_of('written')}").metadata == {QUEUED: "1"}
+    store.close()

@@ -1,0 +1,275 @@
+"""Publisher, queue, keyspace, caretaker and consumers together: every change that happened reaches every topic.
+
+Nobody ever writes again what he wrote, and consumers look at nothing but the entries of slots that moved.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from s3notify_platform.channels.care import Care, Keyspace
+from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.errors import NoRoomError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.ports import ABSENT, Conflict, IfMatch, list_all
+from s3notify_platform.protocols.keyspace import (
+    Delete,
+    NotSignalledError,
+    Publisher,
+    Put,
+    Watcher,
+    WatcherState,
+)
+from s3notify_platform.protocols.notification_queue import Caretaker, NotificationQueue, TopicSettings
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support import queue_stores
+from tests.support.faults import Fault
+from tests.support.queue_stores import records_of
+from tests.support.simulation import ROUGH, run_simulation, simulated
+
+KS = "ks/"
+SLOTS = 12
+RETRY = (UnavailableError, UnknownOutcomeError)
+# Who dies every ten calls outlives no timeout; who sleeps past his reservation, and then dies, is the one loss that
+# the protocol admits.
+CRASHES = ROUGH | {Fault.CRASH_BEFORE: 0.01, Fault.CRASH_AFTER: 0.01, Fault.PAUSE: 0.0}
+SLEEPY = ROUGH | {Fault.CRASH_BEFORE: 0.0, Fault.CRASH_AFTER: 0.0, Fault.PAUSE: 0.004}
+STALE_SECONDS = 6.0
+TOPICS = {
+    "all": TopicSettings(capacity=10, shards=2, slots=SLOTS),
+    "raw": TopicSettings(capacity=5, shards=1, slots=SLOTS, prefix="raw/", bucket="b"),
+}
+
+
+class Bucket(MemoryObjectStore):
+    """A bucket that knows which bodies it was ever given."""
+
+    def __init__(self):
+        super().__init__()
+        self.bodies = set()
+
+    def put(self, key, body, **kwargs):
+        outcome = super().put(key, body, **kwargs)
+        if outcome != Conflict():
+            self.bodies.add(body)
+        return outcome
+
+
+@dataclass
+class World:
+    kind: str
+    announces: bool = False
+    """Writers see to what they are told was not told; otherwise they leave it to the caretaker."""
+    pace: float = 1.0
+    """How much longer everybody waits before the next round."""
+    refused: set = field(default_factory=set)
+    pending: int = 0
+    views: dict = field(default_factory=dict)
+    """What the consumer of each topic knows of its keys, and its cursor."""
+
+    def __post_init__(self):
+        self.objects = Bucket()
+        kept, self.plain = queue_stores.queue_stores(self.kind)
+        self.stores = {"objects": self.objects} | kept
+        self.queue = NotificationQueue(self.plain, parallelism=1)
+        for name, settings in TOPICS.items():
+            self.queue.topics.create(name, settings)
+            self.views[name] = {"known": {}, "cursor": None}
+
+    def queue_of(self, stores, clock):
+        records = records_of(stores, clock)
+        return NotificationQueue(records, clock=clock, parallelism=1, stale_seconds=STALE_SECONDS)
+
+    def entries(self):
+        return [
+            record.key
+            for name, settings in TOPICS.items()
+            for shard in range(settings.shards)
+            for record in self.plain.scan(f"queue.{name}.{shard:03d}")
+        ]
+
+    def over(self):
+        return self.pending == 0 and not self.entries()
+
+    # Actors
+
+    def writer(self, number):
+        """Creates, overwrites, deletes, alone and in batches, some of it where others write; each step once."""
+        steps = [
+            lambda b: [Put(key=f"raw/{number}.0", body=b)],
+            lambda b: [
+                Put(key=f"raw/{number}.1", body=b),
+                Put(key=f"else/{number}", body=b),
+                Delete(key=f"raw/{number}.0"),
+                Put(key="raw/shared", body=b, precondition=ABSENT),
+            ],
+            lambda b: [Put(key=f"raw/{number}.1", body=b)],
+            lambda b: [Delete(key="raw/shared", precondition=self.version("raw/shared"))],
+            lambda b: [
+                Put(key="raw/shared", body=b),
+                Put(key=f"else/{number}", body=b, precondition=self.version(f"else/{number}")),
+                Delete(key=f"raw/{number}.1"),
+            ],
+        ]
+        todo = [(number, step, make) for step, make in enumerate(steps)]
+        tries = [0]
+        self.pending += 1
+
+        def run(stores, clock):
+            publisher = Publisher(stores["objects"], prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
+            queued = QueuedPublisher(publisher, self.queue_of(stores, clock), bucket="b")
+            while todo:
+                _, step, make = todo.pop(0)  # who dies does not write it again
+                tries[0] += 1
+                self.step(queued, clock, make(f"{number}.{step}.{tries[0]}".encode()), todo, (number, step))
+            self.pending -= 1
+
+        return run
+
+    def version(self, key):
+        found = self.objects.head(key)
+        return IfMatch(etag=found.etag if found else "none")
+
+    def step(self, queued, clock, changes, todo, name):
+        try:
+            outcomes = queued.publish(changes)
+        except RETRY:
+            # Nothing was written.
+            self.refused.update(change.body for change in changes if isinstance(change, Put))
+            todo.insert(0, (*name, lambda body: self.anew(changes, body)))
+            clock.sleep(0.3 * self.pace)
+            return
+        except NotSignalledError as error:
+            outcomes = error.outcomes
+            self.announce(queued, clock, error.keys)
+        refused = [c for c, outcome in zip(changes, outcomes, strict=True) if isinstance(outcome, Refused)]
+        for change in refused:
+            if isinstance(change, Put) and len(refused) == len(changes):
+                self.refused.add(change.body)
+        if refused:
+            todo.insert(0, (*name, lambda body: self.anew(refused, body)))
+            clock.sleep(0.5 * self.pace)
+
+    @staticmethod
+    def anew(changes, body):
+        return [
+            Put(key=c.key, body=body, precondition=c.precondition) if isinstance(c, Put) else c
+            for c in changes
+        ]
+
+    def announce(self, queued, clock, keys):
+        while self.announces:
+            try:
+                queued.announce(keys)
+                return
+            except (*RETRY, NoRoomError, NotSignalledError):
+                clock.sleep(0.3 * self.pace)
+
+    def care(self, stores, clock):
+        publisher = Publisher(stores["objects"], prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
+        care = Care(
+            self.queue_of(stores, clock),
+            stores["objects"],
+            [Keyspace(publisher=publisher)],
+            bucket="b",
+            unsignalled_seconds=1.5,
+            doubtful_seconds=4.0,
+            leak_seconds=2.0,
+        )
+        while not self.over():
+            care.tend()
+            clock.sleep(1.0 * self.pace)
+
+    def consumer(self, topic):
+        """Reads the entries of slots that moved, looks at their objects, removes them; then advances its cursor."""
+        view = self.views[topic]
+
+        def run(stores, clock):
+            queue = self.queue_of(stores, clock)
+            state = WatcherState.loads(view["cursor"]) if view["cursor"] else None
+            watcher = Watcher(
+                stores["objects"], prefix=KS, slots=SLOTS, clock=clock, relist_seconds=5, state=state
+            )
+            while not self.over():
+                with suppress(*RETRY):
+                    poll = watcher.observe(watcher.state)
+                    if poll.changed:
+                        entries = queue.entries(topic, poll.changed)
+                        for entry in entries:
+                            view["known"][entry.event.key] = _etag(stores["objects"].head(entry.event.key))
+                        queue.remove(entries)
+                    watcher.state = watcher.state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
+                    view["cursor"] = watcher.state.dumps()
+                clock.sleep(0.5 * self.pace)
+
+        return run
+
+    def run(self, seed, faults, *, writers=3, restarts=1000):
+        actors = [self.writer(number) for number in range(writers)]
+        actors += [self.consumer("all"), self.consumer("raw"), self.care, self.care]
+        clock_rates = [1.0, 0.8, 1.3][:writers] + [1.0] * 4
+        faults = queue_stores.rates(self.kind, faults)
+        return run_simulation(
+            actors, self.stores, seed, faults=faults, restarts=restarts, clock_rates=clock_rates
+        )
+
+    def check(self):
+        """Each consumer knows the bucket as it is, without ever having listed it; and nothing is left over."""
+        there = {meta.key: meta.etag for meta in list_all(self.objects, "") if not meta.key.startswith(KS)}
+        for name, settings in TOPICS.items():
+            known = {key: etag for key, etag in self.views[name]["known"].items() if etag is not None}
+            assert known == {k: e for k, e in there.items() if k.startswith(settings.prefix)}
+        assert not self.entries()
+        assert not self.refused & self.objects.bodies
+        caretaker = Caretaker(self.queue, leak_seconds=0.0)
+        for name in TOPICS:
+            caretaker.resolve_stale(name, self.objects.head)
+            caretaker.resolve_stale(name, self.objects.head)
+            assert self.queue.stats(name).counted == 0
+
+
+def _etag(found):
+    return found.etag if found is not None else None
+
+
+KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
+
+
+@KINDS
+@simulated
+def test_every_change_reaches_every_topic(kind, seed):
+    """Writers, consumers and caretakers die between any two steps; nobody writes anything twice."""
+    world = World(kind=kind)
+    world.run(seed, CRASHES)
+    world.check()
+
+
+@simulated
+def test_a_writer_that_sleeps_tells_all_the_same(seed):
+    """Pauses longer than every timeout, at any call; nobody dies, and each sees to what he is told of."""
+    world = World(kind="memory", announces=True, pace=5.0)
+    world.run(seed, SLEEPY)
+    world.check()
+
+
+@simulated
+def test_what_is_refused_was_not_written(seed):
+    """A consumer that is away: writers are refused, and try until it is back."""
+    world = World(kind="memory")
+    view = world.consumer("raw")
+
+    def late(stores, clock):
+        clock.sleep(8)
+        return view(stores, clock)
+
+    world.consumer = lambda topic, known=world.consumer: late if topic == "raw" else known(topic)
+    world.run(seed, {Fault.LOST: 0.03, Fault.LATE: 0.03, Fault.THROTTLED: 0.03})
+    assert world.refused
+    world.check()
+
+
+def test_slots_are_shared():
+    """The keys above do meet in slots, so that one writer's signal may hide that another's is missing."""
+    slots = [slot_of(f"raw/{n}.{m}", SLOTS) for n in range(3) for m in range(2)]
+    assert len(set(slots)) < len(slots)

@@ -1,0 +1,105 @@
+"""Writers that are killed: run as a process of its own, which forks them.
+
+    python -m tests.support.dying_writer steps      one writer after another, each killed one store call later
+    python -m tests.support.dying_writer loop       one writer that publishes batches until somebody kills it
+
+Reads a bucket's configuration as JSON from its standard input. Killed is killed: SIGKILL, no handler runs.
+"""
+
+import itertools
+import json
+import os
+import signal
+import sys
+
+from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX
+from s3notify_platform.stores.records import ObjectRecordStore
+
+KS = "ks/"
+STALE_SECONDS = 6.0
+TOPICS = {
+    "all": TopicSettings(capacity=2000, shards=2),
+    "raw": TopicSettings(capacity=2000, shards=1, prefix="raw/"),
+}
+
+
+class DyingStore:
+    """Another store, whose process dies before the nth call of it."""
+
+    def __init__(self, store, calls):
+        self._store = store
+        self._left = calls
+
+    def __getattr__(self, method):
+        function = getattr(self._store, method)
+
+        def call(*args, **kwargs):
+            if self._left is not None:
+                self._left -= 1
+                if self._left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return call
+
+
+def publisher_of(store, calls=None, parallelism=16):
+    bucket, store = store.config.bucket, DyingStore(store, calls)
+    records = ObjectRecordStore(store, QUEUE_PREFIX, keys_recur=keys_recur)
+    queue = NotificationQueue(records, parallelism=parallelism, stale_seconds=STALE_SECONDS)
+    plain = Publisher(store, prefix=KS, parallelism=parallelism)
+    return QueuedPublisher(plain, queue, bucket=bucket)
+
+
+def persistent(publisher, changes):
+    """Until all of them are written: on a slow machine some may be late."""
+    while changes:
+        outcomes = publisher.publish(changes)
+        changes = [c for c, outcome in zip(changes, outcomes, strict=True) if isinstance(outcome, Refused)]
+        SYSTEM_CLOCK.sleep(0.1 if changes else 0)
+
+
+def steps(config):
+    """Prints how many writers were killed before one got through."""
+    # Made once, since that takes long; no connection is open when a child comes to be.
+    store = FastObjectStore(config)
+    assert store._slow.client
+    for calls in itertools.count():
+        child = os.fork()
+        if child == 0:
+            publisher = publisher_of(store, calls, parallelism=1)
+            persistent(
+                publisher,
+                [
+                    Put(key=f"raw/{calls}", body=b"%d" % calls),
+                    Put(key=f"else/{calls}", body=b"%d" % calls),
+                    Delete(key=f"raw/old {calls}"),
+                ],
+            )
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            print(calls if os.WEXITSTATUS(status) == 0 else "failed", flush=True)
+            return
+
+
+def loop(config):
+    publisher = publisher_of(FastObjectStore(config))
+    name = os.getpid()
+    for number in itertools.count():
+        batch = [Put(key=f"raw/{name}.{number}.{n}", body=b"%d" % n) for n in range(5)]
+        batch += [Put(key=f"raw/{name}", body=b"%d" % number), Put(key=f"else/{name}", body=b"%d" % number)]
+        if number > 1:
+            batch.append(Delete(key=f"raw/{name}.{number - 1}.0"))
+        persistent(publisher, batch)
+        print(number, flush=True)
+
+
+if __name__ == "__main__":
+    {"steps": steps, "loop": loop}[sys.argv[1]](S3Config(**json.loads(sys.stdin.readline())))

@@ -1,0 +1,37 @@
+"""Where a queue's records may stand in a simulation: memory, objects of a bucket, a DynamoDB table in memory.
+
+stores, plain = queue_stores("dynamo")      for `run_simulation`; and the records without faults
+records_of(stores, clock)                   in an actor, with the stores it was given
+"""
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.protocols.notification_queue import keys_recur
+from s3notify_platform.stores.dynamodb import DynamoRecordStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.records import ObjectRecordStore
+from tests.support.dynamo import CONFIG, Client, TableInMemory
+
+KINDS = ["memory", "objects", "dynamo"]
+
+
+def queue_stores(kind):
+    """A mapping of one store, by the name that `records_of` knows, and the record store over it."""
+    stores = {
+        "memory": lambda: {"records": MemoryRecordStore()},
+        "objects": lambda: {"cells": MemoryObjectStore()},
+        "dynamo": lambda: {"table": TableInMemory("partition", "key")},
+    }[kind]()
+    return stores, records_of(stores, SYSTEM_CLOCK)
+
+
+def records_of(stores, clock):
+    if "records" in stores:
+        return stores["records"]
+    if "cells" in stores:
+        return ObjectRecordStore(stores["cells"], "r/", clock=clock, keys_recur=keys_recur)
+    return DynamoRecordStore(CONFIG, clock=clock, client=Client(stores["table"]))
+
+
+def rates(kind, faults):
+    """Where a call of the protocol is several of the store's, each fails as much less often."""
+    return {fault: rate / (3 if kind == "objects" else 1) for fault, rate in faults.items()}

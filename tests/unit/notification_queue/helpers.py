@@ -1,0 +1,52 @@
+"""What the tests of the queue share."""
+
+from s3notify_platform.ports import ObjectMeta
+from s3notify_platform.protocols.notification_queue import (
+    Event,
+    NotificationQueue,
+    Reservation,
+    TopicSettings,
+)
+from tests.support.faults import Fault, FaultyStore, never
+
+ONE_SHARD = TopicSettings(capacity=3, shards=1)
+
+
+def over(records, clock, schedule=never, **kwargs):
+    """A queue whose records fail on schedule."""
+    return NotificationQueue(FaultyStore(records, schedule), clock=clock, parallelism=1, **kwargs)
+
+
+def room(queue, topic="t"):
+    """How many more reservations are granted."""
+    return sum(isinstance(item, Reservation) for item in queue.reserve_many(topic, events(50, "room")))
+
+
+def events(count, prefix="k"):
+    return [Event(key=f"{prefix}{number}") for number in range(count)]
+
+
+def keys(entries):
+    return sorted(entry.event.key for entry in entries)
+
+
+def all_entries(queue, topic="t"):
+    return queue.entries(topic, range(1000))
+
+
+def once(method, key, action):
+    """A schedule that does something else right before the first call of a method on a key."""
+    done = []
+
+    def schedule(call):
+        if call.method == method and call.key == key and not done:
+            done.append(call)
+            action()
+        return Fault.NONE
+
+    return schedule
+
+
+def meta(etag, *, writer=None):
+    metadata = {"s3notify-writer": writer} if writer else {}
+    return ObjectMeta(key="k", etag=etag, size=5, metadata=metadata)

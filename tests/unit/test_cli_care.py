@@ -1,0 +1,29 @@
+"""`s3notify care`: the service of a bucket's queue, from the command line, on a real server."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.stores.queue_records import queue_records
+
+
+@pytest.mark.server
+def test_it_runs_until_it_is_told_to_stop(ministack):
+    """It says what it did, and ends with its counts."""
+    config = ministack.config(ministack.make_bucket())
+    queue = NotificationQueue(queue_records(config))
+    queue.topics.create("t", TopicSettings(shards=1))
+    queue.push("t", Event(key="raw/a", bucket=config.bucket))
+    command = [sys.executable, "-m", "s3notify_platform.cli", "care", "--bucket", config.bucket]
+    command += ["--endpoint-url", config.endpoint_url, "--keyspace", "ks/", "raw/"]
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | keys) as process:
+        assert "running" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "care: passes=" in told
