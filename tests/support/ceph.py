@@ -147,16 +147,31 @@ class Ceph:
         )
 
     def notify(
-        self, bucket: str, topic: str, endpoint: str, *, persistent: bool = True, opaque: str = ""
+        self,
+        bucket: str,
+        topic: str,
+        endpoint: str,
+        *,
+        prefix: str = "",
+        persistent: bool = True,
+        opaque: str = "",
     ) -> None:
-        """Have every change of the bucket posted to `endpoint`. A new topic's first post takes up to 30 s."""
+        """Have every change below `prefix` posted to `endpoint`. A new topic's first post takes up to 30 s.
+
+        Without a prefix the platform's own objects in the bucket are told of as well.
+        """
         attributes = {"push-endpoint": endpoint, "persistent": str(persistent).lower(), "OpaqueData": opaque}
         arn = self.client("sns").create_topic(Name=topic, Attributes=attributes)["TopicArn"]
         self.client("s3").put_bucket_notification_configuration(
             Bucket=bucket,
             NotificationConfiguration={
                 "TopicConfigurations": [
-                    {"Id": topic, "TopicArn": arn, "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"]}
+                    {
+                        "Id": topic,
+                        "TopicArn": arn,
+                        "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*"],
+                        "Filter": {"Key": {"FilterRules": [{"Name": "prefix", "Value": prefix}]}},
+                    }
                 ]
             },
         )

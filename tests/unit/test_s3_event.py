@@ -72,6 +72,24 @@ def test_what_others_send(name, key, source, expected):
     assert event.time_ms == 1_767_323_045_678
 
 
+def test_sequencers_of_ceph_are_turned():
+    """Seen: two of one key, 28 s apart, lowest bytes first. Others' are left as they are."""
+
+    def sequencer(text, source="ceph:s3"):
+        return (
+            decode_events(message("ObjectCreated:Put", "a", source=source, sequencer=text))
+            .events[0]
+            .sequencer
+        )
+
+    assert sequencer("E380016B41AAB438") == "6B0180E338B4AA41"
+    assert sequencer("FF80016B065ADB0D") == "6B0180FF0DDB5A06"
+    assert sequencer("FF80016C00000000") > sequencer("0081016B00000001")
+    for odd in ("", "E380", "no hex digits !!"):
+        assert sequencer(odd) == odd
+    assert sequencer("00E380016B41AAB4", source="aws:s3") == "00E380016B41AAB4"
+
+
 @pytest.mark.parametrize("name", ["ObjectRemoved:Delete", "s3:ObjectRemoved:DeleteMarkerCreated"])
 def test_removals(name):
     """With nothing but a key."""

@@ -1,7 +1,8 @@
 """The S3 event message: `Records[]` as Amazon S3 sends them, so that existing consumers understand ours.
 
 Read: what Amazon S3, MinIO and Ceph RGW send. Keys are URL-encoded (a space is `+`), save those of Ceph, which
-sends them as they are and leaves `s3:` out of event names (seen with RGW 16); MinIO writes `s3:` in front.
+sends them as they are and leaves `s3:` out of event names (seen with RGW 16); MinIO writes `s3:` in front. Ceph's
+sequencers are turned, so that a later one is greater.
 Source: "Event message structure", Amazon S3 user guide, version 2.1.
 """
 
@@ -82,7 +83,8 @@ def _decode(record: dict[str, object]) -> Event | None:
     found = s3["object"]
     key = str(found["key"])
     # RGW sends keys as they are: decoding them would turn a `+` into a space.
-    if not str(record.get("eventSource", "")).startswith("ceph:"):
+    ceph = str(record.get("eventSource", "")).startswith("ceph:")
+    if not ceph:
         key = unquote_plus(key, errors="strict")
     removed = name.startswith(_REMOVED)
     etag = str(found.get("eTag") or "").strip('"')
@@ -93,9 +95,20 @@ def _decode(record: dict[str, object]) -> Event | None:
         bucket=str(s3["bucket"]["name"]),
         etag=ETag(etag) if etag else None,
         size=int(size) if size is not None and not removed else None,
-        sequencer=str(found.get("sequencer") or ""),
+        sequencer=_sequencer(str(found.get("sequencer") or ""), ceph=ceph),
         time_ms=_milliseconds(str(record.get("eventTime") or "")),
     )
+
+
+def _sequencer(text: str, *, ceph: bool) -> str:
+    """RGW writes seconds and nanoseconds, 4 bytes each, lowest byte first: turned, later ones are greater."""
+    if not ceph or len(text) != 16:
+        return text
+    try:
+        stamp = bytes.fromhex(text)
+    except ValueError:
+        return text
+    return (stamp[3::-1] + stamp[:3:-1]).hex().upper()
 
 
 def _iso(time_ms: int) -> str:
