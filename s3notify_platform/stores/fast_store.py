@@ -1,12 +1,13 @@
-"""`ObjectStore` over S3 for many small objects: GET and PUT by obstore, at a fraction of boto3's CPU.
+"""`ObjectStore` over S3 for many small objects: GET, PUT and DELETE by obstore, at a fraction of boto3's CPU.
 
 What obstore cannot express, and every failure that is not plain, goes to `S3ObjectStore`, which retries and
-tells outcomes apart. A PUT if absent is sent once; whatever is neither success nor "exists" is `Unknown`.
+tells outcomes apart. A PUT under a condition is sent once; what is neither success nor refusal is `Unknown`.
+ETags go out unquoted, as Ceph RGW wants them.
 """
 
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from s3notify_platform.ports import (
     Absent,
@@ -28,6 +29,7 @@ from s3notify_platform.stores.memory import check_key
 from s3notify_platform.stores.s3 import S3ObjectStore
 
 if TYPE_CHECKING:
+    from obstore import UpdateVersion
     from obstore.store import S3Store
 
 _NOT_METADATA = frozenset(
@@ -97,31 +99,58 @@ class FastObjectStore:
     ) -> WriteOutcome:
         """See `ObjectStore.put`."""
         import obstore
-        from obstore.exceptions import AlreadyExistsError, BaseError
+        from obstore.exceptions import (
+            AlreadyExistsError,
+            BaseError,
+            PermissionDeniedError,
+            PreconditionError,
+            UnauthenticatedError,
+        )
 
-        if isinstance(precondition, IfMatch) or not fits_obstore(check_key(key)):
+        if not fits_obstore(check_key(key)):
             return self._slow.put(key, body, precondition=precondition, metadata=metadata)
-        absent = isinstance(precondition, Absent)
+        mode: Literal["create", "overwrite"] | UpdateVersion
+        match precondition:
+            case None:
+                mode = "overwrite"
+            case Absent():
+                mode = "create"
+            case IfMatch(etag=etag):
+                mode = {"e_tag": etag}
         try:
             written = obstore.put(
-                self._once if absent else self._fast,
+                self._fast if precondition is None else self._once,
                 key,
                 body,
-                mode="create" if absent else "overwrite",
+                mode=mode,
                 attributes=dict(metadata or {}),
                 use_multipart=False,
             )
-        except AlreadyExistsError:
-            # 412, or 409 while another's write is under way: not applied either way.
+        except PreconditionError:
             return Conflict()
+        except AlreadyExistsError as error:
+            # 412, or 409 while another's write is under way. A creation is not applied either way.
+            return Conflict() if isinstance(precondition, Absent) else _unknown(error)
         except (BaseError, OSError) as error:
-            if absent:
-                return Unknown(cause=f"{type(error).__name__}: {str(error)[:200]}")
-            return self._slow.put(key, body, metadata=metadata)
+            # Certainly not applied: the other store tells a missing key from a missing bucket, and why not allowed.
+            refused = isinstance(error, FileNotFoundError | PermissionDeniedError | UnauthenticatedError)
+            if precondition is None or refused:
+                return self._slow.put(key, body, precondition=precondition, metadata=metadata)
+            return _unknown(error)
         return Written(etag=ETag(str(written["e_tag"]).strip('"')))
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
         """See `ObjectStore.delete`."""
+        import obstore
+        from obstore.exceptions import BaseError
+
+        if precondition is None and fits_obstore(check_key(key)):
+            try:
+                obstore.delete(self._fast, key)
+            except (BaseError, OSError):
+                pass  # once more, then, and told apart
+            else:
+                return Written(etag=None)
         return self._slow.delete(key, precondition=precondition)
 
     def copy(
@@ -140,6 +169,10 @@ class FastObjectStore:
     ) -> Page:
         """See `ObjectStore.list`."""
         return self._slow.list(prefix, start_after=start_after, token=token, limit=limit)
+
+
+def _unknown(error: Exception) -> Unknown:
+    return Unknown(cause=f"{type(error).__name__}: {str(error)[:200]}")
 
 
 @lru_cache(maxsize=32)
