@@ -52,7 +52,7 @@ def told(recorder: Recorder, since: int = 0) -> list[Event]:
 def test_posts_decode_to_what_was_done(notified: S3Config, recorder: Recorder) -> None:
     """Keys as they are, not URL-encoded; size, ETag and bucket; creations, overwrites and removals."""
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
-    known = len(set(recorder.keys("rgw")))
+    known = len(set(recorder.told("rgw")))
     etags = {key: store.put(key, kind.encode()).etag for kind, key in ODD_KEYS.items()}
     recorder.wait(known + len(ODD_KEYS), "rgw")
     created = {event.key: event for event in told(recorder, before)}
@@ -79,7 +79,7 @@ def test_every_change_becomes_an_entry(ceph: Ceph, notified: S3Config, recorder:
     notified = ceph.config(ceph.server.make_bucket())
     ceph.notify(notified.bucket, "rgw", recorder.url("rgw"), prefix="raw/")
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
-    known = len(set(recorder.keys("rgw")))
+    known = len(set(recorder.told("rgw")))
     recorder.answer(500)
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda number: store.put(f"raw/{number}", b"x" * number), range(200)))

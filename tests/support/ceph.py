@@ -136,6 +136,13 @@ class Ceph:
             secret_access_key=self.secret_access_key,
         )
 
+    def add_gateway(self) -> int:
+        """One more RGW; its number."""
+        (port,) = free_ports(1, SYSTEM_CLOCK)
+        self.gateways.append(Gateway(ceph=self, name="abcdef"[len(self.gateways)], port=port))
+        self.gateways[-1].start()
+        return len(self.gateways) - 1
+
     def client(self, service: str) -> Any:
         """A boto3 client of the first gateway: `s3` or `sns`."""
         return boto3.client(
@@ -221,7 +228,7 @@ class Ceph:
     def _start(self, gateways: int) -> None:
         for name in ("run", "crash", "log", "mon", "osd"):
             (self.folder / name).mkdir()
-        mon_port, *ports = free_ports(1 + gateways, SYSTEM_CLOCK)
+        (mon_port,) = free_ports(1, SYSTEM_CLOCK)
         fsid = str(uuid.uuid4())
         (self.folder / "ceph.conf").write_text(
             _CONFIGURATION.format(fsid=fsid, folder=self.folder, mon_port=mon_port)
@@ -241,9 +248,8 @@ class Ceph:
         user = ("--uid", "test", "--display-name", "test")
         keys = ("--access-key", self.access_key_id, "--secret-key", self.secret_access_key)
         self.run("radosgw-admin", "user", "create", *user, *keys)
-        for number, port in enumerate(ports):
-            self.gateways.append(Gateway(ceph=self, name="abcdef"[number], port=port))
-            self.gateways[-1].start()
+        for _ in range(gateways):
+            self.add_gateway()
 
     def _stop(self) -> None:
         """Gateways first, then OSD and monitor; none is left."""
