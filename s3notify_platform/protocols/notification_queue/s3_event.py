@@ -1,21 +1,23 @@
 """The S3 event message: `Records[]` as Amazon S3 sends them, so that existing consumers understand ours.
 
 Read: what Amazon S3, MinIO and Ceph RGW send. Keys are URL-encoded (a space is `+`), save those of Ceph, which
-sends them as they are and leaves `s3:` out of event names (seen with RGW 16); MinIO writes `s3:` in front. Ceph's
-sequencers are turned, so that a later one is greater.
+sends them as they are and leaves `s3:` out of event names (seen with RGW 16); MinIO writes `s3:` in front.
 Source: "Event message structure", Amazon S3 user guide, version 2.1.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.notification_queue.entries import Event
 
+_STAMP = re.compile(r"[0-9A-Fa-f]{16}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES = {"put": "ObjectCreated:Put", "delete": "ObjectRemoved:Delete"}
 _CREATED, _REMOVED = "ObjectCreated:", "ObjectRemoved:"
@@ -82,9 +84,9 @@ def _decode(record: dict[str, object]) -> Event | None:
         raise TypeError("s3 is no object")
     found = s3["object"]
     key = str(found["key"])
+    found = _in_order(record, found)
     # RGW sends keys as they are: decoding them would turn a `+` into a space.
-    ceph = str(record.get("eventSource", "")).startswith("ceph:")
-    if not ceph:
+    if not str(record.get("eventSource", "")).startswith("ceph:"):
         key = unquote_plus(key, errors="strict")
     removed = name.startswith(_REMOVED)
     etag = str(found.get("eTag") or "").strip('"')
@@ -95,25 +97,26 @@ def _decode(record: dict[str, object]) -> Event | None:
         bucket=str(s3["bucket"]["name"]),
         etag=ETag(etag) if etag else None,
         size=int(size) if size is not None and not removed else None,
-        sequencer=_sequencer(str(found.get("sequencer") or ""), ceph=ceph),
+        sequencer=str(found.get("sequencer") or ""),
         time_ms=_milliseconds(str(record.get("eventTime") or "")),
     )
-
-
-def _sequencer(text: str, *, ceph: bool) -> str:
-    """RGW writes seconds and nanoseconds, 4 bytes each, lowest byte first: turned, later ones are greater."""
-    if not ceph or len(text) != 16:
-        return text
-    try:
-        stamp = bytes.fromhex(text)
-    except ValueError:
-        return text
-    return (stamp[3::-1] + stamp[:3:-1]).hex().upper()
 
 
 def _iso(time_ms: int) -> str:
     moment = _EPOCH + timedelta(milliseconds=time_ms)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+
+
+def _in_order(record: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """The object with its sequencer such that a later one is greater.
+
+    RGW's are seconds and nanoseconds, 4 bytes each, lowest byte first: they are turned.
+    """
+    text = str(found.get("sequencer") or "")
+    if not str(record.get("eventSource", "")).startswith("ceph:") or not _STAMP.fullmatch(text):
+        return found
+    stamp = bytes.fromhex(text)
+    return {**found, "sequencer": (stamp[3::-1] + stamp[:3:-1]).hex().upper()}
 
 
 def _milliseconds(text: str) -> int:
