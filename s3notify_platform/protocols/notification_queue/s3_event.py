@@ -10,14 +10,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from urllib.parse import quote_plus, unquote_plus
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.notification_queue.entries import Event
 
-_STAMP = re.compile(r"[0-9A-Fa-f]{16}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES = {"put": "ObjectCreated:Put", "delete": "ObjectRemoved:Delete"}
 _CREATED, _REMOVED = "ObjectCreated:", "ObjectRemoved:"
@@ -84,7 +82,7 @@ def _decode(record: dict[str, object]) -> Event | None:
         raise TypeError("s3 is no object")
     found = s3["object"]
     key = str(found["key"])
-    found = _in_order(record, found)
+    found |= {"sequencer": _rising(str(found.get("sequencer") or ""), str(record.get("eventSource", "")))}
     # RGW sends keys as they are: decoding them would turn a `+` into a space.
     if not str(record.get("eventSource", "")).startswith("ceph:"):
         key = unquote_plus(key, errors="strict")
@@ -107,16 +105,18 @@ def _iso(time_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
 
 
-def _in_order(record: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """The object with its sequencer such that a later one is greater.
+_STAMP = re.compile(r"[0-9A-Fa-f]{16}")
+
+
+def _rising(sequencer: str, source: str) -> str:
+    """The sequencer such that a later one is greater.
 
     RGW's are seconds and nanoseconds, 4 bytes each, lowest byte first: they are turned.
     """
-    text = str(found.get("sequencer") or "")
-    if not str(record.get("eventSource", "")).startswith("ceph:") or not _STAMP.fullmatch(text):
-        return found
-    stamp = bytes.fromhex(text)
-    return {**found, "sequencer": (stamp[3::-1] + stamp[:3:-1]).hex().upper()}
+    if not source.startswith("ceph:") or not _STAMP.fullmatch(sequencer):
+        return sequencer
+    stamp = bytes.fromhex(sequencer)
+    return (stamp[3::-1] + stamp[:3:-1]).hex().upper()
 
 
 def _milliseconds(text: str) -> int:
