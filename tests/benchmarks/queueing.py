@@ -4,8 +4,8 @@ Ours stands on a bucket alone (SeaweedFS), and with its records in DynamoDB (min
 process of their own. RGW's rows need Ceph (`poe ceph` installs it); without it they say so. What posts are made to is a
 `Recorder`. Its gateway gets 30 s to notice its topics, during which ours is measured.
 
-The stand-ins, each one function: `publish` and `put` for `channels.publisher.QueuedPublisher`, and `serve` of
-`tests.support.outlet_process` for `channels.delivery.Delivery`.
+The stand-ins, each one function: `Writer.publish` for `channels.publisher.QueuedPublisher`, and `serve` and `endpoint`
+of `tests.support.outlet_process` for `channels.delivery.Delivery` and `channels.endpoint.Endpoint`.
 """
 
 import time
@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.keyspace import Publisher, Put
@@ -47,7 +48,7 @@ NOT_HERE = "Ceph is not installed (`poe ceph`)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """One writer of a bucket whose changes go to one topic."""
+    """One writer of a bucket. What it writes below `in/` goes to one topic."""
 
     store: FastObjectStore
     queue: NotificationQueue
@@ -55,10 +56,12 @@ class Writer:
     topic: str
 
     @classmethod
-    def of(cls, place: Place, topic: str) -> "Writer":
-        store = FastObjectStore(place.bucket)
+    def of(cls, place: Place, topic: str, **settings: Any) -> "Writer":
+        """With a new topic of these settings."""
+        store, queue = FastObjectStore(place.bucket), place.queue()
         publisher = Publisher(store, prefix="_keyspace/", parallelism=WRITERS, queued=True)
-        return cls(store=store, queue=place.queue(), publisher=publisher, topic=topic)
+        queue.topics.create(topic, TopicSettings(bucket=place.bucket.bucket, prefix="in/", **settings))
+        return cls(store=store, queue=queue, publisher=publisher, topic=topic)
 
     def publish(self, keys: Sequence[str]) -> None:
         """Reserve, write, commit, signal: as one batch."""
@@ -174,12 +177,9 @@ class _Throughput:
 
 def _throughput(place: Place, count: int) -> _Throughput:
     with Recorder() as recorder:
-        writer = Writer.of(place, "throughput")
-        writer.queue.topics.create(
-            "throughput", TopicSettings(capacity=10 * count, endpoint=endpoint(recorder.url()))
-        )
-        writer.announce(["warm"])
-        took, _ = timed(lambda: writer.announce([f"backlog {n}" for n in range(count)]))
+        writer = Writer.of(place, "throughput", capacity=10 * count, endpoint=endpoint(recorder.url()))
+        writer.announce(["in/warm"])
+        took, _ = timed(lambda: writer.announce([f"in/backlog-{n}" for n in range(count)]))
         with delivering(place):
             recorder.wait(1 + count, seconds=10 * PATIENCE_SECONDS)
             drained = _rate(recorder, 0, count)
@@ -229,8 +229,7 @@ class _Costs:
 
 
 def _added(place: Place, count: int) -> _Costs:
-    writer = Writer.of(place, "added")
-    writer.queue.topics.create("added", TopicSettings(capacity=10 * count))
+    writer = Writer.of(place, "added", capacity=10 * count)
     alone = Publisher(writer.store, prefix="_alone/", parallelism=WRITERS)
     writer.put("in/warm")
     alone.put("in/warm", BODY)
@@ -308,9 +307,7 @@ def _outage_figures(
         for name, place in places.items():
             for seconds in outages:
                 recorder = stack.enter_context(Recorder())
-                writer = Writer.of(place, f"down-{seconds}")
-                settings = TopicSettings(shards=2, endpoint=endpoint(recorder.url()))
-                writer.queue.topics.create(writer.topic, settings)
+                writer = Writer.of(place, f"down-{seconds}", endpoint=endpoint(recorder.url()))
                 running[name, seconds] = pool.submit(_outage, recorder, writer.announce, keys, seconds)
             stack.enter_context(delivering(place))
         for seconds in outages if rgw else ():
@@ -344,7 +341,7 @@ def _outage(
         drained = recorder.wait(before + len(keys), seconds=PATIENCE_SECONDS) - back
     except AssertionError:
         missing = len(set(keys) - set(recorder.told()))
-        return f"{missing} of {len(keys)} have not come {PATIENCE_SECONDS:.0f} s after that: the topic stalls"
+        return f"{missing} of {len(keys)} have not come within {PATIENCE_SECONDS:.0f} s of that"
     time.sleep(1.0)  # for a duplicate
     came = [key for key in recorder.told() if key in keys]
     return f"all there after {short(drained)}, 0 lost, {len(came) - len(keys)} duplicates"
@@ -356,15 +353,14 @@ def _outage(
 def _takeover_figures(place: Place, rgw: _Rgw | None) -> Iterator[Figure]:
     theirs = _rgw_takeover(rgw) if rgw else None
     with Recorder() as recorder:
-        writer = Writer.of(place, "owner")
-        writer.queue.topics.create("owner", TopicSettings(endpoint=endpoint(recorder.url())))
+        writer = Writer.of(place, "owner", endpoint=endpoint(recorder.url()))
         with delivering(place) as first, delivering(place):
             time.sleep(3 * BEAT_SECONDS)  # for the shards to be shared
-            writer.announce([f"before {n}" for n in range(64)])
+            writer.announce([f"in/before-{n}" for n in range(64)])
             recorder.wait(64)
             first.kill()
             killed = time.monotonic()
-            writer.announce([f"after {n}" for n in range(64)])
+            writer.announce([f"in/after-{n}" for n in range(64)])
             ours = recorder.wait(128) - killed
     yield Figure(
         what="owner killed (SIGKILL), another is there: until everything is delivered again",
