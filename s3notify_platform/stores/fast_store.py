@@ -7,7 +7,7 @@ ETags go out unquoted, as Ceph RGW wants them.
 
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, assert_never
 
 from s3notify_platform.ports import (
     Absent,
@@ -29,7 +29,7 @@ from s3notify_platform.stores.memory import check_key
 from s3notify_platform.stores.s3 import S3ObjectStore
 
 if TYPE_CHECKING:
-    from obstore import UpdateVersion
+    from obstore import PutMode
     from obstore.store import S3Store
 
 _NOT_METADATA = frozenset(
@@ -109,7 +109,7 @@ class FastObjectStore:
 
         if not fits_obstore(check_key(key)):
             return self._slow.put(key, body, precondition=precondition, metadata=metadata)
-        mode: Literal["create", "overwrite"] | UpdateVersion
+        mode: PutMode
         match precondition:
             case None:
                 mode = "overwrite"
@@ -117,6 +117,8 @@ class FastObjectStore:
                 mode = "create"
             case IfMatch(etag=etag):
                 mode = {"e_tag": etag}
+            case _ as unreachable:
+                assert_never(unreachable)
         try:
             written = obstore.put(
                 self._fast if precondition is None else self._once,
