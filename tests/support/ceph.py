@@ -68,6 +68,8 @@ bluestore_cache_autotune = false
 bluestore_cache_size = 134217728
 osd_memory_target = 939524096
 rgw_thread_pool_size = 64
+# A topic whose endpoint holds a password is refused, unless the request came by TLS, or says that it did.
+rgw_trust_forwarded_https = true
 """
 
 
@@ -168,7 +170,9 @@ class Ceph:
         Without a prefix the platform's own objects in the bucket are told of as well.
         """
         attributes = {"push-endpoint": endpoint, "persistent": str(persistent).lower(), "OpaqueData": opaque}
-        arn = self.client("sns").create_topic(Name=topic, Attributes=attributes)["TopicArn"]
+        sns = self.client("sns")
+        sns.meta.events.register("before-sign", _came_by_tls)
+        arn = sns.create_topic(Name=topic, Attributes=attributes)["TopicArn"]
         self.client("s3").put_bucket_notification_configuration(
             Bucket=bucket,
             NotificationConfiguration={
@@ -274,6 +278,10 @@ def running_ceph(folder: Path, *, gateways: int = 1) -> Iterator[Ceph]:
         yield ceph
     finally:
         ceph._stop()
+
+
+def _came_by_tls(request: Any, **_: Any) -> None:
+    request.headers["X-Forwarded-Proto"] = "https"
 
 
 def _answers(url: str) -> bool:
