@@ -1,38 +1,10 @@
 """The main job on a bucket of Ceph RGW: Dagster and Spark in process, from published objects to committed rows."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import dagster as dg
 import pytest
-from pyspark.sql import SparkSession
 
-from tests.support.servers import S3Server
 from tests.support.site import Site
-from tests.support.spark import start_spark
 
 pytestmark = [pytest.mark.ceph, pytest.mark.spark]
-
-
-@pytest.fixture(scope="module")
-def spark() -> SparkSession:
-    """One session, which ends with the process."""
-    session = start_spark(master="local[2]")
-    session.sparkContext.setLogLevel("OFF")
-    return session
-
-
-@pytest.fixture
-def site(
-    spark: SparkSession, rgw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Site]:
-    """A source of JSON lines below `raw/`, with its credentials by name."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("S3NOTIFY_TEST_KEY", "test")
-    monkeypatch.setenv("S3NOTIFY_TEST_SECRET", "test")
-    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
-        yield Site.of(rgw, instance)
 
 
 def test_created_overwritten_and_deleted_objects_reach_the_table(site: Site) -> None:
