@@ -34,10 +34,13 @@ from tests.support.outlet_process import Place, delivering, endpoint
 from tests.support.recorder import REFUSE, Recorder
 from tests.support.servers import running_ministack
 
+_Outage = tuple[int, int]
+
 BODY = b"x" * 2048
 WRITERS = 16
 BATCH = 200
-OUTAGES_SECONDS = (1, 10, 60)
+OUTAGES = ((1, REFUSE), (10, REFUSE), (10, 500), (60, REFUSE))
+"""Seconds, and what the endpoint answers meanwhile."""
 PATIENCE_SECONDS = 30.0
 """After an outage, for what has not come; and for a whole backlog, ten times that."""
 NOT_HERE = "Ceph is not installed (`poe ceph`)"
@@ -94,7 +97,7 @@ def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
     """`takeover`: also wait for RGW's second gateway to take over, which takes 90 s."""
     folder.mkdir(parents=True)
     count = 40 if small else 2000
-    outages = (1,) if small else OUTAGES_SECONDS
+    outages = OUTAGES[:1] if small else OUTAGES
     with ExitStack() as stack:
         rgw = _Rgw.start(stack, folder / "ceph", outages)
         seaweed = stack.enter_context(LocalS3Server(folder / "s3"))
@@ -114,7 +117,7 @@ def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
         return [
             *_throughput_figures(ours, theirs, count),
             *_added_figures(added, rgw, count // 5),
-            *_outage_figures(down, rgw, outages, 20 if small else 200),
+            *_outage_figures(down, rgw, outages, 20 if small else 100),
             *_takeover_figures(place("bench-owner"), rgw if takeover else None),
         ]
 
@@ -129,16 +132,16 @@ class _Rgw:
     plain: FastObjectStore
 
     @classmethod
-    def start(cls, stack: ExitStack, folder: Path, outages: Sequence[int]) -> "_Rgw | None":
+    def start(cls, stack: ExitStack, folder: Path, outages: Sequence[_Outage]) -> "_Rgw | None":
         if missing_programs():
             return None
         folder.mkdir()
         ceph = stack.enter_context(running_ceph(folder))
         recorders, buckets = {}, {}
-        for name in ("throughput", *(f"down {seconds}" for seconds in outages)):
+        for name in ("throughput", *map(_named, outages)):
             recorders[name] = stack.enter_context(Recorder())
             bucket = ceph.server.make_bucket()
-            ceph.notify(bucket, name.replace(" ", "-"), recorders[name].url(), prefix="in/")
+            ceph.notify(bucket, name, recorders[name].url(), prefix="in/")
             buckets[name] = FastObjectStore(ceph.config(bucket))
             buckets[name].put("in/first", BODY)
         plain = FastObjectStore(ceph.config(ceph.server.make_bucket()))
@@ -297,41 +300,51 @@ def _ms(value: float) -> str:
 
 
 def _outage_figures(
-    places: dict[str, Place], rgw: _Rgw | None, outages: Sequence[int], count: int
+    places: dict[str, Place], rgw: _Rgw | None, outages: Sequence[_Outage], count: int
 ) -> Iterator[Figure]:
     """All outages at once, on all sides: what they wait for is time."""
     keys = [f"in/down-{n}" for n in range(count)]
-    found: dict[tuple[str, int], str] = {}
     with ExitStack() as stack, ThreadPoolExecutor(16) as pool:
-        running = {}
+        sides: dict[tuple[str, _Outage], tuple[Recorder, Callable[[Sequence[str]], object]]] = {}
         for name, place in places.items():
-            for seconds in outages:
+            for outage in outages:
                 recorder = stack.enter_context(Recorder())
-                writer = Writer.of(place, f"down-{seconds}", endpoint=endpoint(recorder.url()))
-                running[name, seconds] = pool.submit(_outage, recorder, writer.announce, keys, seconds)
+                writer = Writer.of(place, _named(outage), endpoint=endpoint(recorder.url()))
+                writer.announce(["in/first"])
+                sides[name, outage] = recorder, writer.announce
             stack.enter_context(delivering(place))
-        for seconds in outages if rgw else ():
+        for recorder, _ in sides.values():
+            recorder.wait(1)
+        for outage in outages if rgw else ():
             assert rgw is not None
-            store, recorder = rgw.ready(f"down {seconds}")
-            put = lambda keys, store=store: _put_all(store, keys)
-            running["RGW", seconds] = pool.submit(_outage, recorder, put, keys, seconds)
-        found = {which: future.result() for which, future in running.items()}
-    for seconds in outages:
+            store, recorder = rgw.ready(_named(outage))
+            sides["RGW", outage] = recorder, lambda keys, store=store: _put_all(store, keys)
+        running = {
+            side: pool.submit(_outage, recorder, tell, keys, side[1])
+            for side, (recorder, tell) in sides.items()
+        }
+        found = {side: future.result() for side, future in running.items()}
+    for outage in outages:
         for name in places:
+            how = "refuses" if outage[1] == REFUSE else f"answers {outage[1]}"
             yield Figure(
-                what=f"endpoint refuses for {seconds} s while {count} changes are made, then is back; queue: {name}",
-                ours=found[name, seconds],
-                instead=f"RGW {found['RGW', seconds]}" if rgw else NOT_HERE,
+                what=f"endpoint {how} for {outage[0]} s while {count} changes are made, then is back; queue: {name}",
+                ours=found[name, outage],
+                instead=f"RGW {found['RGW', outage]}" if rgw else NOT_HERE,
                 ratio="–",
             )
 
 
+def _named(outage: _Outage) -> str:
+    return f"down-{outage[0]}-{outage[1]}"
+
+
 def _outage(
-    recorder: Recorder, tell: Callable[[Sequence[str]], object], keys: Sequence[str], seconds: float
+    recorder: Recorder, tell: Callable[[Sequence[str]], object], keys: Sequence[str], outage: _Outage
 ) -> str:
     """What came of it: seconds from the endpoint's return to the last of these, lost ones, and duplicates."""
-    ends = time.monotonic() + seconds
-    recorder.answer(REFUSE)
+    ends = time.monotonic() + outage[0]
+    recorder.answer(outage[1])
     tell(keys)
     time.sleep(max(0.0, ends - time.monotonic()))
     back = time.monotonic()
