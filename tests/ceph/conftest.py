@@ -33,7 +33,7 @@ def rgw(ceph: Ceph) -> S3Server:
 
 
 @pytest.fixture(scope="session")
-def spark() -> SparkSession:
+def spark(ceph: Ceph) -> SparkSession:
     """One session, which ends with the process."""
     session = start_spark(master="local[2]")
     session.sparkContext.setLogLevel("OFF")
