@@ -1,12 +1,15 @@
 r"""`RecordStore` on a bucket: each record is a small object, so the platform needs nothing but the bucket.
 
-    {prefix}{quoted partition}/{quoted key}     body: "1 {state} {write token}\n" and the value
+    {prefix}{quoted partition}/{quoted key}     body: "1 {state} {write token}\n" and the value; for a
+                                                counter "1 {state} {write token},{token before},…\n"
 
 Guarantees. Of all writers that expect one version, one succeeds: create is a PUT if absent, replace a PUT
 under If-Match. Every write carries a random token, so that two writes of equal content have two ETags (the
 version is the ETag, which on many stores is the body's MD5), and so that a write whose answer was lost is
 recognised as one's own when the record is read again. `Unknown` is left over only if somebody else has
-written since, or the store stays unreachable.
+written since, or the store stays unreachable. A counter carries the tokens of its last writes as well, so that
+`add` is in doubt only after `PAST_TOKENS` further ones: Ceph RGW answers every second loser with 500 instead of
+412, and a counter is where writers meet.
 
 Removing writes a tombstone under If-Match, and only then deletes. The tombstone decides, because some stores
 ignore conditions on DELETE, and an unconditional one can hit a record created anew in between. The DELETE
@@ -57,6 +60,9 @@ ATTEMPTS = 6
 ADD_ATTEMPTS = 60
 """Rounds of one `add`: with full jitter, enough for some hundred writers at once."""
 
+PAST_TOKENS = 16
+"""Writes before its last that a counter remembers; 33 bytes each."""
+
 _LIVE, _DEAD = b"live", b"dead"
 
 
@@ -99,7 +105,8 @@ class _Stored:
 
     etag: ETag
     state: bytes
-    token: str
+    tokens: tuple[str, ...]
+    """Of its last write; for a counter, of those before it too, newest first."""
     value: bytes
 
 
@@ -192,7 +199,8 @@ class ObjectRecordStore:
             if not isinstance(total, int):
                 return total
             condition = ABSENT if found is None else IfMatch(etag=found.etag)
-            match self._write(path, _LIVE, b"%d" % total, condition):
+            past = () if found is None else found.tokens[:PAST_TOKENS]
+            match self._write(path, _LIVE, b"%d" % total, condition, past=past):
                 case Written():
                     return total
                 case Unknown() as unknown:
@@ -233,10 +241,15 @@ class ObjectRecordStore:
     def _readers(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._parallelism, thread_name_prefix="records")
 
-    def _write(self, path: str, state: bytes, value: bytes, condition: Precondition) -> WriteOutcome:
-        """One conditional PUT, and where its outcome is unknown, as much looking as it takes to know."""
+    def _write(
+        self, path: str, state: bytes, value: bytes, condition: Precondition, *, past: tuple[str, ...] = ()
+    ) -> WriteOutcome:
+        """One conditional PUT, and where its outcome is unknown, as much looking as it takes to know.
+
+        `past`: the tokens of the record that is replaced, to be kept with it.
+        """
         token = unique_name(self._clock)
-        body = b"1 %s %s\n%s" % (state, token.encode(), value)
+        body = b"1 %s %s\n%s" % (state, ",".join((token, *past)).encode(), value)
         doubt: Unknown | None = None
         for attempt in range(ATTEMPTS):
             if doubt is not None:
@@ -253,8 +266,10 @@ class ObjectRecordStore:
                     raise
                 doubt = Unknown(cause=str(error))
                 continue
-            if found is not None and found.token == token:
-                return Written(etag=found.etag)
+            if found is not None and token in found.tokens:
+                return Written(etag=found.etag if found.tokens[0] == token else None)
+            if found is not None and past and past[0] in found.tokens[1:]:
+                return Conflict()  # its successor is remembered, and is not this write
             untouched = found is None if condition == ABSENT else _has(found, condition)
             if not untouched:
                 break
@@ -292,7 +307,10 @@ class ObjectRecordStore:
         if not newline or len(parts) != 3 or parts[0] != b"1" or parts[1] not in (_LIVE, _DEAD):
             raise CorruptError(f"{path!r} holds no record: {found.body[:60]!r}")
         return _Stored(
-            etag=found.meta.etag, state=parts[1], token=parts[2].decode("ascii", "replace"), value=value
+            etag=found.meta.etag,
+            state=parts[1],
+            tokens=tuple(parts[2].decode("ascii", "replace").split(",")),
+            value=value,
         )
 
     def _below(self, partition: str) -> str:

@@ -1,6 +1,7 @@
 """Runs every benchmark on one embedded server and writes the table into the README.
 
-`python -m tests.benchmarks [--small]`; `--small` only shows that they run, and writes nothing.
+`python -m tests.benchmarks [--small] [--takeover]`; `--small` only shows that they run, and writes nothing;
+`--takeover` waits 90 s more for Ceph RGW's second gateway.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from s3notify_platform.local.server import LocalS3Server
-from tests.benchmarks import acking, committing, discovery, latency, pipeline, publishing
+from tests.benchmarks import acking, committing, discovery, latency, pipeline, publishing, queueing
 from tests.benchmarks.figures import Figure
 
 README = Path(__file__).parents[2] / "README.md"
@@ -23,7 +24,9 @@ BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--small", action="store_true")
-    small = parser.parse_args().small
+    parser.add_argument("--takeover", action="store_true")
+    arguments = parser.parse_args()
+    small = arguments.small
     logging.disable(logging.WARNING)
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="s3notify-bench-") as folder:
@@ -32,6 +35,7 @@ def main() -> None:
                 figures += show(benchmark(server, small=small))
         figures += show(committing.run(Path(folder), small=small))
         figures += show(latency.run(Path(folder) / "platform", small=small))
+        figures += show(queueing.run(Path(folder) / "queueing", small=small, takeover=arguments.takeover))
         figures += show(acking.run(Path(folder) / "acking", small=small))
     if not small:
         text = README.read_text()

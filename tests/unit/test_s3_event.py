@@ -99,3 +99,19 @@ def test_a_time_that_cannot_be_read_is_none():
     """It is for people only."""
     body = message("ObjectCreated:Put", "a").replace("2026-01-02T03:04:05.678Z", "yesterday")
     assert decode_events(body).events[0].time_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "sent", "expected"),
+    [
+        ("ceph:s3", "E380016B41AAB438", "6B0180E338B4AA41"),  # seen, and 28 s later the next
+        ("ceph:s3", "FF80016B065ADB0D", "6B0180FF0DDB5A06"),
+        ("ceph:s3", "", ""),
+        ("ceph:s3", "E380", "E380"),
+        ("aws:s3", "00E380016B41AAB4", "00E380016B41AAB4"),
+    ],
+)
+def test_sequencers_of_ceph_are_turned(source, sent, expected):
+    """They come lowest byte first; others' are left as they are."""
+    body = message("ObjectCreated:Put", "a", source=source, sequencer=sent)
+    assert decode_events(body).events[0].sequencer == expected

@@ -1,12 +1,17 @@
 """obstore from the same configuration, and the keys it can read."""
 
+from dataclasses import replace
+
 import obstore
 import pytest
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast import fits_obstore, obstore_store
+from s3notify_platform.stores.fast_store import FastObjectStore
 from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.contracts.fault_proxy import FaultProxy
 
 FITS = [
     " a ",
@@ -70,3 +75,43 @@ def test_credentials_of_the_environment(ministack, monkeypatch):
     assert bytes(obstore.get(obstore_store(config), "a").bytes()) == b"1"
     fresh.close()
     store.close()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("precondition", [None, ABSENT])
+def test_what_no_retry_mends_is_told_apart(ministack, precondition):
+    """A missing bucket is the operator's, condition or not."""
+    nowhere = FastObjectStore(ministack.config("no-such-bucket"))
+    with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
+        nowhere.put("a", b"1", precondition=precondition)
+    with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
+        nowhere.delete("a")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("fault", ["500", "409", "slow_down", "lose_request", "lose_response"])
+def test_a_conditional_write_is_sent_once_and_may_be_unknown(ministack, fault):
+    """Its ETag goes out unquoted, and a failure is neither repeated nor called a refusal."""
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
+        first = store.put("a", b"1").etag
+        proxy.faults.append(fault)
+        sent = len(proxy.requests)
+        assert isinstance(store.put("a", b"2", precondition=IfMatch(etag=first)), Unknown)
+        assert len(proxy.requests) == sent + 1
+        applied = fault == "lose_response"
+        again = store.put("a", b"3", precondition=IfMatch(etag=first))
+        assert again == Conflict() if applied else isinstance(again, Written)
+        assert proxy.answered[-1].headers["if-match"] == first
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("fault", ["500", "lose_request", "lose_response"])
+def test_a_lost_delete_is_sent_again(ministack, fault):
+    """Without a condition it may be repeated."""
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
+        store.put("a", b"1")
+        proxy.faults.append(fault)
+        assert store.delete("a") == Written(etag=None)
+        assert store.get("a") is None

@@ -12,7 +12,7 @@ from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ports import Conflict, Unknown, Version, Written
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.stores.records import ADD_ATTEMPTS, ObjectRecordStore, quote, unquote
+from s3notify_platform.stores.records import ADD_ATTEMPTS, PAST_TOKENS, ObjectRecordStore, quote, unquote
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -114,6 +114,41 @@ def test_overwritten_before_it_was_seen_is_unknown(records, store):
     store.losses.append("response")
     assert isinstance(records.replace("p", "a", b"2", expected=version), Unknown)
     assert records.read("p", "a").value == b"other"
+
+
+@pytest.mark.parametrize("loss", ["request", "response"])
+@pytest.mark.parametrize("others", [1, 3, PAST_TOKENS])
+def test_an_add_is_settled_although_others_came_after_it(store, loss, others):
+    """Ceph RGW answers losers with 500 too: applied is known from not applied by the tokens a counter keeps."""
+    records = ObjectRecordStore(store, "r/", clock=HurriedClock())
+    rival = ObjectRecordStore(store.store, "r/", clock=HurriedClock())
+    records.add("p", "n", 1)
+    inner, store.get = store.get, lambda *args, **kwargs: (others_write(), inner(*args, **kwargs))[1]
+    pending = [0, others]
+
+    def others_write():
+        for _ in range(pending.pop(0) if pending else 0):
+            rival.add("p", "n", 1)
+
+    store.losses.append(loss)
+    told = records.add("p", "n", 1)
+    assert told == (2 if loss == "response" else 2 + others)
+    store.get = inner
+    assert records.read("p", "n").value == b"%d" % (2 + others)
+
+
+def test_an_add_overtaken_too_often_is_unknown(store):
+    """What a counter no longer remembers is not guessed."""
+    records = ObjectRecordStore(store, "r/", clock=HurriedClock())
+    records.add("p", "n", 1)
+
+    def others_write():
+        for _ in range(PAST_TOKENS + 1):
+            records.add("p", "n", 1)
+
+    store.before_answer = others_write
+    store.losses.append("response")
+    assert isinstance(records.add("p", "n", 1), Unknown)
 
 
 def test_requests(records, store):

@@ -6,6 +6,7 @@ Source: "Event message structure", Amazon S3 user guide, version 2.1.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -81,6 +82,7 @@ def _decode(record: dict[str, object]) -> Event | None:
         raise TypeError("s3 is no object")
     found = s3["object"]
     key = str(found["key"])
+    found |= {"sequencer": _rising(str(found.get("sequencer") or ""), str(record.get("eventSource", "")))}
     # RGW sends keys as they are: decoding them would turn a `+` into a space.
     if not str(record.get("eventSource", "")).startswith("ceph:"):
         key = unquote_plus(key, errors="strict")
@@ -101,6 +103,20 @@ def _decode(record: dict[str, object]) -> Event | None:
 def _iso(time_ms: int) -> str:
     moment = _EPOCH + timedelta(milliseconds=time_ms)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+
+
+_STAMP = re.compile(r"[0-9A-Fa-f]{16}")
+
+
+def _rising(sequencer: str, source: str) -> str:
+    """The sequencer such that a later one is greater.
+
+    RGW's are seconds and nanoseconds, 4 bytes each, lowest byte first: they are turned.
+    """
+    if not source.startswith("ceph:") or not _STAMP.fullmatch(sequencer):
+        return sequencer
+    stamp = bytes.fromhex(sequencer)
+    return (stamp[3::-1] + stamp[:3:-1]).hex().upper()
 
 
 def _milliseconds(text: str) -> int:

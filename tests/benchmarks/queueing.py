@@ -1,0 +1,407 @@
+"""(6) The notification queue against Ceph RGW's own persistent notifications, in one run.
+
+Ours stands on a bucket alone (SeaweedFS), and with its records in DynamoDB (ministack); deliveries are made by a
+process of their own. RGW's rows need Ceph (`poe ceph` installs it); without it they say so. What posts are made to is a
+`Recorder`. Its gateway gets 30 s to notice its topics, during which ours is measured.
+
+The stand-ins, each one function: `Writer.publish` for `channels.publisher.QueuedPublisher`, and `serve` and `endpoint`
+of `tests.support.outlet_process` for `channels.delivery.Delivery` and `channels.endpoint.Endpoint`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.protocols.keyspace import Publisher, Put
+from s3notify_platform.protocols.notification_queue import (
+    Committed,
+    Event,
+    NotificationQueue,
+    Reservation,
+    TopicSettings,
+)
+from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
+from s3notify_platform.stores.dynamodb import create_record_table
+from s3notify_platform.stores.fast_store import FastObjectStore
+from tests.benchmarks.figures import Figure, short, timed, times
+from tests.support.ceph import Ceph, missing_programs, running_ceph
+from tests.support.outlet_process import Place, delivering, endpoint
+from tests.support.recorder import REFUSE, Recorder
+from tests.support.servers import running_ministack
+
+_Outage = tuple[int, int]
+_BACKLOGS = ("backlog-1", "backlog-2")
+
+BODY = b"x" * 2048
+WRITERS = 16
+BATCH = 200
+OUTAGES = ((1, REFUSE), (10, REFUSE), (10, 500), (60, REFUSE))
+"""Seconds, and what the endpoint answers meanwhile."""
+PATIENCE_SECONDS = 30.0
+"""After an outage, for what has not come; and for a whole backlog, ten times that."""
+NOT_HERE = "Ceph is not installed (`poe ceph`)"
+
+
+# What writers do. To be replaced by QueuedPublisher.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """One writer of a bucket. What it writes below `in/` goes to one topic."""
+
+    store: FastObjectStore
+    queue: NotificationQueue
+    publisher: Publisher
+    topic: str
+
+    @classmethod
+    def of(cls, place: Place, topic: str, **settings: Any) -> "Writer":
+        """With a new topic of these settings."""
+        store, queue = FastObjectStore(place.bucket), place.queue()
+        publisher = Publisher(store, prefix="_keyspace/", parallelism=WRITERS, queued=True)
+        queue.topics.create(topic, TopicSettings(bucket=place.bucket.bucket, prefix="in/", **settings))
+        return cls(store=store, queue=queue, publisher=publisher, topic=topic)
+
+    def publish(self, keys: Sequence[str]) -> None:
+        """Reserve, write, commit, signal: as one batch."""
+        reserved = self.queue.reserve_many(self.topic, [Event(key=key) for key in keys])
+        granted = [found for found in reserved if isinstance(found, Reservation)]
+        assert len(granted) == len(keys)
+        self.publisher.write([Put(key=key, body=BODY) for key in keys])
+        committed = self.queue.commit_many(found.wrote(size=len(BODY)) for found in granted)
+        assert all(isinstance(outcome, Committed) for outcome in committed)
+        self.publisher.signal(keys)
+
+    def put(self, key: str) -> None:
+        """The same for one object."""
+        self.publish([key])
+
+    def announce(self, keys: Sequence[str]) -> None:
+        """Entries without objects."""
+        events = [Event(key=key, size=len(BODY)) for key in keys]
+        for start in range(0, len(events), BATCH):
+            assert all(
+                isinstance(told, Committed)
+                for told in self.queue.push_many(self.topic, events[start:][:BATCH])
+            )
+
+
+# The run.
+
+
+def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
+    """`takeover`: also wait for RGW's second gateway to take over, which takes 90 s."""
+    folder.mkdir(parents=True)
+    count = 40 if small else 2000
+    outages = OUTAGES[:1] if small else OUTAGES
+    with ExitStack() as stack:
+        rgw = _Rgw.start(stack, folder / "ceph", outages)
+        seaweed = stack.enter_context(LocalS3Server(folder / "s3"))
+        (folder / "ministack").mkdir()
+        table = stack.enter_context(running_ministack(folder / "ministack")).table_config()
+        create_record_table(table)
+
+        def place(name: str, *, in_table: bool = False) -> Place:
+            seaweed.create_bucket(name)
+            return Place(bucket=seaweed.config(name), table=table if in_table else None)
+
+        places = {"bucket alone": place("bench-alone"), "DynamoDB": place("bench-table", in_table=True)}
+        ours = {name: _throughput(found, count) for name, found in places.items()}
+        added = {name: _added(found, count // 5) for name, found in places.items()}
+        theirs = rgw.throughput(count) if rgw else None
+        down = {name: place(f"bench-down-{n}", in_table=bool(n)) for n, name in enumerate(places)}
+        return [
+            *_throughput_figures(ours, theirs, count),
+            *_added_figures(added, rgw, count // 5),
+            *_outage_figures(down, rgw, outages, 20 if small else 100),
+            *_takeover_figures(place("bench-owner"), rgw if takeover else None),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rgw:
+    """Ceph with all topics that are needed, each to a recorder of its own, since one that refuses stalls its topic."""
+
+    ceph: Ceph
+    recorders: dict[str, Recorder]
+    buckets: dict[str, FastObjectStore]
+    plain: FastObjectStore
+
+    @classmethod
+    def start(cls, stack: ExitStack, folder: Path, outages: Sequence[_Outage]) -> "_Rgw | None":
+        if missing_programs():
+            return None
+        folder.mkdir()
+        ceph = stack.enter_context(running_ceph(folder))
+        recorders, buckets = {}, {}
+        for name in ("throughput", *_BACKLOGS, *map(_named, outages)):
+            recorders[name] = stack.enter_context(Recorder())
+            bucket = ceph.server.make_bucket()
+            ceph.notify(bucket, name, recorders[name].url(), prefix="in/")
+            buckets[name] = FastObjectStore(ceph.config(bucket))
+            buckets[name].put("in/first", BODY)
+        plain = FastObjectStore(ceph.config(ceph.server.make_bucket()))
+        return cls(ceph=ceph, recorders=recorders, buckets=buckets, plain=plain)
+
+    def ready(self, name: str) -> tuple[FastObjectStore, Recorder]:
+        """Once its gateway has noticed the topic."""
+        self.recorders[name].wait(1, seconds=90.0)
+        return self.buckets[name], self.recorders[name]
+
+    def throughput(self, count: int) -> tuple[float, float | None]:
+        """Objects a second from first PUT to last post; posts a second of a backlog, or None if it never comes.
+
+        A topic whose endpoint has failed for seconds may stall, until its gateway is restarted: so there are two tries.
+        """
+        store, recorder = self.ready("throughput")
+        keys = [f"in/{n}" for n in range(count)]
+        began = time.monotonic()
+        _put_all(store, keys)
+        whole = count / (recorder.wait(1 + count, seconds=10 * PATIENCE_SECONDS) - began)
+        for name in _BACKLOGS:
+            store, recorder = self.ready(name)
+            recorder.answer(500)
+            _put_all(store, keys)
+            before = len(recorder.posts())
+            recorder.answer(200)
+            with suppress(AssertionError):
+                recorder.wait(1 + count, seconds=PATIENCE_SECONDS)
+                return whole, _rate(recorder, before, count)
+        return whole, None
+
+
+# Throughput.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Throughput:
+    """Entries a second."""
+
+    told: float
+    drained: float
+    whole: float
+
+
+def _throughput(place: Place, count: int) -> _Throughput:
+    with Recorder() as recorder:
+        writer = Writer.of(place, "throughput", capacity=10 * count, endpoint=endpoint(recorder.url()))
+        writer.announce(["in/warm"])
+        took, _ = timed(lambda: writer.announce([f"in/backlog-{n}" for n in range(count)]))
+        with delivering(place):
+            recorder.wait(1 + count, seconds=10 * PATIENCE_SECONDS)
+            drained = _rate(recorder, 0, count)
+            began = time.monotonic()
+            for start in range(0, count, BATCH):
+                writer.publish([f"in/{n}" for n in range(start, min(start + BATCH, count))])
+            whole = count / (recorder.wait(1 + 2 * count, seconds=10 * PATIENCE_SECONDS) - began)
+        writer.queue.topics.delete("throughput")
+    return _Throughput(told=count / took, drained=drained, whole=whole)
+
+
+def _rate(recorder: Recorder, before: int, count: int) -> float:
+    """Entries a second of a backlog, from the first post to the last."""
+    posts = recorder.posts()[before:]
+    return count / max(posts[-1].seconds - posts[0].seconds, 0.001)
+
+
+def _throughput_figures(
+    ours: dict[str, _Throughput], theirs: tuple[float, float | None] | None, count: int
+) -> Iterator[Figure]:
+    backlog = theirs[1] if theirs else None
+    stalled = f"RGW: none came within {PATIENCE_SECONDS:.0f} s after its endpoint had failed"
+    for name, found in ours.items():
+        yield Figure(
+            what=f"backlog of {count:,} notifications delivered to one endpoint, queue: {name}",
+            ours=f"{found.drained:.0f}/s (reserved and committed at {found.told:.0f}/s)",
+            instead=f"RGW {backlog:.0f}/s" if backlog else stalled if theirs else NOT_HERE,
+            ratio=f"{found.drained / backlog:.2f}×" if backlog else "–",
+        )
+    for name, found in ours.items():
+        yield Figure(
+            what=f"{count:,} objects of 2 KB, from the first write to the last delivery, queue: {name}",
+            ours=f"{found.whole:.0f}/s: reserve, PUT, commit, signal in batches of {BATCH}, deliver",
+            instead=f"RGW {theirs[0]:.0f}/s, {WRITERS} writers" if theirs else NOT_HERE,
+            ratio=f"{found.whole / theirs[0]:.2f}×" if theirs else "–",
+        )
+
+
+# What telling adds to a PUT.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Costs:
+    """Seconds a PUT, one by one and of many at once."""
+
+    plain: tuple[float, float]
+    signalled: tuple[float, float]
+    queued: tuple[float, float]
+
+
+def _added(place: Place, count: int) -> _Costs:
+    writer = Writer.of(place, "added", capacity=10 * count)
+    alone = Publisher(writer.store, prefix="_alone/", parallelism=WRITERS)
+    writer.put("in/warm")
+    alone.put("in/warm", BODY)
+    some = max(count // 4, 10)
+    costs = _Costs(
+        plain=(
+            _each(lambda key: writer.store.put(key, BODY), [f"in/p{n}" for n in range(some)]),
+            timed(lambda: _put_all(writer.store, [f"in/pp{n}" for n in range(count)]))[0] / count,
+        ),
+        signalled=(
+            _each(lambda key: alone.put(key, BODY), [f"in/s{n}" for n in range(some)]),
+            timed(lambda: alone.publish([Put(key=f"in/ss{n}", body=BODY) for n in range(count)]))[0] / count,
+        ),
+        queued=(
+            _each(writer.put, [f"in/q{n}" for n in range(some)]),
+            timed(lambda: writer.publish([f"in/qq{n}" for n in range(count)]))[0] / count,
+        ),
+    )
+    writer.queue.topics.delete("added")
+    return costs
+
+
+def _each(put: Callable[[str], object], keys: Sequence[str]) -> float:
+    return timed(lambda: [put(key) for key in keys])[0] / len(keys)
+
+
+def _put_all(store: FastObjectStore, keys: Sequence[str]) -> None:
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(lambda key: store.put(key, BODY), keys))
+
+
+def _added_figures(added: dict[str, _Costs], rgw: _Rgw | None, count: int) -> Iterator[Figure]:
+    costs = dict(added)
+    theirs: dict[str, tuple[float, float]] = {}
+    if rgw:
+        costs["bucket alone, on RGW"] = _added(Place(bucket=rgw.plain.config), count)
+        store, _ = rgw.ready("throughput")
+        some = [f"in/cost {n}" for n in range(max(count // 4, 10))]
+        theirs["plain"] = costs["bucket alone, on RGW"].plain
+        theirs["told"] = (
+            _each(lambda key: store.put(key, BODY), some),
+            timed(lambda: _put_all(store, [f"in/costs {n}" for n in range(count)]))[0] / count,
+        )
+    for number, how in enumerate(("one by one", f"{count} as one batch, {WRITERS} at once")):
+        instead = NOT_HERE
+        if theirs:
+            plain, told = (theirs[kind][number] for kind in ("plain", "told"))
+            instead = f"RGW plain {_ms(plain)}, persistent notification {_ms(told)} ({told / plain:.1f}×)"
+        for name, cost in costs.items():
+            plain, signalled, queued = (kind[number] for kind in (cost.plain, cost.signalled, cost.queued))
+            yield Figure(
+                what=f"what telling adds to a PUT of 2 KB, {how}, queue: {name}",
+                ours=f"plain {_ms(plain)}, signalled {_ms(signalled)}, queued and signalled {_ms(queued)} "
+                f"({queued / plain:.1f}×)",
+                instead=instead,
+                ratio=times(theirs["told"][number], queued) if theirs else "–",
+            )
+
+
+def _ms(value: float) -> str:
+    return f"{value * 1000:.1f} ms ({1 / value:.0f}/s)"
+
+
+# An endpoint that is down.
+
+
+def _outage_figures(
+    places: dict[str, Place], rgw: _Rgw | None, outages: Sequence[_Outage], count: int
+) -> Iterator[Figure]:
+    """All outages at once, on all sides: what they wait for is time."""
+    keys = [f"in/down-{n}" for n in range(count)]
+    with ExitStack() as stack, ThreadPoolExecutor(16) as pool:
+        sides: dict[tuple[str, _Outage], tuple[Recorder, Callable[[Sequence[str]], object]]] = {}
+        for name, place in places.items():
+            for outage in outages:
+                recorder = stack.enter_context(Recorder())
+                writer = Writer.of(place, _named(outage), endpoint=endpoint(recorder.url()))
+                writer.announce(["in/first"])
+                sides[name, outage] = recorder, writer.announce
+            stack.enter_context(delivering(place))
+        for recorder, _ in sides.values():
+            recorder.wait(1)
+        for outage in outages if rgw else ():
+            assert rgw is not None
+            store, recorder = rgw.ready(_named(outage))
+            sides["RGW", outage] = recorder, lambda keys, store=store: _put_all(store, keys)
+        running = {
+            side: pool.submit(_outage, recorder, tell, keys, side[1])
+            for side, (recorder, tell) in sides.items()
+        }
+        found = {side: future.result() for side, future in running.items()}
+    for outage in outages:
+        for name in places:
+            how = "refuses" if outage[1] == REFUSE else f"answers {outage[1]}"
+            yield Figure(
+                what=f"endpoint {how} for {outage[0]} s while {count} changes are made, then is back; queue: {name}",
+                ours=found[name, outage],
+                instead=f"RGW {found['RGW', outage]}" if rgw else NOT_HERE,
+                ratio="–",
+            )
+
+
+def _named(outage: _Outage) -> str:
+    return f"down-{outage[0]}-{outage[1]}"
+
+
+def _outage(
+    recorder: Recorder, tell: Callable[[Sequence[str]], object], keys: Sequence[str], outage: _Outage
+) -> str:
+    """What came of it: seconds from the endpoint's return to the last of these, lost ones, and duplicates."""
+    ends = time.monotonic() + outage[0]
+    recorder.answer(outage[1])
+    tell(keys)
+    time.sleep(max(0.0, ends - time.monotonic()))
+    back = time.monotonic()
+    recorder.answer(200)
+    before = len(set(recorder.told()) - set(keys))
+    try:
+        drained = recorder.wait(before + len(keys), seconds=PATIENCE_SECONDS) - back
+    except AssertionError:
+        missing = len(set(keys) - set(recorder.told()))
+        return f"{missing} of {len(keys)} have not come within {PATIENCE_SECONDS:.0f} s of that"
+    time.sleep(1.0)  # for a duplicate
+    came = [key for key in recorder.told() if key in keys]
+    return f"all there after {short(drained)}, 0 lost, {len(came) - len(keys)} duplicates"
+
+
+# An owner that is killed.
+
+
+def _takeover_figures(place: Place, rgw: _Rgw | None) -> Iterator[Figure]:
+    theirs = _rgw_takeover(rgw) if rgw else None
+    with Recorder() as recorder:
+        writer = Writer.of(place, "owner", endpoint=endpoint(recorder.url()))
+        with delivering(place) as first, delivering(place):
+            time.sleep(3 * BEAT_SECONDS)  # for the shards to be shared
+            writer.announce([f"in/before-{n}" for n in range(64)])
+            recorder.wait(64)
+            first.kill()
+            killed = time.monotonic()
+            writer.announce([f"in/after-{n}" for n in range(64)])
+            ours = recorder.wait(128) - killed
+    yield Figure(
+        what="owner killed (SIGKILL), another is there: until everything is delivered again",
+        ours=short(ours),
+        instead=f"RGW, second gateway there: {short(theirs)}"
+        if theirs
+        else "RGW, second gateway there: 90 s when tried (`--takeover` tries it again)",
+        ratio=times(theirs or 90.0, ours),
+    )
+
+
+def _rgw_takeover(rgw: _Rgw) -> float:
+    """The first gateway owns all topics, since it was alone when they were made."""
+    store, recorder = rgw.ready("throughput")
+    second = rgw.ceph.add_gateway()
+    before = len(set(recorder.told()))
+    rgw.ceph.gateways[0].kill()
+    killed = time.monotonic()
+    FastObjectStore(rgw.ceph.config(store.config.bucket, second)).put("in/after", BODY)
+    return recorder.wait(before + 1, seconds=200.0) - killed

@@ -1,0 +1,53 @@
+"""One small Ceph for the tests of this stage. Where it is not installed they are skipped; `poe ceph` installs it."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.ceph import Ceph, missing_programs, running_ceph
+from tests.support.servers import S3Server
+from tests.support.site import Site
+from tests.support.spark import start_spark
+
+
+@pytest.fixture(scope="session")
+def ceph() -> Iterator[Ceph]:
+    """A cluster with one gateway; each test takes buckets of its own."""
+    if missing := missing_programs():
+        pytest.skip(f"Ceph is not installed ({', '.join(missing)}): poe ceph")
+    with (
+        tempfile.TemporaryDirectory(prefix="s3notify-ceph-") as folder,
+        running_ceph(Path(folder)) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="session")
+def rgw(ceph: Ceph) -> S3Server:
+    """Its gateway as an S3 server like the others."""
+    return ceph.server
+
+
+@pytest.fixture(scope="session")
+def spark(ceph: Ceph) -> SparkSession:
+    """One session, which ends with the process."""
+    session = start_spark(master="local[2]")
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+@pytest.fixture
+def site(
+    spark: SparkSession, rgw: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    """A source of JSON lines below `raw/`, with its credentials by name."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("S3NOTIFY_TEST_KEY", "test")
+    monkeypatch.setenv("S3NOTIFY_TEST_SECRET", "test")
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        yield Site.of(rgw, instance)

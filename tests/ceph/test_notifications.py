@@ -1,0 +1,96 @@
+"""RGW's own persistent notifications: what they say, and that all of it becomes entries of our queue.
+
+They are posted to a `Recorder`, which stands where our receiver (`channels.receiver.Receiver` over an `Intake`)
+goes: it is to take `recorder.url("rgw")`'s place in `notify`, and its queue that of `queue` below.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from s3notify_platform.protocols.notification_queue import (
+    Event,
+    NotificationQueue,
+    TopicSettings,
+    decode_events,
+)
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.stores.queue_records import queue_records
+from tests.contracts.object_store_suite import ODD_KEYS
+from tests.support.ceph import Ceph
+from tests.support.recorder import Recorder
+
+pytestmark = pytest.mark.ceph
+
+FIRST_POST_SECONDS = 60.0
+"""RGW looks for new topics every half minute."""
+
+
+@pytest.fixture(scope="module")
+def recorder() -> Iterator[Recorder]:
+    with Recorder() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def notified(ceph: Ceph, recorder: Recorder) -> S3Config:
+    """A bucket whose changes are posted to the recorder, which has seen the first."""
+    bucket = ceph.server.make_bucket()
+    ceph.notify(bucket, "rgw", recorder.url("rgw"), opaque="opaque")
+    FastObjectStore(ceph.config(bucket)).put("first", b"1")
+    recorder.wait(1, "rgw", seconds=FIRST_POST_SECONDS)
+    return ceph.config(bucket)
+
+
+def told(recorder: Recorder, since: int = 0) -> list[Event]:
+    """The events of what was posted after the first `since` posts."""
+    return [event for post in recorder.posts("rgw")[since:] for event in decode_events(post.body).events]
+
+
+def test_posts_decode_to_what_was_done(notified: S3Config, recorder: Recorder) -> None:
+    """Keys as they are, not URL-encoded; size, ETag and bucket; creations, overwrites and removals."""
+    store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
+    known = len(set(recorder.told("rgw")))
+    etags = {key: store.put(key, kind.encode()).etag for kind, key in ODD_KEYS.items()}
+    recorder.wait(known + len(ODD_KEYS), "rgw")
+    created = {event.key: event for event in told(recorder, before)}
+    assert {key: event.etag for key, event in created.items()} == etags
+    assert all(event.op == "put" and event.bucket == notified.bucket for event in created.values())
+    assert {event.size for event in created.values()} == {len(kind) for kind in ODD_KEYS}
+
+
+def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> None:
+    """RGW's are in the machine's byte order; read as they stand, a later one may look earlier."""
+    store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
+    for number in range(12):
+        store.put("again", b"%d" % number)
+    store.delete("again")
+    recorder.wait_posts(before + 13)
+    ends = [event for event in told(recorder, before) if event.key == "again"]
+    ends.sort(key=lambda event: (len(event.sequencer), event.sequencer))
+    assert [event.op for event in ends] == ["put"] * 12 + ["delete"]
+    assert ends[-2].etag == ends[-1].etag
+
+
+def test_every_change_becomes_an_entry(ceph: Ceph, notified: S3Config, recorder: Recorder) -> None:
+    """Also those that an endpoint refused for a while. Told of one prefix, RGW is silent on the queue beside it."""
+    notified = ceph.config(ceph.server.make_bucket())
+    ceph.notify(notified.bucket, "rgw", recorder.url("rgw"), prefix="raw/")
+    store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
+    known = len(set(recorder.told("rgw")))
+    recorder.answer(500)
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda number: store.put(f"raw/{number}", b"x" * number), range(200)))
+    recorder.answer(200)
+    recorder.wait(known + 200, "rgw")
+
+    queue = NotificationQueue(queue_records(notified))
+    queue.topics.create("t", TopicSettings(slots=16, shards=2, bucket=notified.bucket, prefix="raw/"))
+    queue.push_many("t", told(recorder, before))
+    entries = queue.entries("t", range(16))
+    assert {entry.event.key: entry.event.size for entry in entries} == {f"raw/{n}": n for n in range(200)}
+    store.put("raw/last", b"1")
+    recorder.wait(known + 201, "rgw")
+    assert {event.key.partition("/")[0] for event in told(recorder, before)} == {"raw"}

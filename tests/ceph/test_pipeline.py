@@ -1,0 +1,50 @@
+"""The main job on a bucket of Ceph RGW: Dagster and Spark in process, from published objects to committed rows."""
+
+import pytest
+
+from tests.support.site import Site
+
+pytestmark = [pytest.mark.ceph, pytest.mark.spark]
+
+
+def test_created_overwritten_and_deleted_objects_reach_the_table(site: Site) -> None:
+    """By sensor and runs: the table is the bucket at every rest, though DELETE and COPY ignore conditions."""
+    site.write(1, 2, 3)
+    site.write(1, number=1)
+    site.settle()
+    assert site.rows() == {1: [1, 1], 2: [2], 3: [3]}
+
+    site.write(2, body=site.line(20) + b"not json\n" + site.line(21))
+    site.delete(3)
+    site.write(7)
+    (request,) = site.tick()
+    assert site.slots_of(request) == [2, 3, 7]
+    assert site.launch(request).success
+    site.settle()
+    assert site.rows() == {1: [1, 1], 2: [20, 21], 7: [7]}
+    assert site.metadata(2)["rejects"] == 1
+    assert site.metadata(3)["objects_gone"] == 1
+    assert site.grid()["failed"] == set()
+
+
+def test_two_runs_on_the_same_slots_end_in_one_table(site: Site) -> None:
+    """No row twice: one commit wins, and the other run finds nothing left to do."""
+    site.settle()
+    site.write(3, 5)
+    (request,) = site.tick()
+    assert site.run([3, 5]).success
+    assert site.launch(request).success
+    assert site.rows() == {3: [3], 5: [5]}
+    site.settle()
+
+
+def test_the_sweep_finds_what_no_signal_told_of(site: Site) -> None:
+    """A full LIST against the committed state; what is lacking is asked for, and then nothing is."""
+    site.write(1)
+    site.settle()
+    site.write_silently(9)
+    sweep = site.job("sweep")
+    assert not all(check.passed for check in sweep.get_asset_check_evaluations())
+    site.settle()
+    assert site.rows() == {1: [1], 9: [9]}
+    assert all(check.passed for check in site.job("sweep").get_asset_check_evaluations())

@@ -1,0 +1,197 @@
+"""Keyspace, notification queue and its caretaker on a bucket of Ceph RGW alone, with real concurrency."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
+from s3notify_platform.protocols.notification_queue import (
+    Buried,
+    Caretaker,
+    Committed,
+    Drain,
+    Event,
+    NoRoom,
+    NotificationQueue,
+    Reservation,
+    TopicSettings,
+    WillRetry,
+    Worker,
+)
+from s3notify_platform.protocols.notification_queue.caretaker import WRITER
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX, queue_records
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+pytestmark = pytest.mark.ceph
+
+SLOTS = 16
+WRITERS = 8
+
+
+@pytest.fixture
+def bucket(rgw):
+    return rgw.config(rgw.make_bucket())
+
+
+@pytest.fixture
+def queue(bucket):
+    return NotificationQueue(queue_records(bucket))
+
+
+def settings(**fields):
+    return TopicSettings(**{"capacity": 200, "shards": 2, "slots": SLOTS} | fields)
+
+
+def remaining(bucket):
+    """Objects of entries and dead letters that are left, tombstones included."""
+    found = list_all(S3ObjectStore(bucket), QUEUE_PREFIX)
+    names = [meta.key.removeprefix(QUEUE_PREFIX) for meta in found]
+    return [name for name in names if name.startswith(("queue", "dead"))]
+
+
+def test_the_keyspace_tells_what_changed(bucket):
+    """1 HEAD and at most 1 LIST; published, overwritten and deleted objects each move their slot."""
+    counting = CountingStore(FastObjectStore(bucket))
+    publisher = Publisher(counting, prefix="k/", slots=SLOTS)
+    watcher = Watcher(counting, prefix="k/", slots=SLOTS)
+    watcher.poll()
+    for changes in (
+        [Put(key="a", body=b"1"), Put(key="b", body=b"1")],
+        [Put(key="a", body=b"2")],
+        [Delete(key="b")],
+    ):
+        publisher.publish(changes)
+        counting.counts.clear()
+        assert set(watcher.poll().changed) == {slot_of(change.key, SLOTS) for change in changes}
+        assert counting.counts == {"HEAD": 1, "LIST": 1}
+    counting.counts.clear()
+    assert not watcher.poll().changed
+    assert counting.counts == {"HEAD": 1}
+
+
+def test_the_bound_is_strict_among_writers_and_no_room_is_lost(bucket, queue):
+    """Half of the losers of a counter's race are answered 500: none is counted twice, or given back by half."""
+    queue.topics.create("t", settings(capacity=40, shards=1))
+
+    def write(number):
+        mine = NotificationQueue(queue_records(bucket))
+        return [mine.reserve("t", Event(key=f"{number}.{n}")) for n in range(10)]
+
+    def give_up(mine):
+        for reservation in mine:
+            queue.abort(reservation)
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        parts = [[r for r in part if isinstance(r, Reservation)] for part in pool.map(write, range(WRITERS))]
+        stats = queue.stats("t")
+        assert sum(map(len, parts)) == stats.depth == stats.counted == 40
+        assert isinstance(queue.reserve("t", Event(key="late")), NoRoom)
+        granted = [reservation for part in parts for reservation in part]
+        list(pool.map(give_up, (granted[n::WRITERS] for n in range(WRITERS))))
+    assert queue.stats("t").counted == 0
+
+
+def test_changes_are_pulled_once_and_leave_nothing(bucket, queue):
+    """Entries of the asked slots; removed ones leave no tombstone, although DELETE ignores conditions here."""
+    queue.topics.create("t", settings())
+    keys = [f"raw/{n}" for n in range(60)]
+
+    def write(part):
+        reservations = queue.reserve_many("t", [Event(key=key) for key in part])
+        return queue.commit_many(r.wrote(size=1) for r in reservations)
+
+    with ThreadPoolExecutor(4) as pool:
+        outcomes = [o for part in pool.map(write, (keys[n::4] for n in range(4))) for o in part]
+    assert outcomes == [Committed()] * 60
+    some = queue.entries("t", [3])
+    assert sorted(e.event.key for e in some) == sorted(key for key in keys if slot_of(key, SLOTS) == 3)
+    entries = queue.entries("t", range(SLOTS))
+    assert sorted(entry.event.key for entry in entries) == sorted(keys)
+    with ThreadPoolExecutor(2) as pool:  # two consumers of the same entries
+        removed = list(pool.map(queue.remove, (entries, entries)))
+    assert sum(removed) == 60
+    assert remaining(bucket) == []
+    assert queue.stats("t").counted == 0
+
+
+def test_two_workers_share_deliver_bury_and_redrive(bucket, queue):
+    """Each entry delivered by its owner alone; what keeps failing is a dead letter, and comes again by hand."""
+    queue.topics.create("t", settings(endpoint="{}", max_attempts=2))
+    keys = [f"raw/{n}" for n in range(40)]
+    queue.push_many("t", [Event(key=key) for key in keys])
+    workers = [Worker(NotificationQueue(queue_records(bucket))) for _ in range(2)]
+    for _ in range(2):
+        for worker in workers:
+            worker.balance()
+    assert [len(worker.leases) for worker in workers] == [1, 1]
+
+    def serve(worker):
+        delivered, outcomes = [], []
+        drain = Drain(worker, worker.leases[0], retry_base_seconds=0.0, retry_ceiling_seconds=0.0)
+        while taken := drain.take(8):
+            worker.balance()
+            bad = [entry for entry in taken if entry.event.key.endswith("7")]
+            good = [entry for entry in taken if entry not in bad]
+            outcomes += [drain.failed(entry, "no") for entry in bad]
+            delivered += [entry.event.key for entry in good]
+            drain.done(good)
+        return delivered, outcomes
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(serve, workers))
+    bad = sorted(key for key in keys if key.endswith("7"))
+    assert sorted(key for delivered, _ in results for key in delivered) == sorted(set(keys) - set(bad))
+    outcomes = [outcome for _, part in results for outcome in part]
+    assert sum(isinstance(outcome, WillRetry) for outcome in outcomes) == len(bad)
+    assert sum(isinstance(outcome, Buried) for outcome in outcomes) == len(bad)
+    assert sorted(letter.event.key for letter in queue.dead("t")) == bad
+    assert queue.redrive("t") == len(bad)
+    queue.remove(queue.entries("t", range(SLOTS)))
+    assert remaining(bucket) == []
+    for worker in workers:
+        worker.stop()
+
+
+def test_what_a_dead_writer_reserved_is_resolved_by_head(bucket, queue):
+    """Written: committed, with what HEAD found. Not written: its room given back. Room lost: counted anew."""
+    store = FastObjectStore(bucket)
+    queue.topics.create("t", settings())
+    old = store.put("raw/old", b"1").etag
+    for key, op in (
+        ("raw/written", "put"),
+        ("raw/not", "put"),
+        ("raw/gone", "delete"),
+        ("raw/old", "delete"),
+    ):
+        assert isinstance(queue.reserve("t", Event(key=key, op=op, writer=f"w {key}")), Reservation)
+    written = store.put("raw/written", b"12", metadata={WRITER: "w raw/written"}).etag
+    # Room that a writer counted and died with.
+    partition, key = "depth.t", f"{queue.topics.get('t').epoch}.000.0"
+    counted = queue.counted(queue.topics.get("t"), 0)
+    assert queue.records.add(partition, key, 5) == counted + 5
+
+    hasty = NotificationQueue(queue_records(bucket), stale_seconds=0.0)
+    caretaker = Caretaker(hasty, leak_seconds=0.0)
+    tended = caretaker.resolve_stale("t", store.head)
+    assert (tended.committed, tended.aborted) == (2, 2)
+    events = {entry.event.key: entry.event for entry in queue.entries("t", range(SLOTS))}
+    assert set(events) == {"raw/written", "raw/gone"}
+    assert (events["raw/written"].etag, events["raw/written"].size) == (written, 2)
+    assert store.head("raw/old").etag == old
+    caretaker.resolve_stale("t", store.head)
+    stats = queue.stats("t")
+    assert (stats.depth, stats.counted, stats.reserved) == (2, 2, 0)
+
+
+def test_a_topic_is_deleted_with_all_that_is_pending(bucket, queue):
+    """Nothing of it is left, and a topic of its name begins empty."""
+    queue.topics.create("t", settings())
+    queue.push_many("t", [Event(key=f"raw/{n}") for n in range(30)])
+    queue.topics.delete("t")
+    assert remaining(bucket) == []
+    queue.topics.create("t", settings())
+    assert queue.stats("t").counted == 0
