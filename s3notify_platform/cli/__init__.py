@@ -299,3 +299,14 @@ def _table(title: str, found: "Capabilities") -> "Table":
     table.add_row("server's clock", "not told" if skew is None else f"{skew / 1000:+.1f} s against ours")
     table.add_row("mode by itself", found.mode)
     return table
+
+
+def _add_commands() -> None:
+    from s3notify_platform.cli.deliver import deliver
+    from s3notify_platform.cli.topics import topics
+
+    main.add_command(topics)
+    main.add_command(deliver)
+
+
+_add_commands()

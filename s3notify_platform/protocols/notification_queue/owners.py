@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from s3notify_platform.clock import unique_name
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.errors import CorruptError, FencedError, UnavailableError, UsageError
 from s3notify_platform.ports import Record, Version
 from s3notify_platform.protocols.notification_queue.entries import (
     OWNERS,
@@ -108,6 +108,8 @@ class Worker:
         self._seen: dict[str, tuple[bytes, float]] = {}
         self._leases: dict[tuple[str, int], Lease] = {}
         self._topics: dict[str, Topic] = {}
+        self.surplus = 0
+        """Leases above the fair share that the last `balance` found busy: end what is in hand of so many."""
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -142,8 +144,10 @@ class Worker:
         if surplus > 0:
             idle = [lease for lease in self._leases.values() if lease not in busy]
             self._release(idle[-surplus:])
+            surplus = len(self._leases) - share
         elif surplus < 0:
             self._take({key: owned[key] for key in free[:-surplus]})
+        self.surplus = max(0, surplus)
         return self.leases
 
     def stop(self) -> None:
@@ -179,8 +183,10 @@ class Worker:
         return epoch == lease.epoch and lease.shard < len(owners) and owners[lease.shard] == mine
 
     def topic(self, lease: Lease) -> Topic:
-        """The topic, as of the last `balance`."""
-        return self._topics[lease.topic]
+        """The topic, as of the last `balance`; `FencedError` if it is gone, and the lease with it."""
+        if (topic := self._topics.get(lease.topic)) is None:
+            raise FencedError(f"topic {lease.topic!r} is gone")
+        return topic
 
     def _renew(self) -> None:
         started = self._clock.monotonic()
@@ -279,17 +285,25 @@ class Worker:
 
         Who claims after this scan looks at the owners after that (`verify`), and serves nothing.
         """
-        for found in self.queue.scan(topic, shard):
-            entry: Entry | None = found
-            while entry is not None and entry.claim is not None and entry.claim.generation < generation:
-                freed = replace(entry, claim=None)
-                partition = self.queue.partition(entry)
-                outcome = self.queue.writes.replace(
-                    partition, entry.key, encode_entry(freed), expected=entry.version
-                )
-                if isinstance(outcome, Stored) or outcome.record is None:
-                    break
-                entry = decode_entry(topic.name, shard, outcome.record)
+        claimed = [entry for entry in self.queue.scan(topic, shard) if _of_former(entry, generation)]
+        self.queue.in_parallel(lambda entry: self._free(entry, generation), claimed)
+
+    def _free(self, found: Entry, generation: int) -> None:
+        entry: Entry | None = found
+        while entry is not None and _of_former(entry, generation):
+            outcome = self.queue.writes.replace(
+                self.queue.partition(entry),
+                entry.key,
+                encode_entry(replace(entry, claim=None)),
+                expected=entry.version,
+            )
+            if isinstance(outcome, Stored) or outcome.record is None:
+                return
+            entry = decode_entry(entry.topic, entry.shard, outcome.record)
+
+
+def _of_former(entry: Entry, generation: int) -> bool:
+    return entry.claim is not None and entry.claim.generation < generation
 
 
 def _owners_of(topic: Topic, record: Record | None) -> _Owners:
