@@ -141,8 +141,11 @@ class Pusher:
         """Cut every connection; what is in flight ends at once, as not answered."""
         with self._lock:
             self._closed = True
-            connections = tuple(self._open)
-        for connection in connections:
+            idle, self._idle = self._idle, []
+            busy = self._open - set(idle)
+        for connection in idle:
+            self._drop(connection)
+        for connection in busy:
             connection.cut()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -165,7 +168,7 @@ class Pusher:
         text = b""
         try:
             text = response.read(ANSWER_BYTES)
-            whole = response.isclosed() or not response.read(1)
+            whole = response.isclosed() and not response.length
         except (OSError, http.client.HTTPException, ValueError):
             whole = False
         if whole and not response.will_close:
@@ -224,6 +227,8 @@ class Pusher:
         with self._lock:
             if not self._closed:
                 self._idle.append(connection)
+                return
+        self._drop(connection)
 
     def _drop(self, connection: "_Connection") -> None:
         with self._lock:
