@@ -75,6 +75,7 @@ class Delivery:
         self._outlets: dict[str, Outlet] = {}
         self._counts: Counter[str] = Counter(delivered=0, failed=0, dead=0, requests=0)
         self._threads: dict[Lane, Thread] = {}
+        self._unreadable: dict[tuple[str, int], str] = {}
 
     def run(self, stop: Event, progress: Progress) -> None:
         """See `Service.run`."""
@@ -115,6 +116,9 @@ class Delivery:
         finally:
             for lane in still:
                 lane.turning.release()
+        for (topic, shard), why in self._worker.unreadable.items() - self._unreadable.items():
+            self._progress(f"topic {topic!r}, shard {shard} is not delivered: {why}")
+        self._unreadable = self._worker.unreadable
         for lane in self.lanes.values():
             if lane.lease not in leases:
                 lane.ended.set()

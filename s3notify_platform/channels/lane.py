@@ -123,7 +123,7 @@ class Lane:
         now = self._clock.monotonic()
         if self._expired_at is None or now - self._expired_at >= EXPIRY_CHECK_SECONDS:
             self._expired_at = now
-            self.drain.take(0)
+            self._count("dead", self.drain.expire())
 
     def _deliver(
         self, entries: Sequence[Entry], outlet: Outlet, push: Push, endpoint: Endpoint, *, probe: bool

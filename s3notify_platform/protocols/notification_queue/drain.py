@@ -87,7 +87,6 @@ class Drain:
 
         Goes round the shard, so an entry that fails is not in the way of those behind it; each is taken
         again only after its backoff. Entries whose attempts or time are used up go to the dead letters.
-        With a limit of 0 none are to deliver, and all that is used up in the rest of this round goes there.
         `FencedError`: the lease is gone; stop. Requests: 1 write for each entry and 1 read of the owners; a
         scan (bucket alone: 1 LIST, and 1 read for each entry passed) each time round.
         """
@@ -99,13 +98,30 @@ class Drain:
         ready = self._next(limit, settings)
         if resumed and not ready:
             ready = self._next(limit, settings)
-        claimed = [entry for entry in self._queue.in_parallel(self._claim_one, ready) if entry is not None]
-        if claimed and not self._worker.verify(self.lease):
-            raise FencedError(f"{self.lease} is another's: serve nothing")
-        self._queue.in_parallel(self._bury, [entry for entry in claimed if entry.state == "dead"])
+        claimed = self._claimed(ready)
         taken = tuple(entry for entry in claimed if entry.state == "committed")
         self._in_hand.update(entry.id for entry in taken)
         return taken
+
+    def expire(self) -> int:
+        """Bury what has used up its attempts or time, and take nothing; how many. For when nothing can be delivered.
+
+        As `take`, with a scan of its own.
+        """
+        if not self._worker.valid(self.lease):
+            raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
+        topic = self._worker.topic(self.lease)
+        found = filter(self._is_ours, self._queue.scan(topic, self.lease.shard))
+        judged = (self._judged(entry, topic.settings) for entry in found)
+        return len(self._claimed([entry for entry in judged if entry.state == "dead"]))
+
+    def _claimed(self, entries: list[Entry]) -> list[Entry]:
+        """Those that could be claimed, certainly as the owner; the dead ones of them are buried."""
+        claimed = [entry for entry in self._queue.in_parallel(self._claim_one, entries) if entry is not None]
+        if claimed and not self._worker.verify(self.lease):
+            raise FencedError(f"{self.lease} is another's: serve nothing")
+        self._queue.in_parallel(self._bury, [entry for entry in claimed if entry.state == "dead"])
+        return claimed
 
     def done(self, entries: Iterable[Entry]) -> int:
         """Delivered: remove them, each by the version that was claimed; how many this call removed.
@@ -169,13 +185,10 @@ class Drain:
         cursor, self._cursor = self._cursor, None  # an error begins anew
         for entry in cursor:
             self._met.add(entry.id)
-            if entry.state == "reserved" or entry.id in self._in_hand:
+            if not self._is_ours(entry):
                 continue
-            if entry.claim is not None and entry.claim.generation > self.lease.generation:
-                continue  # a successor's: we are fenced, and are about to find out
             judged = self._judged(entry, settings)
-            waits = limit == 0 or self.clock.monotonic() < self._watch(entry).due
-            if judged.state == "committed" and waits:
+            if judged.state == "committed" and self.clock.monotonic() < self._watch(entry).due:
                 continue
             ready.append(judged)
             if len(ready) == limit:
@@ -184,6 +197,12 @@ class Drain:
         for gone in self._watched.keys() - self._met - self._in_hand:
             del self._watched[gone]
         return ready
+
+    def _is_ours(self, entry: Entry) -> bool:
+        if entry.state == "reserved" or entry.id in self._in_hand:
+            return False
+        # A successor's: we are fenced, and are about to find out.
+        return entry.claim is None or entry.claim.generation <= self.lease.generation
 
     def _judged(self, entry: Entry, settings: TopicSettings) -> Entry:
         if entry.state == "committed" and (reason := exhausted(self._aged(entry), settings)):

@@ -110,6 +110,8 @@ class Worker:
         self._topics: dict[str, Topic] = {}
         self.surplus = 0
         """Leases above the fair share that the last `balance` found busy: end what is in hand of so many."""
+        self.unreadable: dict[tuple[str, int], str] = {}
+        """Shards, by topic and number, that cannot be served before a person has looked at what they hold."""
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -134,6 +136,7 @@ class Worker:
         for key, lease in tuple(self._leases.items()):
             if key not in owned or owned[key] != _Owner(worker=self.name, generation=lease.generation):
                 del self._leases[key]
+        self.unreadable = {}
         self._adopt(owned)
         held = {name: sum(owner.worker == name for owner in owned.values()) for name in alive}
         share = fair_share(self.name, held, len(owned))
@@ -275,7 +278,11 @@ class Worker:
         """Make leases of what the store says is ours, once no former owner has anything in hand."""
         for (name, shard), owner in owned.items():
             if owner.worker == self.name and (name, shard) not in self._leases:
-                self._take_over(self._topics[name], shard, owner.generation)
+                try:
+                    self._take_over(self._topics[name], shard, owner.generation)
+                except CorruptError as error:  # this shard's own trouble; seen again by the next pass
+                    self.unreadable[name, shard] = str(error)
+                    continue
                 self._leases[name, shard] = Lease(
                     topic=name, epoch=self._topics[name].epoch, shard=shard, generation=owner.generation
                 )
