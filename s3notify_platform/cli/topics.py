@@ -232,10 +232,10 @@ def _document(topic: "Topic") -> dict[str, Any]:
 
 def _print_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*heads)
+    table = Table(*(Column(head, overflow="fold") for head in heads))
     for row in rows:
         # Keys and errors are others' text, not markup.
         table.add_row(*(Text(str(cell)) for cell in row))
