@@ -14,6 +14,8 @@ from s3notify_platform.stores.records import ObjectRecordStore
 QUEUE_PREFIX: Final = "_s3notify/queue/"
 """Beside the sources' own prefixes, so that all sources of a bucket, and all its writers, share one queue."""
 
+READS_IN_FLIGHT: Final = 16
+
 
 def queue_records(
     platform: S3Config, prefix: str = QUEUE_PREFIX, table: DynamoConfig | None = None
@@ -27,7 +29,9 @@ def queue_records(
         raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")
     if table is not None:
         return records_of(table, f"{platform.bucket}/{prefix}")
-    return ObjectRecordStore(shared_store(platform), prefix, keys_recur=keys_recur)
+    return ObjectRecordStore(
+        shared_store(platform), prefix, keys_recur=keys_recur, parallelism=READS_IN_FLIGHT
+    )
 
 
 @lru_cache(maxsize=32)

@@ -25,8 +25,11 @@ scan that meets one tries again to delete it: a remover that died half-way leave
 """
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.errors import CorruptError, S3NotifyError, UnavailableError, UsageError
@@ -35,6 +38,7 @@ from s3notify_platform.ports import (
     Conflict,
     ETag,
     IfMatch,
+    ObjectMeta,
     ObjectStore,
     Precondition,
     Record,
@@ -109,13 +113,18 @@ class ObjectRecordStore:
         *,
         clock: Clock = SYSTEM_CLOCK,
         keys_recur: bool | Callable[[str], bool] = True,
+        parallelism: int = 1,
     ) -> None:
-        """`keys_recur`: whether a removed key may be created again, for all partitions or by partition."""
+        """`keys_recur`: whether a removed key may be created again, for all partitions or by partition.
+
+        `parallelism`: reads in flight of all scans together, so many ahead of their turn; 1: each in its turn.
+        """
         self.prefix = prefix
         self._store = store
         self._clock = clock
         self._keys_recur = keys_recur
         self._delete_honours: bool | None = None
+        self._parallelism = parallelism
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
         """See `RecordStore.create`."""
@@ -152,11 +161,10 @@ class ObjectRecordStore:
         return Written(etag=None)
 
     def scan(self, partition: str, *, prefix: str = "") -> Iterator[Record]:
-        """See `RecordStore.scan`. Not a snapshot: each record as it is when its turn comes."""
+        """See `RecordStore.scan`. Not a snapshot: each record as it is when its turn comes, or little before."""
         below = self._below(partition)
         # A name is quoted byte by byte, so what a quoted prefix begins, the prefix begins.
-        for meta in list_all(self._store, below + quote(prefix)):
-            found = self._read(meta.key)
+        for meta, found in self._each_read(list_all(self._store, below + quote(prefix))):
             if found is not None and found.state == _DEAD:
                 self._delete_tombstone(partition, meta.key, found.etag)
             elif found is not None:
@@ -165,6 +173,18 @@ class ObjectRecordStore:
                 except ValueError:
                     raise CorruptError(f"{meta.key!r} is not the name of a record") from None
                 yield _record(key, found)
+
+    def _each_read(self, metas: Iterator[ObjectMeta]) -> Iterator[tuple[ObjectMeta, _Stored | None]]:
+        while window := tuple(islice(metas, self._parallelism)):
+            if len(window) == 1:
+                yield window[0], self._read(window[0].key)
+            else:
+                found = self._readers.map(self._read, [meta.key for meta in window])
+                yield from zip(window, found, strict=True)
+
+    @cached_property
+    def _readers(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._parallelism, thread_name_prefix="scan")
 
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None

@@ -24,7 +24,7 @@ class TestMemory(RecordStoreSuite):
 class TestObjectsInMemory(RecordStoreSuite):
     @pytest.fixture
     def records(self):
-        return ObjectRecordStore(MemoryObjectStore(), "records/")
+        return ObjectRecordStore(MemoryObjectStore(), "records/", parallelism=4)
 
 
 class TestObjectsWhereDeleteIgnoresConditions(RecordStoreSuite):
@@ -40,7 +40,7 @@ class TestObjectsOnMinistack(RecordStoreSuite):
     @pytest.fixture
     def records(self, ministack):
         store = S3ObjectStore(ministack.config(ministack.make_bucket()))
-        yield ObjectRecordStore(store, "records/")
+        yield ObjectRecordStore(store, "records/", parallelism=16)
         store.close()
 
 

@@ -1,12 +1,17 @@
 """obstore from the same configuration, and the keys it can read."""
 
+from dataclasses import replace
+
 import obstore
 import pytest
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ABSENT, Conflict, ETag, IfMatch, Unknown
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast import fits_obstore, obstore_store
+from s3notify_platform.stores.fast_store import FastObjectStore
 from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.contracts.fault_proxy import FaultProxy
 
 FITS = [
     " a ",
@@ -70,3 +75,39 @@ def test_credentials_of_the_environment(ministack, monkeypatch):
     assert bytes(obstore.get(obstore_store(config), "a").bytes()) == b"1"
     fresh.close()
     store.close()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("condition", ["create", "match"])
+@pytest.mark.parametrize("fault", ["lose_request", "lose_response", "500", "503", "slow_down", "409"])
+def test_a_conditional_put_is_sent_once_and_what_came_of_it_is_not_guessed(ministack, fault, condition):
+    """Without an answer that says so, it is unknown; refused only where nothing was applied."""
+    bucket = ministack.make_bucket()
+    straight = S3ObjectStore(ministack.config(bucket))
+    before = straight.put("a", b"before").etag if condition == "match" else None
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        store = FastObjectStore(replace(ministack.config(bucket), endpoint_url=proxy.url))
+        proxy.faults.append(fault)
+        outcome = store.put("a", b"new", precondition=ABSENT if before is None else IfMatch(etag=before))
+        assert proxy.requests == ["PUT"]
+    found = straight.get("a")
+    applied = found is not None and found.body == b"new"
+    assert applied == (fault == "lose_response")
+    assert isinstance(outcome, Unknown) or (isinstance(outcome, Conflict) and fault == "409")
+    straight.close()
+
+
+@pytest.mark.server
+def test_what_is_missing_is_told_apart(ministack):
+    """A key that is gone is a conflict, a bucket that is not there an error."""
+    store = FastObjectStore(ministack.config(ministack.make_bucket()))
+    assert store.put("a", b"1", precondition=IfMatch(etag=ETag("0" * 32))) == Conflict()
+    nowhere = FastObjectStore(ministack.config("no-such-bucket-here"))
+    for write in (
+        lambda: nowhere.put("a", b"1"),
+        lambda: nowhere.put("a", b"1", precondition=ABSENT),
+        lambda: nowhere.put("a", b"1", precondition=IfMatch(etag=ETag("0" * 32))),
+        lambda: nowhere.delete("a"),
+    ):
+        with pytest.raises(UsageError, match="no bucket"):
+            write()
