@@ -87,7 +87,7 @@ class Delivery:
         try:
             while not stop.is_set():
                 self.beat()
-                stop.wait(self._beat_seconds)
+                stop.wait(0 if self._worker.unadopted else self._beat_seconds)
         finally:
             stop.set()
             self._end()

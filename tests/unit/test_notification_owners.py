@@ -536,3 +536,27 @@ def test_requests(clock):
     (entry,) = drain.take(5)
     assert cost(lambda: drain.failed(entry, "no")) == {"replace": 1, "add": 1}
     assert cost(worker.stop) == {"read": 1, "replace": 1, "remove": 1}
+
+
+def test_a_long_backlog_is_taken_over_shard_by_shard(records, clock):
+    """What was looked through is served while the lease is young; the rest follows, and a stop gives all back."""
+
+    class Slow(CountedRecords):
+        def scan(self, partition, **kwargs):
+            if partition.startswith("queue."):
+                clock.now += 2.0
+            return self.records.scan(partition, **kwargs)
+
+    queue = NotificationQueue(Slow(records), clock=clock)
+    queue.topics.create("t", TopicSettings(shards=6, endpoint="{}"))
+    worker = Worker(queue)
+    held = []
+    while not held or worker.unadopted:
+        held.append(len(worker.balance()))
+        assert all(worker.valid(lease) for lease in worker.leases)
+    assert held == [2, 4, 6]
+    again = Worker(queue)
+    worker.stop()
+    assert len(again.balance()) == 2
+    again.stop()
+    assert b"worker" not in records.read("owners", "t").value

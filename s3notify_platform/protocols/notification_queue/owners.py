@@ -110,6 +110,9 @@ class Worker:
         self._topics: dict[str, Topic] = {}
         self.surplus = 0
         """Leases above the fair share that the last `balance` found busy: end what is in hand of so many."""
+        self.unadopted = 0
+        """Shards taken that the last `balance` had no time to look through: the next one goes on; call it at once."""
+        self._adopted = 0
         self.unreadable: dict[tuple[str, int], str] = {}
         """Shards, by topic and number, that cannot be served before a person has looked at what they hold."""
 
@@ -136,18 +139,18 @@ class Worker:
         for key, lease in tuple(self._leases.items()):
             if key not in owned or owned[key] != _Owner(worker=self.name, generation=lease.generation):
                 del self._leases[key]
-        self.unreadable = {}
+        self.unreadable, self.unadopted, self._adopted = {}, 0, 0
         self._adopt(owned)
         held = {name: sum(owner.worker == name for owner in owned.values()) for name in alive}
         share = fair_share(self.name, held, len(owned))
         free = [
             key for key, owner in owned.items() if owner.worker not in alive and owner.worker != self.name
         ]
-        surplus = len(self._leases) - share
+        surplus = held[self.name] - share
         if surplus > 0:
-            idle = [lease for lease in self._leases.values() if lease not in busy]
-            self._release(idle[-surplus:])
-            surplus = len(self._leases) - share
+            released = [lease for lease in self._leases.values() if lease not in busy][-surplus:]
+            self._release(released)
+            surplus -= len(released)
         elif surplus < 0:
             self._take({key: owned[key] for key in free[:-surplus]})
         self.surplus = max(0, surplus)
@@ -159,8 +162,9 @@ class Worker:
         Finish what is in hand first: whoever takes a shard over delivers it again. `UnavailableError` or
         `UnknownOutcomeError`: what is left expires like a dead worker's.
         """
-        self._release(tuple(self._leases.values()))
         self._leases.clear()
+        shards = ((name, topic.settings.shards) for name, topic in self._topics.items())
+        self._disown((name, shard) for name, count in shards for shard in range(count))
         if self._version is not None:
             self.queue.writes.remove(WORKERS, self.name, expected=self._version)
             self._version = None
@@ -245,7 +249,12 @@ class Worker:
         keys = [(lease.topic, lease.shard) for lease in leases]
         for key in keys:
             self._leases.pop(key, None)  # served no more, whatever comes of the write
-        self._change(keys, lambda _, owner: replace(owner, worker="") if owner.worker == self.name else owner)
+        self._disown(keys)
+
+    def _disown(self, shards: Iterable[tuple[str, int]]) -> None:
+        self._change(
+            shards, lambda _, owner: replace(owner, worker="") if owner.worker == self.name else owner
+        )
 
     def _change(
         self, shards: Iterable[tuple[str, int]], change: Callable[[tuple[str, int], _Owner], _Owner]
@@ -278,6 +287,11 @@ class Worker:
         """Make leases of what the store says is ours, once no former owner has anything in hand."""
         for (name, shard), owner in owned.items():
             if owner.worker == self.name and (name, shard) not in self._leases:
+                late = self._clock.monotonic() - (self._renewed or 0.0) > self._lease_seconds / 2
+                if late and self._adopted:
+                    self.unadopted += 1
+                    continue
+                self._adopted += 1
                 try:
                     self._take_over(self._topics[name], shard, owner.generation)
                 except CorruptError as error:  # this shard's own trouble; seen again by the next pass
