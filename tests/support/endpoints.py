@@ -36,6 +36,7 @@ class Receiver(ThreadingHTTPServer):
         self.tries = 0
         self.in_flight = self.most_in_flight = 0
         self.connections = 0
+        self.live = []
         self.changed = threading.Condition()
         super().__init__(("127.0.0.1", port), _Handler)
         if tls is not None:
@@ -53,6 +54,7 @@ class Receiver(ThreadingHTTPServer):
     def get_request(self):
         found = super().get_request()
         self.connections += 1
+        self.live.append(found[0])
         return found
 
     def handle_error(self, request, client_address):
@@ -72,6 +74,9 @@ class Receiver(ThreadingHTTPServer):
         finally:
             self.shutdown()
             self.server_close()
+            for connection in self.live:  # else its handler would go on answering
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
             thread.join(5)
 
 

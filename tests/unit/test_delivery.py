@@ -12,6 +12,7 @@ from s3notify_platform.channels.push import Accepted, Down, Refused
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
+from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.counted import CountedRecords
@@ -290,6 +291,65 @@ def test_a_lease_that_lapsed_stops_the_posts(queue, clock):
     assert len(hook.told) == 64
     assert set(hook.told.values()) == {1}
     assert {entry.attempts for entry in hook.entries} <= {1, 2}
+
+
+def tried_once(delivery, clock, mood, hook):
+    """Lets every entry fail once, so that each travels alone from now on; their backoff is over."""
+    mood[0] = SILENT
+    delivery.step()
+    mood[0] = Accepted()
+    delivery.lanes["t", 0]._outlet().circuit.note(Accepted(), "")  # as if by another shard
+    hook.sizes.clear()
+    clock.now += 3
+    delivery.beat()
+
+
+def test_a_lease_that_lapsed_in_the_middle_of_a_turn(queue, clock):
+    """The rest of it is not posted, and keeps its attempts."""
+    push(queue, 16)
+    mood = [SILENT]
+
+    def answer(_):
+        if mood[0] == Accepted():
+            clock.now += 3
+        return mood[0]
+
+    hook = FakePush(answer)
+    delivery = SteppedDelivery(queue, hook)
+    tried_once(delivery, clock, mood, hook)
+    delivery.turn()
+    assert hook.sizes == [1, 1]
+    assert {entry.attempts for entry in queue.entries("t", range(1000))} == {1}
+    assert queue.stats("t").depth == 14
+
+
+def test_an_outage_in_the_middle_of_a_turn(queue, clock):
+    """The rest of it is not posted, and keeps its attempts."""
+    push(queue, 16)
+    mood = [SILENT]
+    hook = FakePush(lambda _: mood[0])
+    delivery = SteppedDelivery(queue, hook)
+    tried_once(delivery, clock, mood, hook)
+    mood[0] = SILENT
+    delivery.turn()
+    assert hook.sizes == [1, 1]
+    assert sorted(entry.attempts for entry in queue.entries("t", range(1000))) == [1] * 14 + [2] * 2
+
+
+def test_a_shard_that_has_nothing_to_probe_with_leaves_it_to_others(queue, clock):
+    """Only one of two shards holds an entry: the endpoint's return is noticed by it."""
+    create(queue, "two", shards=2, endpoint=Endpoint(url="https://two.example/").dumps())
+    mood = [GONE]
+    hook = FakePush(lambda _: mood[0])
+    delivery = SteppedDelivery(
+        queue, {"https://two.example/": hook, "https://hooks.example.com/": FakePush()}
+    )
+    key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") >= 500)
+    queue.push("two", Event(key=key))
+    run_for(delivery, clock, 20)
+    mood[0] = Accepted()
+    run_for(delivery, clock, PROBE_CEILING_SECONDS + 5)
+    assert hook.told == {key: 1}
 
 
 def test_what_is_owed_is_not_told_twice(records, clock):
