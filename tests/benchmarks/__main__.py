@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from s3notify_platform.local.server import LocalS3Server
-from tests.benchmarks import acking, committing, discovery, latency, pipeline, publishing
+from tests.benchmarks import acking, committing, delivering, discovery, latency, pipeline, publishing
 from tests.benchmarks.figures import Figure
 
 README = Path(__file__).parents[2] / "README.md"
@@ -28,7 +28,7 @@ def main() -> None:
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="s3notify-bench-") as folder:
         with LocalS3Server(Path(folder) / "s3") as server:
-            for benchmark in (discovery.run, publishing.run, pipeline.run):
+            for benchmark in (discovery.run, publishing.run, pipeline.run, delivering.run):
                 figures += show(benchmark(server, small=small))
         figures += show(committing.run(Path(folder), small=small))
         figures += show(latency.run(Path(folder) / "platform", small=small))
