@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from s3notify_platform.cli.common import QUEUE_PREFIX
 from s3notify_platform.errors import S3NotifyError
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ def doctor(
     help="Create nothing; print a template of the tables, or the roles' least policies.",
 )
 @click.option(
-    "--role", type=click.Choice(["writer", "run", "reader", "sweep"]), help="iam: this role's policy only."
+    "--role",
+    type=click.Choice(["writer", "run", "reader", "sweep", "outlet"]),
+    help="iam: this role's policy only.",
 )
 @click.option("--account", help="iam: AWS account of the tables, 12 digits.")
 @click.option("--bucket", help="iam: bucket that is watched.")
@@ -116,6 +119,7 @@ def doctor(
 @click.option("--platform-bucket", help="iam: bucket of the platform's own objects, if another.")
 @click.option("--platform-prefix", help="iam: prefix of these; default _s3notify/NAME/.")
 @click.option("--keyspace", help="iam: prefix of the signals; default: keyspace/ below it.")
+@click.option("--queue-prefix", help="iam: prefix of the notification queue; default _s3notify/queue/.")
 def init(
     *,
     records_table: str | None,
@@ -131,6 +135,7 @@ def init(
     platform_bucket: str | None,
     platform_prefix: str | None,
     keyspace: str | None,
+    queue_prefix: str | None,
 ) -> None:
     """Create the DynamoDB tables that are named, or print what does.
 
@@ -168,6 +173,7 @@ def init(
                     keyspace_prefix=keyspace or f"{own}keyspace/",
                     tables=tables,
                     account=account,
+                    queue_prefix=queue_prefix or QUEUE_PREFIX,
                 )
                 policies = {str(each): provision.policy(each, places) for each in provision.ROLES}
                 printed = policies[role] if role else policies
@@ -303,7 +309,11 @@ def _table(title: str, found: "Capabilities") -> "Table":
 
 def _add_commands() -> None:
     from s3notify_platform.cli.care import care
+    from s3notify_platform.cli.deliver import deliver
+    from s3notify_platform.cli.topics import topics
 
+    main.add_command(topics)
+    main.add_command(deliver)
     main.add_command(care)
 
 

@@ -21,12 +21,14 @@ from s3notify_platform.stores.dynamo_leases import LEASE_TABLE
 from s3notify_platform.stores.dynamo_schema import TableSchema, create_table, examine
 from s3notify_platform.stores.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb import RECORD_TABLE
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
-Role = Literal["writer", "run", "reader", "sweep"]
+Role = Literal["writer", "run", "reader", "sweep", "outlet"]
 """`writer` publishes objects; `run` is the sensor and its runs; `reader` loads committed rows and watches the
-keyspace; `sweep` is the daily checks and `vacuum`. Where they are one process, it needs the union."""
+keyspace; `sweep` is the daily checks and `vacuum`; `outlet` delivers to endpoints. Where they are one process, it
+needs the union."""
 
-ROLES: Final[tuple[Role, ...]] = ("writer", "run", "reader", "sweep")
+ROLES: Final[tuple[Role, ...]] = ("writer", "run", "reader", "sweep", "outlet")
 
 Json = dict[str, Any]
 
@@ -65,13 +67,14 @@ class Places:
     keyspace_prefix: str
     tables: Tables
     account: str | None = None
+    queue_prefix: str = QUEUE_PREFIX
 
     def __post_init__(self) -> None:
         if (self.tables.records or self.tables.leases) and not re.fullmatch(r"\d{12}", self.account or ""):
             raise UsageError(
                 f"a policy for tables names their account: give its 12 digits, not {self.account!r}"
             )
-        for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix):
+        for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix, self.queue_prefix):
             if {"*", "?", "$"} & {*prefix}:
                 raise UsageError(f"prefix {prefix!r}: * ? and $ mean something else in a policy")
 
@@ -149,7 +152,7 @@ def policy(role: Role, places: Places) -> Json:
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
+def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:  # noqa: C901 - a case for each role
     """Actions by resource."""
     aws = _partition(places.tables.region)
     source = f"arn:{aws}:s3:::{places.bucket}"
@@ -157,6 +160,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
     objects = f"{source}/{places.prefix}*"
     own = f"{platform}/{places.platform_prefix}*"
     signals = f"{platform}/{places.keyspace_prefix}*"
+    queue = f"{platform}/{places.queue_prefix}*"
     grants: dict[str, set[str]] = {}
 
     def grant(resource: str, *actions: str) -> None:
@@ -192,6 +196,11 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grant(own, "s3:GetObject", "s3:PutObject", "s3:DeleteObject")
             grant(signals, "s3:PutObject")
             grant_table(places.tables.records, "GetItem", "Query", "DeleteItem")
+        case "outlet" if places.tables.records:
+            grant_table(places.tables.records, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
+        case "outlet":
+            grant(platform, "s3:ListBucket")
+            grant(queue, "s3:GetObject", "s3:PutObject", "s3:DeleteObject")
         case _ as unreachable:
             assert_never(unreachable)
     if places.keyspace_prefix.startswith(places.platform_prefix) and own in grants:

@@ -324,6 +324,52 @@ def test_time_watched_adds_up_over_owners(queue, clock):
     assert entry.attempts == 2
 
 
+def test_an_attempt_that_nobody_looked_at_is_taken_back(queue, clock):
+    """However often; the error is kept, and the time goes on."""
+    push(queue, "a", "b")
+    worker, drain = owner(queue)
+    for _ in range(10):
+        clock.now += 4
+        worker.balance()
+        for outcome in drain.failed_many(drain.take(2), "refused", begun=False):
+            assert isinstance(outcome, WillRetry)
+    entries = queue.entries("t", range(1000))
+    assert [(entry.attempts, entry.last_error) for entry in entries] == [(0, "refused")] * 2
+    assert all(entry.waited_seconds >= 30 for entry in entries)
+    assert not drain.busy
+
+
+def test_what_is_let_go_is_taken_again(queue):
+    """Unless it was delivered, and is only not removed yet."""
+    push(queue, "a", "b")
+    _, drain = owner(queue)
+    taken = drain.take(2)
+    assert drain.take(2) == ()
+    drain.let_go(taken)
+    assert keys(drain.take(2)) == ["a", "b"]
+
+
+def test_expiry_without_delivery(queue, clock):
+    """Only what is used up goes, wherever the round is; a fenced owner buries nothing."""
+    queue.topics.update("t", TopicSettings(capacity=20, shards=1, ttl_seconds=60, endpoint="{}"))
+    push(queue, *"abcd")
+    worker, drain = owner(queue)
+    (held,) = drain.take(1)
+    assert drain.expire() == 0
+    for _ in range(35):
+        clock.now += 2
+        worker.balance()
+    push(queue, "new")
+    assert drain.expire() == 3
+    assert len(queue.dead("t")) == 3
+    assert queue.stats("t").depth == 2
+    assert drain.done([held]) == 1
+    assert keys((*drain.take(5), *drain.take(5))) == ["new"]
+    succeed(queue, clock)
+    with pytest.raises(FencedError):
+        drain.expire()
+
+
 def test_attempts_used_up(queue, clock):
     """The entry goes to the dead letters with its reason, frees its room, and may be sent again from the start."""
     push(queue, "a")
@@ -536,3 +582,27 @@ def test_requests(clock):
     (entry,) = drain.take(5)
     assert cost(lambda: drain.failed(entry, "no")) == {"replace": 1, "add": 1}
     assert cost(worker.stop) == {"read": 1, "replace": 1, "remove": 1}
+
+
+def test_a_long_backlog_is_taken_over_shard_by_shard(records, clock):
+    """What was looked through is served while the lease is young; the rest follows, and a stop gives all back."""
+
+    class Slow(CountedRecords):
+        def scan(self, partition, **kwargs):
+            if partition.startswith("queue."):
+                clock.now += 2.0
+            return self.records.scan(partition, **kwargs)
+
+    queue = NotificationQueue(Slow(records), clock=clock)
+    queue.topics.create("t", TopicSettings(shards=6, endpoint="{}"))
+    worker = Worker(queue)
+    held = []
+    while not held or worker.unadopted:
+        held.append(len(worker.balance()))
+        assert all(worker.valid(lease) for lease in worker.leases)
+    assert held == [2, 4, 6]
+    again = Worker(queue)
+    worker.stop()
+    assert len(again.balance()) == 2
+    again.stop()
+    assert b"worker" not in records.read("owners", "t").value

@@ -156,6 +156,7 @@ def test_policies_name_every_resource(role):
                 "landing/raw/",
                 "platform/_s3notify/orders/",
                 "platform/_s3notify/orders/keyspace/",
+                "platform/_s3notify/queue/",
             }
         if ":dynamodb:" in resource:
             assert resource.startswith("arn:aws:dynamodb:eu-central-1:123456789012:table/")

@@ -67,7 +67,7 @@ class Drain:
         self.lease = lease
         self._worker = worker
         self._queue = worker.queue
-        self._clock = worker.queue.clock
+        self.clock = worker.queue.clock
         self._retry_base_seconds = retry_base_seconds
         self._retry_ceiling_seconds = retry_ceiling_seconds
         self._claim = Claim(worker=worker.name, generation=lease.generation)
@@ -98,15 +98,30 @@ class Drain:
         ready = self._next(limit, settings)
         if resumed and not ready:
             ready = self._next(limit, settings)
-        claimed = [entry for entry in self._queue.in_parallel(self._claim_one, ready) if entry is not None]
-        if claimed and not self._worker.verify(self.lease):
-            raise FencedError(f"{self.lease} is another's: serve nothing")
-        for entry in claimed:
-            if entry.state == "dead":
-                self._bury(entry)
+        claimed = self._claimed(ready)
         taken = tuple(entry for entry in claimed if entry.state == "committed")
         self._in_hand.update(entry.id for entry in taken)
         return taken
+
+    def expire(self) -> int:
+        """Bury what has used up its attempts or time, and take nothing; how many. For when nothing can be delivered.
+
+        As `take`, with a scan of its own.
+        """
+        if not self._worker.valid(self.lease):
+            raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
+        topic = self._worker.topic(self.lease)
+        found = filter(self._is_ours, self._queue.scan(topic, self.lease.shard))
+        judged = (self._judged(entry, topic.settings) for entry in found)
+        return len(self._claimed([entry for entry in judged if entry.state == "dead"]))
+
+    def _claimed(self, entries: list[Entry]) -> list[Entry]:
+        """Those that could be claimed, certainly as the owner; the dead ones of them are buried."""
+        claimed = [entry for entry in self._queue.in_parallel(self._claim_one, entries) if entry is not None]
+        if claimed and not self._worker.verify(self.lease):
+            raise FencedError(f"{self.lease} is another's: serve nothing")
+        self._queue.in_parallel(self._bury, [entry for entry in claimed if entry.state == "dead"])
+        return claimed
 
     def done(self, entries: Iterable[Entry]) -> int:
         """Delivered: remove them, each by the version that was claimed; how many this call removed.
@@ -117,14 +132,35 @@ class Drain:
         self._owed.extend(entries)
         return self._remove_owed()
 
-    def failed(self, entry: Entry, error: str) -> FailedOutcome:
-        """Not delivered: keep the error and back off, or bury it if its attempts or time are used up. 1 request."""
-        self._in_hand.discard(entry.id)
+    def let_go(self, entries: Iterable[Entry]) -> None:
+        """Neither done nor failed, as far as is known: they are taken again like any other. No request."""
+        owed = {entry.id for entry in self._owed}
+        self._in_hand -= {entry.id for entry in entries} - owed
+
+    def failed(self, entry: Entry, error: str, *, begun: bool = True) -> FailedOutcome:
+        """See `failed_many`, for one entry."""
+        return self.failed_many([entry], error, begun=begun)[0]
+
+    def failed_many(
+        self, entries: Iterable[Entry], error: str, *, begun: bool = True
+    ) -> tuple[FailedOutcome, ...]:
+        """Not delivered: keep the error and back off, or bury what has used up its attempts or time.
+
+        `begun=False`: the receiver certainly did not look at them, and their attempts are taken back. Requests:
+        1 write for each entry, 1 counter.
+        """
+        batch = tuple(entries)
+        self._in_hand -= {entry.id for entry in batch}
+        self._queue.count(batch, "failed")
+        return tuple(self._queue.in_parallel(lambda entry: self._fail_one(entry, error, begun), batch))
+
+    def _fail_one(self, entry: Entry, error: str, begun: bool) -> FailedOutcome:
         settings = self._worker.topic(self.lease).settings
         watch = self._watch(entry)
         after = with_error(self._aged(entry), error)
+        if not begun:
+            after = replace(after, attempts=after.attempts - 1)
         reason = exhausted(after, settings)
-        self._queue.count([entry], "failed")
         try:
             if reason:
                 marked = self._stamp(entry, replace(after, state="dead", reason=reason))
@@ -137,7 +173,7 @@ class Drain:
         except (UnavailableError, UnknownOutcomeError):
             pass  # still claimed by us, and not in hand: taken again like any other
         wait = self._backoff(after)
-        watch.due = self._clock.monotonic() + wait
+        watch.due = self.clock.monotonic() + wait
         return WillRetry(after_seconds=wait)
 
     def _next(self, limit: int, settings: TopicSettings) -> list[Entry]:
@@ -149,12 +185,10 @@ class Drain:
         cursor, self._cursor = self._cursor, None  # an error begins anew
         for entry in cursor:
             self._met.add(entry.id)
-            if entry.state == "reserved" or entry.id in self._in_hand:
+            if not self._is_ours(entry):
                 continue
-            if entry.claim is not None and entry.claim.generation > self.lease.generation:
-                continue  # a successor's: we are fenced, and are about to find out
             judged = self._judged(entry, settings)
-            if judged.state == "committed" and self._clock.monotonic() < self._watch(entry).due:
+            if judged.state == "committed" and self.clock.monotonic() < self._watch(entry).due:
                 continue
             ready.append(judged)
             if len(ready) == limit:
@@ -163,6 +197,12 @@ class Drain:
         for gone in self._watched.keys() - self._met - self._in_hand:
             del self._watched[gone]
         return ready
+
+    def _is_ours(self, entry: Entry) -> bool:
+        if entry.state == "reserved" or entry.id in self._in_hand:
+            return False
+        # A successor's: we are fenced, and are about to find out.
+        return entry.claim is None or entry.claim.generation <= self.lease.generation
 
     def _judged(self, entry: Entry, settings: TopicSettings) -> Entry:
         if entry.state == "committed" and (reason := exhausted(self._aged(entry), settings)):
@@ -183,7 +223,7 @@ class Drain:
         )
         if not isinstance(outcome, Stored):
             return None
-        self._watch(entry).since = self._clock.monotonic()
+        self._watch(entry).since = self.clock.monotonic()
         return replace(after, version=outcome.version)
 
     def _bury(self, entry: Entry) -> None:
@@ -209,7 +249,7 @@ class Drain:
         return len(removed)
 
     def _watch(self, entry: Entry) -> _Watch:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         if entry.id not in self._watched:
             # Without an error it was in the hand of an owner that died: delivery goes on at once.
             wait = self._backoff(entry) if entry.last_error else 0.0
@@ -218,12 +258,12 @@ class Drain:
 
     def _aged(self, entry: Entry) -> Entry:
         """The entry with the time for which this owner has watched it, since it was last written down."""
-        elapsed = self._clock.monotonic() - self._watch(entry).since
+        elapsed = self.clock.monotonic() - self._watch(entry).since
         return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
 
     def _backoff(self, entry: Entry) -> float:
         return backoff_seconds(
-            entry.attempts, self._clock, base=self._retry_base_seconds, ceiling=self._retry_ceiling_seconds
+            entry.attempts, self.clock, base=self._retry_base_seconds, ceiling=self._retry_ceiling_seconds
         )
 
 

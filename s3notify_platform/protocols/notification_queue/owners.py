@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from s3notify_platform.clock import unique_name
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.errors import CorruptError, FencedError, UnavailableError, UsageError
 from s3notify_platform.ports import Record, Version
 from s3notify_platform.protocols.notification_queue.entries import (
     OWNERS,
@@ -108,6 +108,13 @@ class Worker:
         self._seen: dict[str, tuple[bytes, float]] = {}
         self._leases: dict[tuple[str, int], Lease] = {}
         self._topics: dict[str, Topic] = {}
+        self.surplus = 0
+        """Leases above the fair share that the last `balance` found busy: end what is in hand of so many."""
+        self.unadopted = 0
+        """Shards taken that the last `balance` had no time to look through: the next one goes on; call it at once."""
+        self._adopted = 0
+        self.unreadable: dict[tuple[str, int], str] = {}
+        """Shards, by topic and number, that cannot be served before a person has looked at what they hold."""
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -132,18 +139,21 @@ class Worker:
         for key, lease in tuple(self._leases.items()):
             if key not in owned or owned[key] != _Owner(worker=self.name, generation=lease.generation):
                 del self._leases[key]
+        self.unreadable, self.unadopted, self._adopted = {}, 0, 0
         self._adopt(owned)
         held = {name: sum(owner.worker == name for owner in owned.values()) for name in alive}
         share = fair_share(self.name, held, len(owned))
         free = [
             key for key, owner in owned.items() if owner.worker not in alive and owner.worker != self.name
         ]
-        surplus = len(self._leases) - share
+        surplus = held[self.name] - share
         if surplus > 0:
-            idle = [lease for lease in self._leases.values() if lease not in busy]
-            self._release(idle[-surplus:])
+            released = [lease for lease in self._leases.values() if lease not in busy][-surplus:]
+            self._release(released)
+            surplus -= len(released)
         elif surplus < 0:
             self._take({key: owned[key] for key in free[:-surplus]})
+        self.surplus = max(0, surplus)
         return self.leases
 
     def stop(self) -> None:
@@ -152,8 +162,9 @@ class Worker:
         Finish what is in hand first: whoever takes a shard over delivers it again. `UnavailableError` or
         `UnknownOutcomeError`: what is left expires like a dead worker's.
         """
-        self._release(tuple(self._leases.values()))
         self._leases.clear()
+        shards = ((name, topic.settings.shards) for name, topic in self._topics.items())
+        self._disown((name, shard) for name, count in shards for shard in range(count))
         if self._version is not None:
             self.queue.writes.remove(WORKERS, self.name, expected=self._version)
             self._version = None
@@ -179,8 +190,10 @@ class Worker:
         return epoch == lease.epoch and lease.shard < len(owners) and owners[lease.shard] == mine
 
     def topic(self, lease: Lease) -> Topic:
-        """The topic, as of the last `balance`."""
-        return self._topics[lease.topic]
+        """The topic, as of the last `balance`; `FencedError` if it is gone, and the lease with it."""
+        if (topic := self._topics.get(lease.topic)) is None:
+            raise FencedError(f"topic {lease.topic!r} is gone")
+        return topic
 
     def _renew(self) -> None:
         started = self._clock.monotonic()
@@ -236,7 +249,12 @@ class Worker:
         keys = [(lease.topic, lease.shard) for lease in leases]
         for key in keys:
             self._leases.pop(key, None)  # served no more, whatever comes of the write
-        self._change(keys, lambda _, owner: replace(owner, worker="") if owner.worker == self.name else owner)
+        self._disown(keys)
+
+    def _disown(self, shards: Iterable[tuple[str, int]]) -> None:
+        self._change(
+            shards, lambda _, owner: replace(owner, worker="") if owner.worker == self.name else owner
+        )
 
     def _change(
         self, shards: Iterable[tuple[str, int]], change: Callable[[tuple[str, int], _Owner], _Owner]
@@ -269,7 +287,16 @@ class Worker:
         """Make leases of what the store says is ours, once no former owner has anything in hand."""
         for (name, shard), owner in owned.items():
             if owner.worker == self.name and (name, shard) not in self._leases:
-                self._take_over(self._topics[name], shard, owner.generation)
+                late = self._clock.monotonic() - (self._renewed or 0.0) > self._lease_seconds / 2
+                if late and self._adopted:
+                    self.unadopted += 1
+                    continue
+                self._adopted += 1
+                try:
+                    self._take_over(self._topics[name], shard, owner.generation)
+                except CorruptError as error:  # this shard's own trouble; seen again by the next pass
+                    self.unreadable[name, shard] = str(error)
+                    continue
                 self._leases[name, shard] = Lease(
                     topic=name, epoch=self._topics[name].epoch, shard=shard, generation=owner.generation
                 )
@@ -279,17 +306,25 @@ class Worker:
 
         Who claims after this scan looks at the owners after that (`verify`), and serves nothing.
         """
-        for found in self.queue.scan(topic, shard):
-            entry: Entry | None = found
-            while entry is not None and entry.claim is not None and entry.claim.generation < generation:
-                freed = replace(entry, claim=None)
-                partition = self.queue.partition(entry)
-                outcome = self.queue.writes.replace(
-                    partition, entry.key, encode_entry(freed), expected=entry.version
-                )
-                if isinstance(outcome, Stored) or outcome.record is None:
-                    break
-                entry = decode_entry(topic.name, shard, outcome.record)
+        claimed = [entry for entry in self.queue.scan(topic, shard) if _of_former(entry, generation)]
+        self.queue.in_parallel(lambda entry: self._free(entry, generation), claimed)
+
+    def _free(self, found: Entry, generation: int) -> None:
+        entry: Entry | None = found
+        while entry is not None and _of_former(entry, generation):
+            outcome = self.queue.writes.replace(
+                self.queue.partition(entry),
+                entry.key,
+                encode_entry(replace(entry, claim=None)),
+                expected=entry.version,
+            )
+            if isinstance(outcome, Stored) or outcome.record is None:
+                return
+            entry = decode_entry(entry.topic, entry.shard, outcome.record)
+
+
+def _of_former(entry: Entry, generation: int) -> bool:
+    return entry.claim is not None and entry.claim.generation < generation
 
 
 def _owners_of(topic: Topic, record: Record | None) -> _Owners:

@@ -1,0 +1,276 @@
+"""Inlets and outlets managed by Dagster: a job that serves, and a sensor that keeps one run of it alive.
+
+Theory of operation. The run's only step runs the service in a thread, and ends it when the run is terminated, or
+when the process that started the run is gone (the code location was stopped; the service would be an orphan). It
+moves a heartbeat. The sensor looks at the runs of the job:
+
+    none alive ──backoff elapsed──► requested ──► serves ──failed──► none alive, with a longer backoff
+                                                    └──heart stands still──► reported as failed
+
+A run key is the cursor's epoch and a number, so that a tick that is repeated after a crash asks for the same run,
+which Dagster launches once. Any number of runs may serve besides (started by hand, say): services share their
+work; the sensor only sees to it that there is one.
+
+Such a run never ends by itself, so it holds a place of the run queue (`max_concurrent_runs`). Where the code
+location is reloaded, but its old process lives on for its runs, the old code serves until the run is terminated:
+the sensor then starts the new one.
+"""
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from threading import Event, Thread
+from typing import Final
+
+import dagster as dg
+from dagster import DagsterRunStatus, RunsFilter
+
+from s3notify_platform.channels.service import Service
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.resources import beats_of, heartbeat
+from s3notify_platform.orchestration.sensors import ENDED, STARTED
+
+INTERVAL_SECONDS: Final = 10
+SILENCE_SECONDS: Final = 60.0
+"""A run whose heart stands still for so long, by the sensor's clock, is given up."""
+
+STARTUP_SECONDS: Final = 180.0
+"""The same for a run whose heart has not beaten yet."""
+
+STEADY_BEATS: Final = 12
+"""A run that came so far (a minute) makes good the failures before it."""
+
+BACKOFF_BASE_SECONDS: Final = 5.0
+BACKOFF_CEILING_SECONDS: Final = 300.0
+
+STOP_SECONDS: Final = 15.0
+OBSERVE_SECONDS: Final = 60.0
+_LINES_MAX: Final = 200
+_RUNS_MAX: Final = 25
+_LOOK_SECONDS: Final = 1.0
+
+Make = Callable[[SlotIOManager], Service]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRun:
+    """A run of the job as Dagster knows it. `beats` is None before its heart has beaten."""
+
+    run_id: str
+    status: DagsterRunStatus
+    beats: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceState:
+    """The sensor's cursor. Times are the sensor's wall clock, in milliseconds."""
+
+    epoch: str
+    launched: int = 0
+    failures: int = 0
+    not_before_ms: int = 0
+    judged: str = ""
+    """The ended run that `failures` has counted last."""
+    progress: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """By run: beats (-1: none yet), and when they were first seen at that."""
+
+    def dumps(self) -> str:
+        """JSON, for Dagster's cursor."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def loads(cls, text: str) -> "ServiceState":
+        """Inverse of `dumps`; `CorruptError` (reset the cursor) for anything else."""
+        try:
+            fields = json.loads(text)
+            progress = {run: (beats, at) for run, (beats, at) in fields.pop("progress").items()}
+            return cls(**fields, progress=progress)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CorruptError(f"the sensor's cursor holds {text[:100]!r}: reset it") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceTick:
+    """What a tick decides."""
+
+    state: ServiceState
+    note: str
+    run_key: str = ""
+    """Of the run to request; empty for none."""
+    silent: tuple[str, ...] = ()
+    """Runs to be reported as failed."""
+
+
+def decide(name: str, state: ServiceState, runs: Sequence[ServiceRun], clock: Clock) -> ServiceTick:
+    """What is to be done about a service, by its runs, the latest first. Draws only the backoff's jitter."""
+    now = clock.wall_ms()
+    progress: dict[str, tuple[int, int]] = {}
+    serving: list[ServiceRun] = []
+    silent: list[ServiceRun] = []
+    for run in runs:
+        if run.status in ENDED:
+            continue
+        if run.status not in STARTED:
+            serving.append(run)  # queued or starting: may take any time
+            continue
+        beats = -1 if run.beats is None else run.beats
+        known, since = state.progress.get(run.run_id, (beats, now))
+        progress[run.run_id] = (beats, now if known != beats else since)
+        limit = STARTUP_SECONDS if run.beats is None else SILENCE_SECONDS
+        (silent if now - progress[run.run_id][1] > limit * 1000 else serving).append(run)
+    state = replace(state, progress=progress)
+    lost = tuple(run.run_id for run in silent)
+    if serving:
+        if any((run.beats or 0) >= STEADY_BEATS for run in serving):
+            state = replace(state, failures=0)
+        return ServiceTick(state=state, note=f"run {serving[0].run_id[:8]} serves", silent=lost)
+    ended = next((run for run in runs if run.status in ENDED), None)
+    fallen = lost[0] if lost else ended.run_id if ended is not None else ""
+    if fallen and fallen != state.judged:
+        bad = bool(lost) or (ended is not None and ended.status is DagsterRunStatus.FAILURE)
+        failures = state.failures + 1 if bad else 0
+        wait = backoff_seconds(failures, clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS)
+        state = replace(
+            state, judged=fallen, failures=failures, not_before_ms=now + int(wait * 1000) if failures else now
+        )
+    if now < state.not_before_ms:
+        left = (state.not_before_ms - now) / 1000
+        note = f"failed {state.failures} times in a row; starts again in {left:.0f} s"
+        return ServiceTick(state=state, note=note, silent=lost)
+    state = replace(state, launched=state.launched + 1)
+    return ServiceTick(
+        state=state, note="starts", run_key=f"{name}-{state.epoch}-{state.launched}", silent=lost
+    )
+
+
+def build_service(
+    name: str,
+    make: Make,
+    *,
+    io_key: str,
+    running: bool = True,
+    description: str = "",
+    interval_seconds: int = INTERVAL_SECONDS,
+    clock: Clock = SYSTEM_CLOCK,
+) -> tuple[dg.JobDefinition, dg.SensorDefinition]:
+    """A job that runs the service that `make` gives, and a sensor that keeps exactly one run of it alive.
+
+    `io_key` is the source's IO manager among the resources; its records hold the heartbeat: 1 write each 5 s, and
+    1 read a tick. What the service says is in the run's log; its counts are observations of the asset `name`, each
+    minute in which they changed and at its end. `running`: whether the sensor starts on.
+    """
+
+    @dg.op(name=f"{name}_serve", required_resource_keys={io_key})
+    def serve(context: dg.OpExecutionContext) -> None:
+        io: SlotIOManager = getattr(context.resources, io_key)
+        service = make(io)
+        with heartbeat(io.records, context.run_id):
+            _Running(context, service, name, clock).wait()
+
+    @dg.job(
+        name=name,
+        description=description or f"Runs {name!r} until the run is terminated.",
+        executor_def=dg.in_process_executor,
+    )
+    def job() -> None:
+        serve()
+
+    @dg.sensor(
+        name=f"{name}_keeper",
+        description=f"Keeps one run of {name!r} alive.",
+        job=job,
+        minimum_interval_seconds=interval_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        required_resource_keys={io_key},
+    )
+    def keeper(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        if not context.cursor:
+            first = ServiceState(epoch=unique_name(clock)[:8])
+            return dg.SensorResult(cursor=first.dumps(), skip_reason="first tick: the next one starts it")
+        io: SlotIOManager = getattr(context.resources, io_key)
+        records = io.records
+        found = context.instance.get_runs(filters=RunsFilter(job_name=name), limit=_RUNS_MAX)
+        runs = [
+            ServiceRun(
+                run_id=run.run_id,
+                status=run.status,
+                beats=beats_of(records, run.run_id) if run.status in STARTED else None,
+            )
+            for run in found
+        ]
+        tick = decide(name, ServiceState.loads(context.cursor), runs, clock)
+        for run in found:
+            if run.run_id in tick.silent:
+                context.instance.report_run_failed(run, message="the service fell silent; another run serves")
+        requests = [dg.RunRequest(run_key=tick.run_key)] if tick.run_key else []
+        return dg.SensorResult(
+            run_requests=requests,
+            cursor=tick.state.dumps(),
+            skip_reason=None if requests else f"{name}: {tick.note}",
+        )
+
+    return job, keeper
+
+
+class _Running:
+    """A service in a thread, looked after by the step's own, which is the one that Dagster interrupts."""
+
+    def __init__(self, context: dg.OpExecutionContext, service: Service, name: str, clock: Clock) -> None:
+        self._context = context
+        self._service = service
+        self._name = name
+        self._clock = clock
+        self._stop = Event()
+        # Dagster's log is written by the step's thread alone; a service that says too much is cut short.
+        self._lines: deque[str] = deque(maxlen=_LINES_MAX)
+        self._error: Exception | None = None
+        self._observed: Mapping[str, int] = {}
+        # Not `Thread.join`: interrupted in it, CPython 3.11 takes a thread that runs for one that has ended.
+        self._ended = Event()
+
+    def wait(self) -> None:
+        """Until the service ends, or this step is interrupted, or nobody is there any more who started it."""
+        parent = os.getppid()
+        Thread(target=self._run, name=self._name, daemon=True).start()
+        looked = self._clock.monotonic()
+        try:
+            while not self._ended.wait(_LOOK_SECONDS):
+                self._tell()
+                if self._clock.monotonic() - looked >= OBSERVE_SECONDS:
+                    looked = self._clock.monotonic()
+                    self._observe()
+                if os.getppid() != parent and not self._stop.is_set():
+                    self._context.log.warning("the code location is gone: %s ends", self._name)
+                    self._stop.set()
+        finally:
+            self._stop.set()
+            self._ended.wait(STOP_SECONDS)
+            self._tell()
+            self._observe()
+        if self._error is not None:
+            raise dg.Failure(
+                description=f"{type(self._error).__name__}: {self._error}", metadata=dict(self._observed)
+            ) from self._error
+
+    def _run(self) -> None:
+        try:
+            self._service.run(self._stop, self._lines.append)
+        except Exception as error:  # noqa: BLE001 - raised again by the step's own thread
+            self._error = error
+        finally:
+            self._ended.set()
+
+    def _tell(self) -> None:
+        while self._lines:
+            self._context.log.info("%s: %s", self._name, self._lines.popleft())
+
+    def _observe(self) -> None:
+        counts = dict(self._service.counts())
+        if counts == self._observed:
+            return
+        self._observed = counts
+        self._context.log_event(dg.AssetObservation(asset_key=self._name, metadata=counts))

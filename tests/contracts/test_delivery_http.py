@@ -1,0 +1,135 @@
+"""The delivery worker with threads and real sockets: slow, dead and returning endpoints beside each other."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from s3notify_platform.channels.delivery import Delivery
+from s3notify_platform.channels.endpoint import Egress, Endpoint
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.endpoints import Receiver, raw_endpoint
+
+LOOPBACK = Egress.of(["127.0.0.0/8"], allow_http=True)
+
+
+@pytest.fixture
+def queue():
+    return NotificationQueue(MemoryRecordStore())
+
+
+def create(queue, name, url, **fields):
+    endpoint = Endpoint(url=url, **{"batch_size": 10, "timeout_seconds": 5.0} | fields)
+    queue.topics.create(name, TopicSettings(shards=4, endpoint=endpoint.dumps()))
+
+
+def push(queue, name, count, first=0):
+    queue.push_many(name, [Event(key=f"k{n:04}") for n in range(first, first + count)])
+
+
+@contextmanager
+def delivering(queue, egress=LOOPBACK):
+    """Gives what it says; stopped cleanly at the end, within seconds."""
+    stop, told = threading.Event(), []
+    delivery = Delivery(queue, egress=egress, beat_seconds=0.2)
+    thread = threading.Thread(target=delivery.run, args=(stop, told.append))
+    thread.start()
+    try:
+        yield told
+    finally:
+        stopped = time.monotonic()
+        stop.set()
+        thread.join(10)
+        assert time.monotonic() - stopped < 6
+        assert not thread.is_alive()
+
+
+def test_slow_and_dead_endpoints_hold_up_nobody(queue):
+    """One of each kind; the good one has everything at once, the slow one in its own time."""
+
+    def hang(connection):
+        connection.recv(65536)
+        time.sleep(30)
+
+    with (
+        Receiver().serving() as fast,
+        Receiver(delay=0.5).serving() as slow,
+        Receiver(lambda _: 500).serving() as broken,
+        raw_endpoint(hang) as hanging,
+    ):
+        create(queue, "hanging", f"http://127.0.0.1:{hanging}/", timeout_seconds=20.0)
+        create(queue, "broken", broken.url)
+        create(queue, "refusing", "http://127.0.0.1:9/")
+        create(queue, "forbidden", "http://169.254.169.254/latest/meta-data/")
+        create(queue, "slow", slow.url, concurrency=2)
+        create(queue, "fast", fast.url)
+        for name in ("hanging", "broken", "refusing", "forbidden", "slow", "fast"):
+            push(queue, name, 200)
+        started = time.monotonic()
+        with delivering(queue) as told:
+            fast.wait(lambda server: len(server.keys) == 200, seconds=3)
+            taken = time.monotonic() - started
+            assert len(slow.keys) < 200
+            slow.wait(lambda server: len(server.keys) == 200, seconds=20)
+        assert taken < 3
+        assert slow.most_in_flight <= 2
+        assert set(fast.seen.values()) == set(slow.seen.values()) == {1}
+        assert broken.tries < 80
+        assert any("'forbidden': down" in text and "is not public" in text for text in told)
+    assert queue.stats("broken").depth == queue.stats("hanging").depth == 200
+    assert queue.stats("broken").dead == 0
+
+
+def test_down_then_up(queue):
+    """Connections refused for a while: then all is delivered, soon, and nothing twice."""
+    with Receiver().serving() as probe:
+        port = probe.port
+        create(queue, "t", probe.url)
+    push(queue, "t", 300)
+    with delivering(queue):
+        time.sleep(3)
+        assert queue.stats("t").depth == 300
+        with Receiver(port=port).serving() as back:
+            started = time.monotonic()
+            back.wait(lambda server: len(server.keys) == 300, seconds=20)
+            assert time.monotonic() - started < 15
+            assert set(back.seen.values()) == {1}
+    assert queue.stats("t").depth == 0
+    assert queue.stats("t").dead == 0
+
+
+def test_a_clean_stop_ends_what_is_in_flight(queue):
+    """An endpoint that hangs is cut off; what was in hand is delivered by the next worker."""
+    seen = threading.Event()
+
+    def hang(connection):
+        connection.recv(65536)
+        seen.set()
+        time.sleep(60)
+
+    with raw_endpoint(hang) as port:
+        create(queue, "t", f"http://127.0.0.1:{port}/", timeout_seconds=60.0)
+        push(queue, "t", 20)
+        with delivering(queue):
+            assert seen.wait(10)
+    with Receiver().serving() as server:
+        queue.topics.update("t", TopicSettings(shards=4, endpoint=Endpoint(url=server.url).dumps()))
+        with delivering(queue):
+            server.wait(lambda s: len(s.keys) == 20, seconds=15)
+
+
+def test_an_event_to_blame_among_many(queue):
+    """Whatever batch it is in: everything else is delivered, once."""
+
+    def answer(keys):
+        return 400 if "k0042" in keys else 200
+
+    with Receiver(answer).serving() as server:
+        create(queue, "t", server.url)
+        push(queue, "t", 200)
+        with delivering(queue):
+            server.wait(lambda s: len(s.keys) == 199, seconds=15)
+    assert set(server.seen.values()) == {1}
+    assert [entry.event.key for entry in queue.entries("t", range(1000))] == ["k0042"]

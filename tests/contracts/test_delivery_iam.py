@@ -1,0 +1,59 @@
+"""What a delivery worker really sends is what its IAM role grants, on a bucket alone and in DynamoDB."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.channels.push import Accepted, Refused
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.stores.dynamo_schema import create_table
+from s3notify_platform.stores.dynamo_table import DynamoTable
+from s3notify_platform.stores.dynamodb import RECORD_TABLE
+from s3notify_platform.stores.provision import Places, Tables, policy
+from s3notify_platform.stores.queue_records import queue_records
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.iam import ACCOUNT, needs, refused, unused
+from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("in_table", [False, True])
+def test_the_outlet_role_is_exactly_what_is_needed(ministack, in_table):
+    """Beats, deliveries, failures, dead letters, takeover and a clean stop."""
+    bucket, table = ministack.make_bucket(), None
+    if in_table:
+        table = ministack.table_config()
+        made = DynamoTable(table)
+        create_table(made, RECORD_TABLE)
+        made.close()
+    straight = NotificationQueue(queue_records(ministack.config(bucket), table=table))
+    straight.topics.create("t", TopicSettings(shards=2, max_attempts=1, endpoint=ENDPOINT))
+    straight.push_many("t", [Event(key=f"k{n}") for n in range(6)])
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        config = replace(ministack.config(bucket), endpoint_url=proxy.url)
+        there = table and replace(table, endpoint_url=proxy.url)
+        queue = NotificationQueue(queue_records(config, table=there))
+
+        def answer(entries):
+            bad = any(entry.event.key == "k3" for entry in entries)
+            return Refused(error="HTTP 400") if bad else Accepted()
+
+        first = SteppedDelivery(queue, FakePush(answer))
+        for _ in range(3):
+            first.step()
+        queue.records.read("workers", "a look after a write in doubt")
+        first.stop()
+        wanted = needs(proxy.answered)
+    assert straight.stats("t").dead == 1
+    places = Places(
+        bucket="source",
+        prefix="raw/",
+        platform_bucket=bucket,
+        platform_prefix="_s3notify/orders/",
+        keyspace_prefix="_s3notify/orders/keyspace/",
+        tables=Tables(records=table.table if table else None),
+        account=ACCOUNT,
+    )
+    granted = policy("outlet", places)
+    assert refused(granted, wanted) == set()
+    assert unused(granted, wanted) == set()

@@ -1,0 +1,191 @@
+"""`s3notify topics` and `s3notify deliver` as real processes over a real S3 server: kill -9, clean stops, takeover."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
+from s3notify_platform.stores.queue_records import queue_records
+from tests.support.endpoints import Receiver
+
+pytestmark = pytest.mark.server
+
+KEY = "0123456789abcdef0123456789abcdef"
+
+
+class Place:
+    """A bucket, its queue, and the commands on it."""
+
+    def __init__(self, server):
+        self.bucket = server.make_bucket()
+        self.options = ["--bucket", self.bucket, "--endpoint-url", server.endpoint_url]
+        self.queue = NotificationQueue(queue_records(server.config(self.bucket)))
+
+    def run(self, *arguments, code=0):
+        result = CliRunner().invoke(main, [*arguments, *self.options])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    def stats(self, name):
+        return json.loads(self.run("topics", "stats", name, "--json"))[0]
+
+    def push(self, name, count, first=0):
+        self.queue.push_many(
+            name, [Event(key=f"k{n:04}", bucket=self.bucket) for n in range(first, first + count)]
+        )
+
+    def owned(self, name):
+        """How many shards each worker owns."""
+        record = self.queue.records.read("owners", name)
+        owners = [worker for worker, _ in json.loads(record.value)["shards"]] if record else []
+        return {worker: owners.count(worker) for worker in owners if worker}
+
+    @contextmanager
+    def deliver(self, *extra):
+        command = [sys.executable, "-m", "s3notify_platform.cli", "deliver", *self.options]
+        environment = os.environ | {"S3NOTIFY_PUSH_KEY": KEY}
+        with subprocess.Popen(
+            [*command, "--allow-network", "127.0.0.0/8", "--allow-http", *extra],
+            env=environment, stderr=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                process.stderr.close()
+
+
+@pytest.fixture
+def place(ministack, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return Place(ministack)
+
+
+def eventually(holds, seconds=30):
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if holds():
+            return
+        time.sleep(0.1)
+    raise AssertionError("never came true")
+
+
+def test_delivery_goes_on_within_15_seconds_of_kill_9(place):
+    """Two workers share the shards; one is killed with entries in hand: nothing is lost."""
+    with Receiver(secret=KEY.encode(), delay=0.05).serving() as server:
+        place.run("topics", "create", "t", "--url", server.url, "--secret-env", "S3NOTIFY_PUSH_KEY")
+        with place.deliver() as first, place.deliver():
+            eventually(lambda: sorted(place.owned("t").values()) == [4, 4])
+            place.push("t", 400)
+            server.wait(lambda s: len(s.keys) > 40)
+            first.kill()
+            killed = time.monotonic()
+            first.wait()
+            place.push("t", 100, first=400)
+            server.wait(lambda s: len(s.keys) == 500, seconds=20)
+            taken = time.monotonic() - killed
+            assert taken < 15 + 2, taken
+            eventually(lambda: place.stats("t")["depth"] == 0)
+        print(f"takeover and drained after {taken:.1f} s, {sum(server.seen.values()) - 500} delivered twice")
+    assert sum(server.seen.values()) - 500 <= 8 * 128
+    assert place.stats("t")["dead"] == 0
+
+
+def test_after_a_clean_stop_delivery_goes_on_at_once(place):
+    """SIGTERM: what is in flight is finished, nothing is delivered twice, and the other one takes over."""
+    with Receiver().serving() as server:
+        place.run("topics", "create", "t", "--url", server.url)
+        with place.deliver() as first, place.deliver():
+            eventually(lambda: sorted(place.owned("t").values()) == [4, 4])
+            place.push("t", 50)
+            server.wait(lambda s: len(s.keys) > 10)
+            first.terminate()
+            stopped = time.monotonic()
+            assert first.wait(10) == 0
+            assert time.monotonic() - stopped < 6
+            said = first.stderr.read()
+            place.push("t", 50, first=50)
+            server.wait(lambda s: len(s.keys) == 100, seconds=8)
+        assert set(server.seen.values()) == {1}
+        assert "deliver: delivered=" in said
+        assert KEY not in said
+
+
+def test_topics_by_command(place):
+    """Create, list, update, stats, dead, redrive, delete: for people and for machines."""
+    assert "pulled" in place.run("topics", "create", "plain", "--prefix", "raw/")
+    place.run("topics", "create", "plain", "--prefix", "raw/")
+    assert "other settings" in place.run("topics", "create", "plain", "--prefix", "other/", code=1)
+    url = "https://hooks.example.com/a"
+    made = place.run(
+        "topics", "create", "hook", "--url", url, "--shards", "2", "--batch-size", "7", "--ttl-hours", "0",
+        "--max-attempts", "1", "--capacity", "50",
+    )  # fmt: skip
+    assert url in made
+    listed = {topic["name"]: topic for topic in json.loads(place.run("topics", "list", "--json"))}
+    assert listed["plain"]["bucket"] == place.bucket
+    assert listed["plain"]["endpoint"] is None
+    assert listed["hook"]["endpoint"] == {"url": url, "batch_size": 7}
+    assert (listed["hook"]["ttl_seconds"], listed["hook"]["shards"], listed["hook"]["capacity"]) == (
+        None,
+        2,
+        50,
+    )
+    shown = place.run("topics", "list")
+    assert "hook" in shown
+    assert "…" not in shown  # folded, not cut
+
+    place.run("topics", "update", "hook", "--timeout-seconds", "3", "--max-attempts", "2")
+    listed = {topic["name"]: topic for topic in json.loads(place.run("topics", "list", "--json"))}
+    assert listed["hook"]["endpoint"] == {"url": url, "batch_size": 7, "timeout_seconds": 3.0}
+    assert listed["hook"]["max_attempts"] == 2
+    place.run("topics", "update", "hook", "--url", "")
+    listed = {topic["name"]: topic for topic in json.loads(place.run("topics", "list", "--json"))}
+    assert listed["hook"]["endpoint"] is None
+    assert "needs --url" in place.run("topics", "update", "hook", "--batch-size", "3", code=1)
+
+    for arguments in (
+        ["create", "x", "--url", "ftp://example.com/"],
+        ["create", "x", "--url", url, "--secret-env", "AWS_SECRET_ACCESS_KEY"],
+        ["create", "Not A Name"],
+        ["update", "nothing"],
+        ["stats", "nothing"],
+        ["redrive", "nothing"],
+        ["delete", "nothing", "--yes"],
+    ):
+        place.run("topics", *arguments, code=1)
+
+    place.push("plain", 3)
+    assert place.stats("plain")["depth"] == 3
+    assert "plain" in place.run("topics", "stats")
+    place.run("topics", "delete", "plain", "--yes")
+    assert [topic["name"] for topic in json.loads(place.run("topics", "list", "--json"))] == ["hook"]
+
+
+def test_dead_letters_are_seen_and_sent_again(place):
+    """An endpoint that refused for good is mended."""
+    broken = [True]
+    with Receiver(lambda _: 400 if broken[0] else 200, body=b"no such column").serving() as server:
+        place.run("topics", "create", "t", "--url", server.url, "--max-attempts", "1")
+        place.push("t", 3)
+        with place.deliver():
+            eventually(lambda: place.stats("t")["dead"] == 3)
+            letters = json.loads(place.run("topics", "dead", "t", "--json"))
+            assert {letter["reason"] for letter in letters} == {"1 attempts: HTTP 400 no such column"}
+            assert "no such column" in place.run("topics", "dead", "t")
+            broken[0] = False
+            assert "1 dead letters" in place.run("topics", "redrive", "t", "--key", "k0001")
+            assert "2 dead letters" in place.run("topics", "redrive", "t")
+            server.wait(lambda s: len(s.keys) == 3)
+            eventually(lambda: place.stats("t")["depth"] == 0)

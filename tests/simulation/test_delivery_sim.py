@@ -1,0 +1,122 @@
+"""The delivery worker under faults of its store and its endpoints: nothing lost, nothing twice without a cause."""
+
+import random
+from contextlib import suppress
+
+from s3notify_platform.channels.push import Accepted, Down, Refused
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from tests.simulation.test_queue_sim import CRASHES, GENTLE, KINDS, RETRY, SLEEPY, World, queue_of
+from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery
+from tests.support.simulation import run_simulation, simulated
+
+
+def settings(**fields):
+    return TopicSettings(**{"capacity": 16, "shards": 2, "endpoint": ENDPOINT} | fields)
+
+
+def outlet(world, answer, *, lease_seconds=1.5, expiry_seconds=3.0):
+    """A delivery worker, beat by beat; `answer(entries, seconds)` is the endpoint's."""
+
+    def run(stores, clock):
+        def answered(entries):
+            found = answer(entries, clock.monotonic())
+            if found == Accepted():
+                world.handed.extend((entry.id, entry.event.key, entry.event.etag) for entry in entries)
+            return found
+
+        queue = queue_of(stores, clock)
+        delivery = SteppedDelivery(
+            queue,
+            FakePush(answered, before=lambda: clock.sleep(0.05)),
+            lease_seconds=lease_seconds,
+            expiry_seconds=expiry_seconds,
+        )
+        while not world.over():
+            with suppress(*RETRY):
+                delivery.step()
+            clock.sleep(0.4)
+        delivery.stop()
+
+    return run
+
+
+def moody(seed, *, until):
+    """Takes nothing, or something, or is silent, by phases of 4 s and by dice; well at last."""
+    dice = random.Random(f"mood {seed}")
+    moods = [dice.choice(["well", "refusing", "gone", "busy", "silent", "odd"]) for _ in range(100)]
+
+    def answer(entries, seconds):
+        mood = "well" if seconds > until else moods[int(seconds / 4)]
+        if mood == "odd":
+            mood = dice.choice(["well", "refusing", "gone", "silent"])
+        match mood:
+            case "well":
+                return Accepted()
+            case "refusing":
+                return Refused(error="HTTP 500")
+            case "gone":
+                return Down(error="refused", reached=False)
+            case "busy":
+                return Down(error="HTTP 429", reached=False, retry_after_seconds=3.0)
+            case _:
+                return Down(error="timed out", reached=True)
+
+    return answer
+
+
+@KINDS
+@simulated
+def test_nothing_is_lost_between_a_bad_store_and_a_bad_endpoint(kind, seed):
+    """Workers and writers crash anywhere, the endpoint goes through every mood: all that was written is told."""
+    world = World(kind=kind, settings=settings(), seed=seed)
+    actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
+    answer = moody(seed, until=40)
+    actors += [outlet(world, answer), outlet(world, answer), world.caretaker()]
+    run_simulation(actors, world.stores, seed, faults=world.rates(CRASHES), restarts=1000)
+    world.finish()
+
+
+@simulated
+def test_told_once_where_nothing_is_lost(seed):
+    """Three workers, refusing stores, a moody endpoint that means what it says: each entry is accepted once."""
+    world = World(kind="memory", settings=settings(shards=4, max_attempts=99), seed=seed)
+    actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
+    answer = moody(seed, until=20)
+    actors += [outlet(world, answer, lease_seconds=40, expiry_seconds=60) for _ in range(3)]
+    actors.append(world.caretaker())
+    run_simulation(actors, world.stores, seed, faults=GENTLE)
+    ids = [entry_id for entry_id, *_ in world.handed]
+    assert len(ids) == len(set(ids)) == 12
+    assert not world.queue.dead("t")
+    world.finish()
+
+
+@simulated
+def test_one_event_to_blame_is_buried_and_its_neighbours_go_out(seed):
+    """Refused for ever, in whatever company: it alone ends as a dead letter."""
+    world = World(kind="memory", settings=settings(max_attempts=3), seed=seed)
+    keys = [f"k{i}" for i in range(12)]
+    poison = {"k3", "k7"}
+
+    def answer(entries, _):
+        bad = any(entry.event.key in poison for entry in entries)
+        return Refused(error="HTTP 400") if bad else Accepted()
+
+    actors = [world.writer(n, keys[n::2]) for n in range(2)]
+    actors += [outlet(world, answer, lease_seconds=40, expiry_seconds=60) for _ in range(2)]
+    actors.append(world.caretaker())
+    run_simulation(actors, world.stores, seed, faults=GENTLE)
+    assert {letter.event.key for letter in world.queue.dead("t")} == poison
+    assert sorted(key for _, key, _ in world.handed) == sorted({*keys} - poison)
+    world.finish()
+
+
+@simulated
+def test_sleepy_workers_at_different_rates(seed):
+    """Workers that sleep past their leases, with entries in hand: told twice at most, never not at all."""
+    world = World(kind="memory", settings=settings(), seed=seed, watch_fences=False)
+    actors = [world.writer(0, [f"k{i}" for i in range(12)])]
+    actors += [outlet(world, moody(seed, until=15)) for _ in range(3)]
+    actors.append(world.caretaker())
+    run_simulation(actors, world.stores, seed, faults=SLEEPY, clock_rates=[1.0, 0.7, 1.0, 1.4, 1.0])
+    world.finish()

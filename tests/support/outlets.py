@@ -1,0 +1,63 @@
+"""Delivery without threads or sockets: one step at a time, to endpoints that are functions."""
+
+from collections import Counter
+
+from s3notify_platform.channels.delivery import Delivery
+from s3notify_platform.channels.endpoint import Endpoint
+from s3notify_platform.channels.push import Accepted
+
+ENDPOINT = Endpoint(url="https://hooks.example.com/", batch_size=8, concurrency=2).dumps()
+
+
+class FakePush:
+    """An endpoint: `answer(entries)` is asked for each request. Remembers what it was told, by key."""
+
+    def __init__(self, answer=lambda _: Accepted(), *, before=lambda: None):
+        self.answer = answer
+        self.before = before
+        self.told = Counter()
+        self.entries = []
+        self.sizes = []
+        self.closed = False
+
+    def post_many(self, topic, batches):
+        answers = []
+        for batch in batches:
+            self.before()
+            answer = self.answer(batch)
+            self.sizes.append(len(batch))
+            if answer == Accepted():
+                self.told.update(entry.event.key for entry in batch)
+                self.entries += batch
+            answers.append(answer)
+        return answers
+
+    def close(self):
+        self.closed = True
+
+
+class SteppedDelivery(Delivery):
+    """`step` is a beat, and a turn of each lane. `pushes` by URL."""
+
+    def __init__(self, queue, pushes, **settings):
+        if not isinstance(pushes, dict):
+            pushes = {Endpoint.loads(ENDPOINT).url: pushes}
+        super().__init__(queue, connect=lambda endpoint: pushes[endpoint.url], **settings)
+        self.messages = []
+        self._progress = self.messages.append
+
+    def start(self, lane):
+        self.lanes[lane.lease.topic, lane.lease.shard] = lane
+
+    def step(self):
+        self.beat()
+        self.turn()
+
+    def turn(self):
+        """Each lane once; how long they want to wait."""
+        return [
+            lane.turn() for lane in tuple(self.lanes.values()) if not lane.paused and not lane.ended.is_set()
+        ]
+
+    def stop(self):
+        self._end()

@@ -1,0 +1,61 @@
+"""A code location with services for tests; the source is named by the environment."""
+
+import os
+from threading import Event
+
+import dagster as dg
+
+from s3notify_platform.channels.delivery import Delivery
+from s3notify_platform.channels.endpoint import Egress
+from s3notify_platform.orchestration.component import S3NotifyComponent
+from s3notify_platform.orchestration.services import build_service
+
+LOOPBACK = Egress.of(["127.0.0.0/8"], allow_http=True)
+
+
+class Scripted:
+    """A service that does what a test tells it."""
+
+    name = "scripted"
+
+    def __init__(self):
+        self.stopped = False
+        self.served = 0
+        self.error = None
+        self.until_stopped = False
+
+    def run(self, stop: Event, progress):
+        progress("begins")
+        self.served += 1
+        if self.error:
+            raise self.error
+        if self.until_stopped:
+            stop.wait()
+            self.stopped = True
+        progress("ends")
+
+    def counts(self):
+        return {"served": self.served}
+
+
+def definitions(make=None) -> dg.Definitions:
+    component = S3NotifyComponent(
+        name="orders",
+        bucket=os.environ["TEST_BUCKET"],
+        prefix="raw/",
+        s3={
+            "endpoint_url": os.environ["TEST_ENDPOINT_URL"],
+            "access_key_id_env": "S3NOTIFY_TEST_KEY",
+            "secret_access_key_env": "S3NOTIFY_TEST_SECRET",
+        },
+    )
+    assets = component.assets()
+    job, sensor = build_service(
+        "deliver",
+        make or (lambda io: Delivery(io.source.queue(), egress=LOOPBACK)),
+        io_key=assets.io_key,
+    )
+    return dg.Definitions(jobs=[job], sensors=[sensor], resources={assets.io_key: assets.io})
+
+
+defs = definitions() if "TEST_BUCKET" in os.environ else None
