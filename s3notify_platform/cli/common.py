@@ -1,0 +1,124 @@
+"""What several commands share: where the queue stands, errors for people, and how a service runs in the foreground."""
+
+import functools
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from s3notify_platform.errors import S3NotifyError
+
+if TYPE_CHECKING:
+    from s3notify_platform.channels.service import Service
+    from s3notify_platform.protocols.notification_queue import NotificationQueue
+    from s3notify_platform.stores.config import S3Config
+
+QUEUE_PREFIX = "_s3notify/queue/"
+"""As in `stores.queue_records`, which is too heavy to import for `--help`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlace:
+    """Where the queue of a bucket stands. Writers, inlets, outlets and sources of a bucket must name the same one."""
+
+    bucket: str
+    endpoint_url: str | None = None
+    region: str = "us-east-1"
+    queue_prefix: str = QUEUE_PREFIX
+    records_table: str | None = None
+    dynamodb_endpoint_url: str | None = None
+
+    def s3(self) -> "S3Config":
+        """The bucket that holds the queue. Credentials come from the environment, a profile or an instance role."""
+        from s3notify_platform.stores.config import S3Config
+
+        return S3Config(bucket=self.bucket, endpoint_url=self.endpoint_url, region=self.region)
+
+    def queue(self) -> "NotificationQueue":
+        """The queue. No request."""
+        from s3notify_platform.protocols.notification_queue import NotificationQueue
+        from s3notify_platform.stores.config import DynamoConfig
+        from s3notify_platform.stores.queue_records import queue_records
+
+        table = None
+        if self.records_table:
+            table = DynamoConfig(
+                table=self.records_table, region=self.region, endpoint_url=self.dynamodb_endpoint_url
+            )
+        return NotificationQueue(queue_records(self.s3(), self.queue_prefix, table))
+
+
+def queue_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say where the queue stands; the command takes them as one `place: QueuePlace`."""
+
+    @functools.wraps(command)
+    def placed(
+        *args: Any,
+        bucket: str,
+        endpoint_url: str | None,
+        region: str,
+        queue_prefix: str,
+        records_table: str | None,
+        dynamodb_endpoint_url: str | None,
+        **kwargs: Any,
+    ) -> None:
+        place = QueuePlace(
+            bucket=bucket,
+            endpoint_url=endpoint_url,
+            region=region,
+            queue_prefix=queue_prefix,
+            records_table=records_table,
+            dynamodb_endpoint_url=dynamodb_endpoint_url,
+        )
+        with told_to_people():
+            command(*args, place=place, **kwargs)
+
+    decorated: Callable[..., None] = placed
+    for option in (
+        click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),
+        click.option(
+            "--records-table", help="DynamoDB table of the queue; default: it stands on the bucket."
+        ),
+        click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="Prefix of the queue."),
+        click.option("--region", default="us-east-1", show_default=True, help="Region of bucket and table."),
+        click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
+        click.option(
+            "--bucket", required=True, help="Bucket of the platform, beside which the queue stands."
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+@contextmanager
+def told_to_people() -> Iterator[None]:
+    """Errors of this package end the command with their message, and exit code 1."""
+    try:
+        yield
+    except S3NotifyError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def run_in_foreground(service: "Service") -> None:
+    """Run a service until SIGINT or SIGTERM, which end it cleanly; then print its counts, by name, in one line.
+
+    A second signal ends the process at once.
+    """
+    stop = threading.Event()
+
+    def end(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    click.echo(f"{service.name}: running; Ctrl-C ends it", err=True)
+    try:
+        service.run(stop, lambda text: click.echo(f"{service.name}: {text}", err=True))
+    finally:
+        counts = " ".join(f"{name}={number}" for name, number in service.counts().items())
+        click.echo(f"{service.name}: {counts}", err=True)
