@@ -27,6 +27,8 @@ from s3notify_platform.channels.poison import Quarantine
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import Committed, Event, NoRoom, NotificationQueue
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast_store import shared_store
 
 MEMORY: Final = 100_000
 """Steps remembered, about 15 MB."""
@@ -36,6 +38,9 @@ KEY_MAX_BYTES: Final = 1024
 
 FIELD_MAX: Final = 200
 """Characters of an ETag or a sequencer. Amazon's have up to 38 and 20."""
+
+PLATFORM_PREFIX: Final = "_s3notify/"
+"""Where the platform's own objects lie, unless they were put elsewhere."""
 
 RETRY_AFTER_SECONDS: Final = 1.0
 POISON_RETRY_SECONDS: Final = 60.0
@@ -288,6 +293,28 @@ class Intake:
         except _RETRY as error:
             report.is_at_least("unavailable")
             trouble.note(str(error))
+
+
+def intake_over(
+    queue: NotificationQueue,
+    platform: S3Config,
+    *,
+    bucket: str,
+    keyspaces: Iterable[tuple[str, str]],
+    excluded: Iterable[str] = (PLATFORM_PREFIX,),
+) -> Intake:
+    """An intake for `bucket` whose signals live in the bucket `platform`. No request.
+
+    `keyspaces`: the prefix of the signals, and the prefix of the keys that are signalled there, for each source.
+    """
+    store = shared_store(platform)
+    keyspaces = tuple(keyspaces)
+    own = (*excluded, *(signals for signals, _ in keyspaces)) if bucket == platform.bucket else ()
+    targets = [
+        Target(prefix=keys, publisher=Publisher(store, prefix=signals, queued=True))
+        for signals, keys in keyspaces
+    ]
+    return Intake(queue, targets, bucket=bucket, excluded=own)
 
 
 def _signal_step(number: int) -> str:

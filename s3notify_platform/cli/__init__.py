@@ -107,7 +107,9 @@ def doctor(
     help="Create nothing; print a template of the tables, or the roles' least policies.",
 )
 @click.option(
-    "--role", type=click.Choice(["writer", "run", "reader", "sweep"]), help="iam: this role's policy only."
+    "--role",
+    type=click.Choice(["writer", "publisher", "run", "reader", "sweep", "inlet"]),
+    help="iam: this role's policy only.",
 )
 @click.option("--account", help="iam: AWS account of the tables, 12 digits.")
 @click.option("--bucket", help="iam: bucket that is watched.")
@@ -116,6 +118,10 @@ def doctor(
 @click.option("--platform-bucket", help="iam: bucket of the platform's own objects, if another.")
 @click.option("--platform-prefix", help="iam: prefix of these; default _s3notify/NAME/.")
 @click.option("--keyspace", help="iam: prefix of the signals; default: keyspace/ below it.")
+@click.option(
+    "--queue-prefix", default="_s3notify/queue/", show_default=True, help="iam: prefix of the queue."
+)
+@click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
 def init(
     *,
     records_table: str | None,
@@ -131,6 +137,8 @@ def init(
     platform_bucket: str | None,
     platform_prefix: str | None,
     keyspace: str | None,
+    queue_prefix: str,
+    event_queue: str | None,
 ) -> None:
     """Create the DynamoDB tables that are named, or print what does.
 
@@ -168,6 +176,8 @@ def init(
                     keyspace_prefix=keyspace or f"{own}keyspace/",
                     tables=tables,
                     account=account,
+                    queue_prefix=queue_prefix,
+                    event_queue=event_queue,
                 )
                 policies = {str(each): provision.policy(each, places) for each in provision.ROLES}
                 printed = policies[role] if role else policies
@@ -299,3 +309,12 @@ def _table(title: str, found: "Capabilities") -> "Table":
     table.add_row("server's clock", "not told" if skew is None else f"{skew / 1000:+.1f} s against ours")
     table.add_row("mode by itself", found.mode)
     return table
+
+
+def _add_commands() -> None:
+    from s3notify_platform.cli.inlet import inlet
+
+    main.add_command(inlet)
+
+
+_add_commands()
