@@ -57,13 +57,22 @@ def event(key="k", sequencer="01", **fields):
 
 
 def test_what_is_accepted_is_queued_and_then_signalled():
-    """The entry holds what was reported, and the slot's signal says that there is one."""
+    """The entry holds what was reported, and the slot's signal, which comes after it, says that there is one."""
     site = Site()
+    there = []
+    put = site.objects.put
+
+    def noted(*args, **kwargs):
+        there.append(site.keys())
+        return put(*args, **kwargs)
+
+    site.objects.put = noted
     told = event(etag="e", size=3, time_ms=5)
     accepted = site.intake.accept([told])
     assert (accepted.outcomes, accepted.retry_after_seconds) == (("queued",), None)
     (entry,) = site.queue.entries("orders", range(1000))
     assert entry.event == told
+    assert there == [["k"], ["k"]]
     assert site.signal("k").metadata == {QUEUED: "1"}
 
 
@@ -169,6 +178,29 @@ def test_a_full_topic_does_not_hold_up_another():
     assert site.intake.accept([event()]).outcomes == ("duplicate",)
 
 
+def test_a_signal_under_way_does_not_stand_for_a_later_entry():
+    """Of two callers with the same event one signals while the other one queues, and cannot signal: not done."""
+    site = Site(full=TopicSettings(capacity=1, shards=1), orders=TopicSettings())
+    site.intake.accept([event("first")])
+    publisher = site.intake._targets[0].publisher
+    signal = publisher.signal
+
+    def meanwhile(keys):
+        publisher.signal = signal
+        site.queue.remove(site.queue.entries("full", range(1000)))
+        site.faults["signals"] = Fault.THROTTLED
+        assert site.intake.accept([event()]).outcomes == ("unavailable",)
+        site.faults["signals"] = Fault.NONE
+        return signal(keys)
+
+    publisher.signal = meanwhile
+    assert site.intake.accept([event()]).outcomes == ("full",)
+    before = site.signal("k")
+    assert site.keys("full") == ["k"]
+    assert site.intake.accept([event()]).outcomes == ("queued",)
+    assert site.signal("k") != before
+
+
 def test_what_is_not_signalled_is_not_done():
     """It is signalled when it is reported again, and has one entry."""
     site = Site()
@@ -250,11 +282,12 @@ def test_what_no_topic_can_hold_does_not_block_the_rest(bad, reason):
     assert poison.origin == "test"
 
 
-def test_what_fails_in_one_topic_waits_for_another():
-    """Only when all is done may the reporter forget it."""
+@pytest.mark.parametrize("small", ["a", "z"])
+def test_what_fails_in_one_topic_waits_for_another(small):
+    """Only when all is done may the reporter forget it, whichever comes first."""
     site = Site(
         full=TopicSettings(capacity=1, shards=1),
-        small=TopicSettings(max_event_bytes=220),
+        **{small: TopicSettings(max_event_bytes=220)},
     )
     site.intake.accept([event("a")])
     assert site.keys("full") == ["a"]
