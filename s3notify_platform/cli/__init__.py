@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from s3notify_platform.cli.common import QUEUE_PREFIX
 from s3notify_platform.errors import S3NotifyError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def doctor(
 )
 @click.option(
     "--role",
-    type=click.Choice(["writer", "publisher", "run", "reader", "sweep", "inlet"]),
+    type=click.Choice(["writer", "publisher", "run", "reader", "sweep", "inlet", "outlet"]),
     help="iam: this role's policy only.",
 )
 @click.option("--account", help="iam: AWS account of the tables, 12 digits.")
@@ -118,9 +119,7 @@ def doctor(
 @click.option("--platform-bucket", help="iam: bucket of the platform's own objects, if another.")
 @click.option("--platform-prefix", help="iam: prefix of these; default _s3notify/NAME/.")
 @click.option("--keyspace", help="iam: prefix of the signals; default: keyspace/ below it.")
-@click.option(
-    "--queue-prefix", default="_s3notify/queue/", show_default=True, help="iam: prefix of the queue."
-)
+@click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="iam: prefix of the queue.")
 @click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
 def init(
     *,

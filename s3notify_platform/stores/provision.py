@@ -22,18 +22,16 @@ from s3notify_platform.stores.dynamo_leases import LEASE_TABLE
 from s3notify_platform.stores.dynamo_schema import TableSchema, create_table, examine
 from s3notify_platform.stores.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb import RECORD_TABLE
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
-Role = Literal["writer", "publisher", "run", "reader", "sweep", "inlet"]
+Role = Literal["writer", "publisher", "run", "reader", "sweep", "inlet", "outlet"]
 """`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs; `reader` loads
 committed rows and watches the keyspace; `sweep` is the daily checks and `vacuum`; `inlet` takes in what others
-report. Where they are one process, it needs the union."""
+report; `outlet` delivers to endpoints. Where they are one process, it needs the union."""
 
-ROLES: Final[tuple[Role, ...]] = ("writer", "publisher", "run", "reader", "sweep", "inlet")
+ROLES: Final[tuple[Role, ...]] = ("writer", "publisher", "run", "reader", "sweep", "inlet", "outlet")
 
 Json = dict[str, Any]
-
-QUEUE_PREFIX: Final = "_s3notify/queue/"
-"""As in `queue_records`."""
 
 SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
 
@@ -240,13 +238,15 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.objects(platform, signals, "PutObject")
             grants.queue()
             grants.events()
+        case "outlet":
+            grants.queue()
         case _ as unreachable:
             assert_never(unreachable)
     if signals.startswith(own):
         # What is granted on the platform's objects is granted on the signals too.
-        aws = _partition(places.tables.region)
-        on_all = grants.get(f"arn:{aws}:s3:::{platform}/{own}*", set())
-        grants[f"arn:{aws}:s3:::{platform}/{signals}*"] -= on_all
+        platform_arn = f"arn:{_partition(places.tables.region)}:s3:::{platform}"
+        on_all = grants.get(f"{platform_arn}/{own}*", set())
+        grants.get(f"{platform_arn}/{signals}*", set()).difference_update(on_all)
     return {resource: actions for resource, actions in grants.items() if actions}
 
 
