@@ -60,6 +60,7 @@ FULL_BASE_SECONDS: Final = 5.0
 FULL_CEILING_SECONDS: Final = 900.0
 OUTAGE_CEILING_SECONDS: Final = 30.0
 DELETE_ATTEMPTS: Final = 4
+PROGRESS_SECONDS: Final = 10.0
 
 _RETRY = (UnavailableError, UnknownOutcomeError)
 
@@ -119,6 +120,7 @@ class SqsInlet:
         self._gather = gather
         self._max_receives = max_receives
         self._redrives = False
+        self._told_at: float | None = None
         self._lock = Lock()
         self._held: dict[str, Message] = {}
         self._counts: Counter[str] = Counter()
@@ -148,6 +150,7 @@ class SqsInlet:
                     continue
                 if messages:
                     told = self._work(messages, stop, progress)
+                    self._tell(progress)
         finally:
             ended.set()
             beat.join()
@@ -218,9 +221,14 @@ class SqsInlet:
             )
             stop.wait(wait)
             attempt += 1
-        counts = self.counts()
-        progress(" ".join(f"{kind}={number}" for kind, number in counts.items() if number))
         return told
+
+    def _tell(self, progress: Progress) -> None:
+        """The counts, now and then."""
+        now = self._clock.monotonic()
+        if self._told_at is None or now - self._told_at >= PROGRESS_SECONDS:
+            self._told_at = now
+            progress(" ".join(f"{kind}={number}" for kind, number in self.counts().items() if number))
 
     def _accept(self, read: Sequence[_Read]) -> tuple[str, float] | None:
         events = [event for one in read for event in one.events]
@@ -265,7 +273,9 @@ class SqsInlet:
             self._release([message])
         else:
             try:
-                kept = self._intake.quarantine.keep(message.body.encode(), origin="sqs", reason=reason)
+                kept = self._intake.quarantine.keep(
+                    message.body.encode("utf-8", "replace"), origin="sqs", reason=reason
+                )
             except _RETRY as error:
                 return str(error), 1.0
             if kept:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from s3notify_platform.channels import http1
 from s3notify_platform.channels.http1 import Limits
 from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
 from s3notify_platform.errors import UsageError
@@ -28,6 +29,7 @@ QUICK = Limits(connections=4, head_bytes=2048, body_bytes=4096, request_seconds=
 @pytest.fixture(autouse=True)
 def secret(monkeypatch):
     monkeypatch.setenv("RECEIVER_SECRET", SECRET)
+    monkeypatch.setattr(http1, "_DRAIN_SECONDS", 0.1)
 
 
 @contextlib.contextmanager

@@ -243,7 +243,8 @@ def test_it_runs_until_it_is_stopped():
     assert not runner.is_alive()
     assert len(site.keys()) == 30
     assert told[0] == "SQS is away"
-    assert "queued=30" in told[-1]
+    assert told[1:] == ["messages_received=10 messages_deleted=10 received=10 queued=10"]
+    assert inlet.counts()["queued"] == 30
 
 
 def test_a_stop_gives_back_what_is_in_hand():
