@@ -193,10 +193,11 @@ class Intake:
         )
 
     def counts(self) -> Mapping[str, int]:
-        """Events since this process began: received, and what came of them."""
-        kinds = ("received", "queued", "duplicate", "ignored", "failed", "full", "unavailable")
+        """Events since this process began: received, and what came of them; those reported again count again."""
         with self._lock:
-            return {kind: self._counts[kind] for kind in kinds}
+            counts = self._counts.copy()
+        kinds = ("received", "queued", "ignored", "failed", "full", "unavailable")
+        return {**{kind: counts[kind] for kind in kinds}, "duplicates": counts["duplicate"]}
 
     def _by_topic(
         self, reports: Sequence[_Report], trouble: _Trouble, origin: str

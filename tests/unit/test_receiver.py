@@ -116,7 +116,7 @@ def test_posts_of_ceph_and_minio():
         assert connection.sock.getsockname() == local
         assert sorted(site.keys()) == ["a b/d", "a+b%2Fc"]
         counts = receiver.counts()
-    assert (counts["posts_ok"], counts["queued"], counts["duplicate"]) == (3, 2, 1)
+    assert (counts["posts_ok"], counts["queued"], counts["duplicates"]) == (3, 2, 1)
     assert receiver.told[0].startswith("listening on 127.0.0.1:")
 
 

@@ -85,7 +85,7 @@ def test_messages_are_deleted_when_their_events_are_durable():
     assert sorted(site.keys()) == ["a", "b"]
     counts = inlet.counts()
     assert (counts["messages_received"], counts["messages_deleted"], counts["received"]) == (4, 4, 4)
-    assert (counts["queued"], counts["duplicate"], counts["ignored"]) == (2, 1, 1)
+    assert (counts["queued"], counts["duplicates"], counts["ignored"]) == (2, 1, 1)
 
 
 def test_more_is_gathered_while_there_is_more():
@@ -224,7 +224,7 @@ def test_a_delete_that_fails_is_tried_again_and_left():
     queue.fails = 99
     assert inlet.handle(messages) is None
     assert inlet.counts()["messages_deleted"] == 1
-    assert inlet.counts()["duplicate"] == 1
+    assert inlet.counts()["duplicates"] == 1
 
 
 def test_it_runs_until_it_is_stopped():
