@@ -10,7 +10,8 @@ What is not deleted comes again, so that a crash anywhere loses nothing; duplica
 
 What becomes of a message
     all events queued, duplicate, ignored or kept as poison: deleted.
-    A topic is full: hidden for a while, longer each time, and received again. The other topics have their entry.
+    A topic is full: hidden for a while, longer each time up to 15 minutes, and received again. The other topics
+    have their entry. (SQS hides 120,000 messages at most, and gives out no more then.)
     The store is unavailable: kept in hand and tried again. Nothing new is received meanwhile, so that an outage
     does not use up the receives that SQS's redrive policy allows.
     No S3 event message: left to SQS's own dead letters if the queue has a redrive policy; else kept in our
@@ -195,9 +196,14 @@ class SqsInlet:
         wait = self._wait_seconds
         while len(messages) < self._gather:
             asked = min(BATCH, self._gather - len(messages))
-            found = self._queue.receive(
-                wait_seconds=wait, visibility_seconds=self._visibility_seconds, limit=asked
-            )
+            try:
+                found = self._queue.receive(
+                    wait_seconds=wait, visibility_seconds=self._visibility_seconds, limit=asked
+                )
+            except UnavailableError:
+                if messages:
+                    break
+                raise
             messages.update((message.id, message) for message in found)
             with self._lock:
                 self._held.update((message.id, message) for message in found)
@@ -235,16 +241,18 @@ class SqsInlet:
         accepted = self._intake.accept(events, origin="sqs")
         outcomes = iter(accepted.outcomes)
         done: list[Message] = []
+        full: list[Message] = []
         unavailable = False
         for one in read:
             came_to = {next(outcomes) for _ in one.events}
             if "unavailable" in came_to:
                 unavailable = True
             elif "full" in came_to:
-                self._put_back(one.message, accepted.retry_after_seconds or 0.0)
+                full.append(one.message)
             else:
                 done.append(one.message)
         self._delete(done)
+        self._put_back(full)
         with self._lock:
             self._counts["other_records"] += sum(one.ignored for one in read)
         return (accepted.cause, accepted.retry_after_seconds or 1.0) if unavailable else None
@@ -281,17 +289,20 @@ class SqsInlet:
             if kept:
                 self._delete([message])
             else:
-                self._put_back(message, FULL_CEILING_SECONDS)
+                self._put_back([message])
         with self._lock:
             self._counts["poison"] += 1
         return None
 
-    def _put_back(self, message: Message, seconds: float) -> None:
+    def _put_back(self, messages: Sequence[Message]) -> None:
         """To be received again later, each time after longer."""
-        grown = FULL_BASE_SECONDS * 2 ** min(message.receives - 1, 20)
-        jitter = backoff_seconds(0, self._clock, base=FULL_BASE_SECONDS)
-        self._release([message])
-        self._queue.hide([message], min(max(seconds, grown), FULL_CEILING_SECONDS) + jitter)
+        self._release(messages)
+        for receives in sorted({message.receives for message in messages}):
+            grown = min(FULL_BASE_SECONDS * 2 ** min(receives - 1, 20), FULL_CEILING_SECONDS)
+            jitter = backoff_seconds(0, self._clock, base=FULL_BASE_SECONDS)
+            self._queue.hide(
+                [message for message in messages if message.receives == receives], grown + jitter
+            )
 
     def _delete(self, messages: Sequence[Message]) -> None:
         """What cannot be deleted comes again, and is known for a duplicate."""

@@ -99,6 +99,23 @@ def test_more_is_gathered_while_there_is_more():
     assert [limit for _, limit in queue.asked] == [10, 2]
 
 
+def test_an_outage_in_mid_gather_loses_no_hold():
+    """What was received before it is worked on, not kept hidden for ever."""
+    queue = Queue(*(body(event(f"k{n}")) for n in range(25)))
+    receive = queue.receive
+
+    def failing(**arguments):
+        if len(queue.asked) == 1:
+            queue.fails = 1
+        return receive(**arguments)
+
+    queue.receive = failing
+    inlet, trouble = handled(queue, Site())
+    assert trouble is None
+    assert len(queue.deleted) == 10
+    assert inlet._held == {}
+
+
 @pytest.mark.parametrize("redrives", [None, 100])
 def test_poison_goes_to_dead_letters(redrives):
     """SQS's own if the queue has them: it is left alone. Else ours, and it is deleted. The rest goes on."""
