@@ -23,8 +23,9 @@ by TLS, or if it is said that something in front does that.
 Posts that arrive while others are worked on are taken together: Ceph sends one record a post, and a batch counts
 its entries, and signals its slots, once. `GET /health` answers 200, without a secret, while the receiver serves.
 
-The bucket's side. Ceph: a topic with `push-endpoint`, `persistent=true`, and the bucket's notification to it; a post
-that is answered 400 is sent again by Ceph until the topic's retention ends. MinIO: `notify_webhook` with `endpoint`,
+The bucket's side. Ceph: a topic with `push-endpoint`, `persistent=true`, and the bucket's notification to it. Ceph
+takes an endpoint with a password only in a request that came by TLS; its first post comes up to 30 s later (RGW 16);
+and it sends again whatever is not answered 2xx, so look at the poison. MinIO: `notify_webhook` with `endpoint`,
 `auth_token` and a `queue_dir`, then `mc event add … --event put,delete,ilm`.
 """
 

@@ -161,8 +161,9 @@ def http(
     the password of basic authentication (Ceph), or as `X-S3Notify-Secret`.
 
     \b
-    Ceph:   a topic with push-endpoint=https://any:SECRET@HOST:PORT/ and persistent=true, and the
-            bucket's notification to it for s3:ObjectCreated:* and s3:ObjectRemoved:*
+    Ceph:   a topic, created by TLS, with push-endpoint=https://any:SECRET@HOST:PORT/ and
+              persistent=true, and the bucket's notification to it for s3:ObjectCreated:* and
+              s3:ObjectRemoved:*
     MinIO:  mc admin config set ALIAS notify_webhook:1 endpoint=https://HOST:PORT/ auth_token=SECRET
               queue_dir=/var/lib/minio/events
             mc event add ALIAS/BUCKET arn:minio:sqs::1:webhook --event put,delete,ilm --prefix raw/
