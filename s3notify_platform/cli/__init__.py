@@ -109,7 +109,7 @@ def doctor(
 )
 @click.option(
     "--role",
-    type=click.Choice(["writer", "run", "reader", "sweep", "outlet"]),
+    type=click.Choice(["writer", "publisher", "run", "reader", "sweep", "inlet", "outlet"]),
     help="iam: this role's policy only.",
 )
 @click.option("--account", help="iam: AWS account of the tables, 12 digits.")
@@ -119,7 +119,8 @@ def doctor(
 @click.option("--platform-bucket", help="iam: bucket of the platform's own objects, if another.")
 @click.option("--platform-prefix", help="iam: prefix of these; default _s3notify/NAME/.")
 @click.option("--keyspace", help="iam: prefix of the signals; default: keyspace/ below it.")
-@click.option("--queue-prefix", help="iam: prefix of the notification queue; default _s3notify/queue/.")
+@click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="iam: prefix of the queue.")
+@click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
 def init(
     *,
     records_table: str | None,
@@ -135,7 +136,8 @@ def init(
     platform_bucket: str | None,
     platform_prefix: str | None,
     keyspace: str | None,
-    queue_prefix: str | None,
+    queue_prefix: str,
+    event_queue: str | None,
 ) -> None:
     """Create the DynamoDB tables that are named, or print what does.
 
@@ -173,7 +175,8 @@ def init(
                     keyspace_prefix=keyspace or f"{own}keyspace/",
                     tables=tables,
                     account=account,
-                    queue_prefix=queue_prefix or QUEUE_PREFIX,
+                    queue_prefix=queue_prefix,
+                    event_queue=event_queue,
                 )
                 policies = {str(each): provision.policy(each, places) for each in provision.ROLES}
                 printed = policies[role] if role else policies
@@ -310,11 +313,11 @@ def _table(title: str, found: "Capabilities") -> "Table":
 def _add_commands() -> None:
     from s3notify_platform.cli.care import care
     from s3notify_platform.cli.deliver import deliver
+    from s3notify_platform.cli.inlet import inlet
     from s3notify_platform.cli.topics import topics
 
-    main.add_command(topics)
-    main.add_command(deliver)
-    main.add_command(care)
+    for command in (topics, inlet, deliver, care):
+        main.add_command(command)
 
 
 _add_commands()

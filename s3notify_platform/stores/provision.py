@@ -6,7 +6,8 @@ it calls them on, and nothing else.
 
 S3's own rules that a reader of the policies may wonder at: HEAD and GET are `s3:GetObject`; `If-Match` on PUT or
 DELETE needs it too; without `s3:ListBucket` on the whole bucket S3 answers 403, not 404, for what is not there.
-Objects under a customer's KMS key need that key's permissions besides.
+Objects under a customer's KMS key need that key's permissions besides. So does a queue's key; and the queue's own
+policy has to let `s3.amazonaws.com` send to it (`sqs:SendMessage`, if `aws:SourceArn` is the bucket's ARN).
 """
 
 import re
@@ -23,14 +24,16 @@ from s3notify_platform.stores.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb import RECORD_TABLE
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
-Role = Literal["writer", "run", "reader", "sweep", "outlet"]
-"""`writer` publishes objects; `run` is the sensor and its runs; `reader` loads committed rows and watches the
-keyspace; `sweep` is the daily checks and `vacuum`; `outlet` delivers to endpoints. Where they are one process, it
-needs the union."""
+Role = Literal["writer", "publisher", "run", "reader", "sweep", "inlet", "outlet"]
+"""`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs; `reader` loads
+committed rows and watches the keyspace; `sweep` is the daily checks and `vacuum`; `inlet` takes in what others
+report; `outlet` delivers to endpoints. Where they are one process, it needs the union."""
 
-ROLES: Final[tuple[Role, ...]] = ("writer", "run", "reader", "sweep", "outlet")
+ROLES: Final[tuple[Role, ...]] = ("writer", "publisher", "run", "reader", "sweep", "inlet", "outlet")
 
 Json = dict[str, Any]
+
+SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +71,14 @@ class Places:
     tables: Tables
     account: str | None = None
     queue_prefix: str = QUEUE_PREFIX
+    event_queue: str | None = None
+    """Name of the SQS queue that the bucket's events go to, if they do."""
 
     def __post_init__(self) -> None:
-        if (self.tables.records or self.tables.leases) and not re.fullmatch(r"\d{12}", self.account or ""):
+        named = self.tables.records or self.tables.leases or self.event_queue
+        if named and not re.fullmatch(r"\d{12}", self.account or ""):
             raise UsageError(
-                f"a policy for tables names their account: give its 12 digits, not {self.account!r}"
+                f"a policy for tables or queues names their account: give its 12 digits, not {self.account!r}"
             )
         for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix, self.queue_prefix):
             if {"*", "?", "$"} & {*prefix}:
@@ -152,60 +158,98 @@ def policy(role: Role, places: Places) -> Json:
     return {"Version": "2012-10-17", "Statement": statements}
 
 
-def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:  # noqa: C901 - a case for each role
+class _Grants(dict[str, set[str]]):
     """Actions by resource."""
-    aws = _partition(places.tables.region)
-    source = f"arn:{aws}:s3:::{places.bucket}"
-    platform = f"arn:{aws}:s3:::{places.platform_bucket}"
-    objects = f"{source}/{places.prefix}*"
-    own = f"{platform}/{places.platform_prefix}*"
-    signals = f"{platform}/{places.keyspace_prefix}*"
-    queue = f"{platform}/{places.queue_prefix}*"
-    grants: dict[str, set[str]] = {}
 
-    def grant(resource: str, *actions: str) -> None:
-        grants.setdefault(resource, set()).update(actions)
+    def __init__(self, places: Places) -> None:
+        super().__init__()
+        self._places = places
+        self._aws = _partition(places.tables.region)
 
-    def grant_table(name: str | None, *actions: str) -> None:
+    def to(self, resource: str, *actions: str) -> None:
+        self.setdefault(resource, set()).update(actions)
+
+    def objects(self, bucket: str, prefix: str, *actions: str) -> None:
+        self.to(f"arn:{self._aws}:s3:::{bucket}/{prefix}*", *(f"s3:{action}" for action in actions))
+
+    def listing(self, bucket: str) -> None:
+        self.to(f"arn:{self._aws}:s3:::{bucket}", "s3:ListBucket")
+
+    def table(self, name: str | None, *actions: str) -> None:
         if name:
-            where = f"arn:{aws}:dynamodb:{places.tables.region}:{places.account}:table/{name}"
-            grant(where, *(f"dynamodb:{action}" for action in actions))
+            self.to(
+                self._regional("dynamodb", f"table/{name}"), *(f"dynamodb:{action}" for action in actions)
+            )
 
+    def queue(self) -> None:
+        """The notification queue, for whoever puts entries into it or takes them out."""
+        places = self._places
+        if places.tables.records:
+            self.table(places.tables.records, "GetItem", "PutItem", "DeleteItem", "Query", "UpdateItem")
+        else:
+            self.listing(places.platform_bucket)
+            self.objects(
+                places.platform_bucket, places.queue_prefix, "GetObject", "PutObject", "DeleteObject"
+            )
+
+    def events(self) -> None:
+        """The SQS queue of the bucket's events."""
+        if self._places.event_queue:
+            where = self._regional("sqs", self._places.event_queue)
+            self.to(where, *(f"sqs:{action}" for action in SQS_ACTIONS))
+
+    def _regional(self, service: str, name: str) -> str:
+        return f"arn:{self._aws}:{service}:{self._places.tables.region}:{self._places.account}:{name}"
+
+
+def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
+    """Actions by resource."""
+    bucket, platform = places.bucket, places.platform_bucket
+    prefix, own, signals = places.prefix, places.platform_prefix, places.keyspace_prefix
+    grants = _Grants(places)
     match role:
-        case "writer":
-            grant(objects, "s3:PutObject", "s3:DeleteObject", "s3:GetObject")
-            grant(signals, "s3:PutObject")
+        case "writer" | "publisher":
+            grants.objects(bucket, prefix, "PutObject", "DeleteObject", "GetObject")
+            grants.objects(platform, signals, "PutObject")
             if places.tables.leases:
-                grant(source, "s3:ListBucket")
-            grant_table(places.tables.leases, "GetItem", "PutItem")
+                grants.listing(bucket)
+            grants.table(places.tables.leases, "GetItem", "PutItem")
+            if role == "publisher":
+                grants.queue()
         case "run":
-            grant(source, "s3:ListBucket")
-            grant(platform, "s3:ListBucket")
-            grant(objects, "s3:GetObject")
-            grant(own, "s3:GetObject", "s3:PutObject", "s3:DeleteObject")
-            grant(signals, "s3:GetObject", "s3:PutObject")
-            grant_table(places.tables.records, "GetItem", "PutItem", "DeleteItem")
-            grant_table(places.tables.leases, "GetItem", "PutItem")
+            grants.listing(bucket)
+            grants.listing(platform)
+            grants.objects(bucket, prefix, "GetObject")
+            grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
+            grants.objects(platform, signals, "GetObject", "PutObject")
+            grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")
+            grants.table(places.tables.leases, "GetItem", "PutItem")
+            grants.queue()
         case "reader":
-            grant(platform, "s3:ListBucket")
-            grant(own, "s3:GetObject")
-            grant(signals, "s3:GetObject")
+            grants.listing(platform)
+            grants.objects(platform, own, "GetObject")
+            grants.objects(platform, signals, "GetObject")
         case "sweep":
-            grant(source, "s3:ListBucket")
-            grant(platform, "s3:ListBucket")
-            grant(own, "s3:GetObject", "s3:PutObject", "s3:DeleteObject")
-            grant(signals, "s3:PutObject")
-            grant_table(places.tables.records, "GetItem", "Query", "DeleteItem")
-        case "outlet" if places.tables.records:
-            grant_table(places.tables.records, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
+            grants.listing(bucket)
+            grants.listing(platform)
+            grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
+            grants.objects(platform, signals, "PutObject")
+            grants.table(places.tables.records, "GetItem", "Query", "PutItem", "DeleteItem")
+            if not places.tables.records:
+                grants.objects(platform, places.queue_prefix, "GetObject")
+        case "inlet":
+            grants.objects(platform, signals, "PutObject")
+            grants.queue()
+            grants.events()
         case "outlet":
-            grant(platform, "s3:ListBucket")
-            grant(queue, "s3:GetObject", "s3:PutObject", "s3:DeleteObject")
+            grants.queue()
         case _ as unreachable:
             assert_never(unreachable)
-    if places.keyspace_prefix.startswith(places.platform_prefix) and own in grants:
-        # What `own` grants, it grants on the signals too.
-        grants[signals] = grants[signals] - grants[own]
+    if signals.startswith(own):
+        # What is granted on the platform's objects is granted on the signals too.
+        platform_arn = f"arn:{_partition(places.tables.region)}:s3:::{platform}"
+        on_all = grants.get(f"{platform_arn}/{own}*", set())
+        grants.get(f"{platform_arn}/{signals}*", set()).difference_update(on_all)
     return {resource: actions for resource, actions in grants.items() if actions}
 
 

@@ -65,7 +65,7 @@ def running_ministack(folder: Path) -> Iterator[S3Server]:
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         "BIND_HOST": "127.0.0.1",
         "GATEWAY_PORT": str(port),
-        "SERVICES": "s3,dynamodb,sqs,sns",
+        "SERVICES": "s3,dynamodb,sqs,sns,events",
         # Would listen on all interfaces, at a fixed port.
         "IOT_MTLS_ENABLED": "0",
     }

@@ -1,6 +1,7 @@
 """What `s3notify init` makes and prints: tables, templates, policies."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from cfnlint.api import lint_all
@@ -24,6 +25,7 @@ PLACES = Places(
     keyspace_prefix="_s3notify/orders/keyspace/",
     tables=TABLES,
     account="123456789012",
+    event_queue="events",
 )
 NAMED = ["--records-table", "records", "--lease-table", "leases"]
 
@@ -160,6 +162,25 @@ def test_policies_name_every_resource(role):
             }
         if ":dynamodb:" in resource:
             assert resource.startswith("arn:aws:dynamodb:eu-central-1:123456789012:table/")
+        if ":sqs:" in resource:
+            assert (role, resource) == ("inlet", "arn:aws:sqs:eu-central-1:123456789012:events")
+
+
+def test_who_needs_the_queue_of_notifications():
+    """In the table if there is one, else below its prefix of the platform's bucket."""
+    queue = "arn:aws:s3:::platform/_s3notify/queue/*"
+    for role in ("publisher", "inlet", "outlet"):
+        by_table = {s["Resource"]: s["Action"] for s in policy(role, PLACES)["Statement"]}
+        assert queue not in by_table
+        assert "dynamodb:UpdateItem" in by_table["arn:aws:dynamodb:eu-central-1:123456789012:table/records"]
+        bare = {
+            s["Resource"]: s["Action"] for s in policy(role, replace(PLACES, tables=Tables()))["Statement"]
+        }
+        assert bare[queue] == ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+        assert bare["arn:aws:s3:::platform"] == ["s3:ListBucket"]
+        signals = bare.get("arn:aws:s3:::platform/_s3notify/orders/keyspace/*")
+        assert signals == (None if role == "outlet" else ["s3:PutObject"])
+    assert "queue" not in json.dumps(policy("writer", PLACES))
 
 
 def test_policies_without_tables_name_none():
@@ -214,7 +235,9 @@ def test_init_prints_policies():
         (["--print", "terraform"], "name a table"),
         (["--print", "iam"], "--bucket"),
         (["--print", "iam", "--bucket", "b", "--lease-table", "t"], "account"),
+        (["--print", "iam", "--bucket", "b", "--event-queue", "q"], "account"),
         (["--print", "iam", "--bucket", "b", "--prefix", "a*/"], "mean something else"),
+        (["--print", "iam", "--bucket", "b", "--queue-prefix", "a?/"], "mean something else"),
     ],
 )
 def test_init_says_what_is_missing(arguments, reason):

@@ -72,22 +72,105 @@ def test_what_others_send(name, key, source, expected):
     assert event.time_ms == 1_767_323_045_678
 
 
-@pytest.mark.parametrize("name", ["ObjectRemoved:Delete", "s3:ObjectRemoved:DeleteMarkerCreated"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ObjectRemoved:Delete",
+        "s3:ObjectRemoved:DeleteMarkerCreated",
+        "s3:LifecycleExpiration:Delete",
+        "s3:LifecycleExpiration:DeleteMarkerCreated",
+        "ObjectLifecycle:Expiration:Current",
+        "ObjectSynced:Delete",
+        "ObjectSynced:DeletionMarkerCreated",
+    ],
+)
 def test_removals(name):
     """With nothing but a key."""
     (event,) = decode_events(message(name, "a")).events
     assert (event.op, event.etag, event.size) == ("delete", None, None)
 
 
+@pytest.mark.parametrize("name", ["s3:ObjectCreated:Copy", "ObjectSynced:Create", "ObjectCreated:Post"])
+def test_creations(name):
+    """However an object came to be, with its version's own ids."""
+    (event,) = decode_events(message(name, "a", size=0, eTag="e", versionId="v", sequencer="0A")).events
+    assert (event.op, event.etag, event.size, event.sequencer) == ("put", "e", 0, "0A")
+
+
+def sns(body):
+    return json.dumps(
+        {
+            "Type": "Notification",
+            "MessageId": "m",
+            "TopicArn": "arn:aws:sns:eu-central-1:123456789012:t",
+            "Subject": "Amazon S3 Notification",
+            "Message": body,
+        }
+    )
+
+
+def eventbridge(kind, *, source="aws.s3", **found):
+    return json.dumps(
+        {
+            "version": "0",
+            "id": "17793124-05d4-b198-2fde-7ededc63b103",
+            "detail-type": kind,
+            "source": source,
+            "time": "2026-01-02T03:04:05Z",
+            "resources": ["arn:aws:s3:::b"],
+            "detail": {"version": "0", "bucket": {"name": "b"}, "object": found, "reason": "PutObject"},
+        }
+    )
+
+
+def test_wrapped_by_sns():
+    """The event is the same; the test event too, and what raw delivery leaves unwrapped."""
+    plain = message("ObjectCreated:Put", "a+b%2Fc", size=1)
+    assert decode_events(sns(plain)) == decode_events(plain)
+    assert decode_events(sns('{"Service": "Amazon S3", "Event": "s3:TestEvent"}')).ignored == 1
+    created = eventbridge("Object Created", key="a")
+    assert decode_events(sns(created)) == decode_events(created)
+
+
+def test_eventbridge():
+    """Its form differs, and its keys are not URL-encoded."""
+    (event,) = decode_events(
+        eventbridge("Object Created", key="a+b%2Fc", size=7, etag="e", sequencer="00A")
+    ).events
+    assert (event.key, event.op, event.bucket) == ("a+b%2Fc", "put", "b")
+    assert (event.size, event.etag, event.sequencer) == (7, "e", "00A")
+    assert event.time_ms == 1_767_323_045_000
+    (event,) = decode_events(eventbridge("Object Deleted", key="a", etag="e", sequencer="00B")).events
+    assert (event.key, event.op, event.size) == ("a", "delete", None)
+
+
 def test_what_is_no_change_is_counted():
-    """Restores, tags and the test event."""
+    """Restores, tags, non-current versions, other services' events and the test event."""
     assert decode_events(message("ObjectTagging:Put", "a")).ignored == 1
+    assert decode_events(message("ObjectLifecycle:Expiration:NonCurrent", "a")).ignored == 1
+    assert decode_events(eventbridge("Object Tags Added", key="a")).ignored == 1
+    assert decode_events(eventbridge("Object Created", source="aws.ec2")).ignored == 1
     assert decode_events('{"Service": "Amazon S3", "Event": "s3:TestEvent"}').ignored == 1
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{}", b"[]", b'{"Records": [1]}', b'{"Records": [{"eventName": "ObjectCreated:Put"}]}', b"\xff"],
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b'"Records"',
+        b'{"Records": [1]}',
+        b'{"Records": [{"eventName": "ObjectCreated:Put"}]}',
+        b"\xff",
+        b"[" * 200_000,
+        b'{"detail-type": "Object Created", "source": "aws.s3", "detail": {}}',
+        b'{"Type": "Notification", "TopicArn": "t", "Message": "hello"}',
+        b'{"Type": "SubscriptionConfirmation", "TopicArn": "t", "Message": "confirm"}',
+        message("ObjectCreated:Put", "%ff").encode(),
+        message("ObjectCreated:Put", "a", size=1).replace('"size": 1', '"size": 1e999').encode(),
+    ],
 )
 def test_what_is_no_message_is_refused(body):
     """One typed error, whatever is wrong."""

@@ -206,6 +206,15 @@ class NotificationQueue:
         """
         return tuple(self.in_parallel(self._commit_or_raise, self.reserve_many(topic, events)))
 
+    def fits(self, topic: str, event: Event) -> bool:
+        """Whether the topic takes an event of this size. Once the topic is known, no request."""
+        found = self._known.get(topic) or self._current(topic)
+        try:
+            self._draft(found, event)
+        except UsageError:
+            return False
+        return True
+
     def fresh(self, reservation: Reservation) -> bool:
         """Whether the object may still be written: no resolver, however fast its clock, gives it up so soon.
 

@@ -2,7 +2,12 @@
 
 Read: what Amazon S3, MinIO and Ceph RGW send. Keys are URL-encoded (a space is `+`), save those of Ceph, which
 sends them as they are and leaves `s3:` out of event names (seen with RGW 16); MinIO writes `s3:` in front.
-Source: "Event message structure", Amazon S3 user guide, version 2.1.
+Read too: the same inside an SNS notification, and EventBridge's form of it, whose keys are not URL-encoded.
+Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
+
+With versioning an event is a hint, not a fact about the key: `ObjectRemoved:Delete` of a version that is not the
+latest leaves the object as it was, and of the latest one uncovers the version before. Whoever takes a decision
+looks at the object.
 """
 
 import json
@@ -10,15 +15,29 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
 from urllib.parse import quote_plus, unquote_plus
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.notification_queue.entries import Event
 
+Op = Literal["put", "delete"]
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMES = {"put": "ObjectCreated:Put", "delete": "ObjectRemoved:Delete"}
-_CREATED, _REMOVED = "ObjectCreated:", "ObjectRemoved:"
+_OPS: tuple[tuple[str, Op], ...] = (
+    ("ObjectCreated:", "put"),
+    ("ObjectRemoved:", "delete"),
+    ("LifecycleExpiration:", "delete"),
+    # Ceph's own: what another zone did, and its lifecycle; non-current versions are no change of the key.
+    ("ObjectSynced:Create", "put"),
+    ("ObjectSynced:Delet", "delete"),
+    ("ObjectLifecycle:Expiration:Current", "delete"),
+)
+"""Event names by their beginning."""
+
+_EVENTBRIDGE_OPS: dict[str, Op] = {"Object Created": "put", "Object Deleted": "delete"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,43 +79,69 @@ def encode_events(events: Iterable[Event], *, region: str = "", source: str = "a
 def decode_events(body: bytes | str) -> S3Events:
     """What a message tells. `UsageError` if it is no S3 event message: refuse it, or put it aside. Pure.
 
-    Records of other kinds (restores, tags, the test event) are counted as ignored.
+    Records of other kinds (restores, tags, the test event, other services' events) are counted as ignored.
     """
     try:
-        message = json.loads(body)
+        message = _unwrapped(json.loads(body))
         if isinstance(message, dict) and message.get("Event") == "s3:TestEvent":
             return S3Events(events=(), ignored=1)
-        decoded = [_decode(record) for record in message["Records"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(message, dict) and "detail-type" in message:
+            decoded = [_decode_eventbridge(message)]
+        else:
+            decoded = [_decode(record) for record in message["Records"]]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise UsageError(f"no S3 event message: {body[:100]!r}") from error
     events = tuple(event for event in decoded if event is not None)
     return S3Events(events=events, ignored=len(decoded) - len(events))
 
 
-def _decode(record: dict[str, object]) -> Event | None:
+def _unwrapped(message: Any) -> Any:
+    """What SNS delivered, if it put it into an envelope of its own (raw delivery does not)."""
+    if isinstance(message, dict) and message.get("Type") == "Notification" and "TopicArn" in message:
+        return json.loads(message["Message"])
+    return message
+
+
+def _decode(record: dict[str, Any]) -> Event | None:
     name = str(record["eventName"]).removeprefix("s3:")
-    if not name.startswith((_CREATED, _REMOVED)):
+    op = next((op for beginning, op in _OPS if name.startswith(beginning)), None)
+    if op is None:
         return None
-    s3 = record["s3"]
-    if not isinstance(s3, dict):
-        raise TypeError("s3 is no object")
-    found = s3["object"]
+    found = record["s3"]["object"]
     key = str(found["key"])
     found |= {"sequencer": _rising(str(found.get("sequencer") or ""), str(record.get("eventSource", "")))}
     # RGW sends keys as they are: decoding them would turn a `+` into a space.
     if not str(record.get("eventSource", "")).startswith("ceph:"):
         key = unquote_plus(key, errors="strict")
-    removed = name.startswith(_REMOVED)
-    etag = str(found.get("eTag") or "").strip('"')
+    return _event(
+        op, key, record["s3"]["bucket"], found, etag=found.get("eTag"), time=record.get("eventTime")
+    )
+
+
+def _decode_eventbridge(message: dict[str, Any]) -> Event | None:
+    op = _EVENTBRIDGE_OPS.get(str(message["detail-type"])) if message["source"] == "aws.s3" else None
+    if op is None:
+        return None
+    detail = message["detail"]
+    found = detail["object"]
+    return _event(
+        op, str(found["key"]), detail["bucket"], found, etag=found.get("etag"), time=message.get("time")
+    )
+
+
+def _event(
+    op: Op, key: str, bucket: dict[str, Any], found: dict[str, Any], *, etag: object, time: object
+) -> Event:
+    etag = str(etag or "").strip('"')
     size = found.get("size")
     return Event(
         key=key,
-        op="delete" if removed else "put",
-        bucket=str(s3["bucket"]["name"]),
+        op=op,
+        bucket=str(bucket["name"]),
         etag=ETag(etag) if etag else None,
-        size=int(size) if size is not None and not removed else None,
+        size=int(size) if size is not None and op == "put" else None,
         sequencer=str(found.get("sequencer") or ""),
-        time_ms=_milliseconds(str(record.get("eventTime") or "")),
+        time_ms=_milliseconds(str(time or "")),
     )
 
 

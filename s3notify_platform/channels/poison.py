@@ -1,0 +1,135 @@
+"""What an inlet cannot make sense of, kept beside the queue with its reason until a person has looked at it.
+
+A message that is no S3 event message, or an event that no topic can hold, is never put right by trying again, and
+must not stand in the way of the others. It is kept here, and only then taken from where it came.
+
+Storage (partition / key; JSON)
+    poison / {32 hex digits of its SHA-256}     origin, reason, time, length, and the first `BODY_MAX_BYTES`
+    poison-count / all                          how many there are, so that nobody fills the store with them
+
+The same bytes are kept once, however often they come.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
+from threading import Lock
+from typing import Final
+
+from s3notify_platform.clock import Clock, backoff_seconds
+from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.ports import Conflict, Record
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, Stored
+
+POISON, POISON_COUNT, ALL = "poison", "poison-count", "all"
+
+BODY_MAX_BYTES: Final = 128 * 1024
+"""Of a message; what is beyond is cut off. As base64 it fits into a DynamoDB item."""
+
+POISON_MAX: Final = 1000
+"""Messages kept for one queue; what comes then is refused until somebody has looked."""
+
+REMEMBERED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poison:
+    """A message as kept. `body` is its beginning, if `length` (bytes) says that it was longer."""
+
+    id: str
+    origin: str
+    reason: str
+    time_ms: int
+    length: int
+    body: bytes
+
+
+class Quarantine:
+    """The poison of one queue's inlets. Thread-safe."""
+
+    def __init__(self, queue: NotificationQueue, *, limit: int = POISON_MAX) -> None:
+        self._records = queue.records
+        self._writes = queue.writes
+        self._clock: Clock = queue.clock
+        self._limit = limit
+        self._kept: OrderedDict[str, None] = OrderedDict()
+        self._lock = Lock()
+
+    def keep(self, body: bytes, *, origin: str, reason: str) -> bool:
+        """Keep a message; False if there are `limit` already. 2 requests (bucket alone: 3), none if kept before.
+
+        `UnavailableError`, `UnknownOutcomeError`: try again.
+        """
+        name = sha256(body).hexdigest()[:32]
+        with self._lock:
+            if name in self._kept:
+                return True
+        if self._records.read(POISON, name) is None:
+            if not self._count(1):
+                return False
+            value = {
+                "v": 1,
+                "origin": origin,
+                "reason": reason[:500],
+                "time_ms": self._clock.wall_ms(),
+                "length": len(body),
+                "body": b64encode(body[:BODY_MAX_BYTES]).decode("ascii"),
+            }
+            if not isinstance(self._writes.create(POISON, name, json.dumps(value).encode("ascii")), Stored):
+                self._count(-1)  # another inlet was first
+        with self._lock:
+            self._kept[name] = None
+            while len(self._kept) > REMEMBERED:
+                self._kept.popitem(last=False)
+        return True
+
+    def all(self) -> tuple[Poison, ...]:
+        """What is kept. One scan."""
+        return tuple(_decode(record) for record in self._records.scan(POISON))
+
+    def discard(self, ids: frozenset[str] | None = None) -> int:
+        """Remove what is kept (all, or these); how many. One scan, 2 requests for each."""
+        removed = 0
+        for record in self._records.scan(POISON):
+            if ids is not None and record.key not in ids:
+                continue
+            if isinstance(self._writes.remove(POISON, record.key, expected=record.version), Stored):
+                self._count(-1)
+                removed += 1
+            with self._lock:
+                self._kept.pop(record.key, None)
+        return removed
+
+    def _count(self, amount: int) -> bool:
+        """False: full. A count whose answer is lost errs on the high side."""
+        for attempt in range(ATTEMPTS):
+            try:
+                outcome = self._records.add(
+                    POISON_COUNT, ALL, amount, ceiling=self._limit if amount > 0 else None
+                )
+            except UnavailableError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+            else:
+                if isinstance(outcome, int | Conflict) or amount < 0:
+                    return isinstance(outcome, int)
+            self._clock.sleep(backoff_seconds(attempt, self._clock))
+        raise UnavailableError("poison could not be counted; try again")
+
+
+def _decode(record: Record) -> Poison:
+    try:
+        fields = json.loads(record.value)
+        return Poison(
+            id=record.key,
+            origin=fields["origin"],
+            reason=fields["reason"],
+            time_ms=fields["time_ms"],
+            length=fields["length"],
+            body=b64decode(fields["body"], validate=True),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"poison {record.key!r} holds {record.value[:80]!r}") from error

@@ -1,0 +1,175 @@
+"""`s3notify inlet` as people run it, and the least policy that it runs under."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.channels.intake import intake_over
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.stores.dynamodb import create_record_table
+from s3notify_platform.stores.provision import Places, Tables, policy
+from s3notify_platform.stores.queue_records import queue_records
+from tests.contracts.fault_proxy import FaultProxy
+from tests.contracts.test_sqs_events import SIGNALS, World
+from tests.support.iam import ACCOUNT, needs, refused, unused
+from tests.unit.test_intake import event
+
+pytestmark = pytest.mark.server
+
+SECRET = "a-secret-of-some-length"
+
+
+class Command:
+    """`s3notify inlet …`, which ends by SIGINT."""
+
+    def __init__(self, world, *arguments, **environment):
+        keys = world.server.config("")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "s3notify_platform.cli", "inlet", *arguments],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ,
+                "AWS_ACCESS_KEY_ID": keys.access_key_id,
+                "AWS_SECRET_ACCESS_KEY": keys.secret_access_key,
+                **environment,
+            },
+        )
+
+    def told(self, pattern):
+        """The first line that matches."""
+        for line in self.process.stderr:
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"{pattern!r} was never told")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        out, err = self.process.communicate(timeout=30)
+        assert self.process.returncode == 0, err
+        return out, err
+
+
+def place(world):
+    return [
+        "--bucket", world.platform, "--endpoint-url", world.server.endpoint_url, "--source-bucket", world.bucket,
+    ]  # fmt: skip
+
+
+def test_sqs_from_the_command_line(ministack):
+    """Counts are told as it goes, and at the end; Ctrl-C ends it cleanly."""
+    world = World(ministack)
+    world.store.put("raw/a", b"1")
+    world.sqs.send_message(QueueUrl=world.url, MessageBody="hello")
+    queue = ["--queue-url", world.url, "--queue-endpoint-url", world.server.endpoint_url]
+    command = Command(world, "sqs", *place(world), *queue, "--keyspace", SIGNALS, "raw/")
+    try:
+        assert command.told("queued=1")
+        world.settle({("put", "raw/a")})
+        _, err = command.stop()
+    finally:
+        command.process.kill()
+    assert "messages_poison=1" in err
+    listed = Command(world, "poison", *place(world)[:4], "--json")
+    out, _ = listed.process.communicate(timeout=30)
+    (told,) = [json.loads(line) for line in out.splitlines()]
+    assert told["origin"] == "sqs"
+    shown = Command(world, "poison", *place(world)[:4], "--show", told["id"])
+    assert shown.process.communicate(timeout=30)[0] == "hello"
+    removed = Command(world, "poison", *place(world)[:4], "--discard", told["id"])
+    assert removed.process.communicate(timeout=30)[0] == "removed 1\n"
+
+
+def test_http_from_the_command_line(ministack):
+    """The secret comes from the environment, and is in no line of the log."""
+    world = World(ministack)
+    command = Command(
+        world, "http", *place(world), "--port", "0", "--secret-env", "MY_SECRET",
+        "--keyspace", SIGNALS, "raw/", MY_SECRET=SECRET,
+    )  # fmt: skip
+    try:
+        port = int(command.told(r"listening on 127\.0\.0\.1:(\d+)").group(1))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        record = {
+            "eventSource": "ceph:s3",
+            "eventName": "ObjectCreated:Put",
+            "s3": {"bucket": {"name": world.bucket}, "object": {"key": "raw/a", "sequencer": "01"}},
+        }
+        connection.request("POST", "/", json.dumps({"Records": [record]}), {"authorization": SECRET})
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert world.entries().keys() == {("put", "raw/a")}
+        _, err = command.stop()
+    finally:
+        command.process.kill()
+    assert "posts_ok=1" in err
+    assert SECRET not in err
+
+
+def test_a_missing_secret_is_told(ministack):
+    """And nothing is listened to."""
+    command = Command(World(ministack), "http", "--bucket", "b")
+    _, err = command.process.communicate(timeout=30)
+    assert command.process.returncode == 1
+    assert "S3NOTIFY_RECEIVER_SECRET" in err
+
+
+@pytest.mark.parametrize("table", [False, True], ids=["bucket alone", "table"])
+def test_the_inlet_needs_exactly_what_its_policy_grants(ministack, table):
+    """Entries, signals, poison, and what taking back costs."""
+    source, platform = ministack.make_bucket(), ministack.make_bucket()
+    records = ministack.table_config() if table else None
+    if records is not None:
+        create_record_table(records)
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        config = replace(ministack.config(platform), endpoint_url=proxy.url)
+        through = replace(records, endpoint_url=proxy.url) if records is not None else None
+        queue = NotificationQueue(queue_records(config, table=through))
+        queue.topics.create("orders", TopicSettings())
+        intake = intake_over(queue, config, bucket=source, keyspaces=[(SIGNALS, "")])
+        told = replace(event("raw/a"), bucket=source)
+        large = replace(event("x" * 2000), bucket=source)
+        assert intake.accept([told, large]).outcomes == ("queued", "failed")
+        assert intake.quarantine.discard() == 1
+        reservation = queue.reserve("orders", told)
+        queue.abort(reservation)
+        wanted = needs(proxy.answered)
+    places = Places(
+        bucket=source,
+        prefix="raw/",
+        platform_bucket=platform,
+        platform_prefix="_s3notify/orders/",
+        keyspace_prefix=SIGNALS,
+        tables=Tables(records=records.table if records else None),
+        account=ACCOUNT,
+    )
+    assert refused(policy("inlet", places), wanted) == set()
+    assert unused(policy("inlet", places), wanted) == set()
+
+
+def test_an_outage_is_waited_for(ministack):
+    """The messages stay in hand, nothing is lost, and it goes on by itself."""
+    world = World(ministack)
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        config = replace(ministack.config(world.platform), endpoint_url=proxy.url)
+        world.queue = NotificationQueue(queue_records(config))
+        world.config = lambda _: config
+        inlet = world.inlet()
+        proxy.faults.extend(["503", "lose_response", "500", "lose_request"] * 4)
+        world.store.put("raw/a", b"1")
+        world.store.put("raw/b", b"1")
+        with world.running(inlet):
+            ends = time.monotonic() + 60
+            while world.left() and time.monotonic() < ends:
+                time.sleep(0.2)
+        assert not proxy.faults
+        assert world.entries().keys() == {("put", "raw/a"), ("put", "raw/b")}

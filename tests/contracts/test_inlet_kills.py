@@ -1,0 +1,130 @@
+"""Inlets as processes that are SIGKILLed between any two calls: what they were told of is in the queue all the same."""
+
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from s3notify_platform.protocols.keyspace import QUEUED, signal_key
+from s3notify_platform.slots import slot_of
+from tests.contracts.test_sqs_events import SIGNALS, World
+
+pytestmark = pytest.mark.server
+
+ROOT = Path(__file__).parents[2]
+SECRET = "a-secret-of-some-length"
+
+
+def start(world, dies_at, **more):
+    keys = world.server.config("")
+    told = {
+        "endpoint_url": world.server.endpoint_url,
+        "access_key_id": keys.access_key_id,
+        "secret_access_key": keys.secret_access_key,
+        "bucket": world.bucket,
+        "platform": world.platform,
+        "signals": SIGNALS,
+        "dies_at": dies_at,
+        **more,
+    }
+    command = [sys.executable, "-m", "tests.support.inlet_program", json.dumps(told)]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "RECEIVER_SECRET": SECRET})
+
+
+def check(world, etags):
+    """Every version is in the queue, and every slot was signalled by somebody who told the queue."""
+    told = {(entry.event.key, entry.event.etag) for entry in world.queue.entries("orders", range(1000))}
+    assert told == set(etags.items())
+    for key in etags:
+        assert world.signals.head(signal_key(SIGNALS, slot_of(key))).metadata == {QUEUED: "1"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sqs_inlet_killed_anywhere(ministack, seed):
+    """Time and again, in mid-accept, and between accept and delete; the last life is let go on to its end."""
+    dice = random.Random(seed)
+    world = World(ministack)
+    etags = {f"raw/{n}": world.store.put(f"raw/{n}", b"%d" % n).etag for n in range(40)}
+    for _ in range(4):
+        process = start(world, dice.randint(5, 60), queue_url=world.url)
+        # Messages of the life before come back after their visibility timeout.
+        assert process.wait(60) == -signal.SIGKILL
+    assert world.left(), "it was killed while there was something to lose"
+    inlet = world.inlet()
+    with world.running(inlet):
+        world.settle({("put", key) for key in etags}, seconds=60)
+    check(world, etags)
+
+
+def post(address, bucket, key, etag):
+    record = {
+        "eventSource": "ceph:s3",
+        "eventName": "ObjectCreated:Put",
+        "s3": {"bucket": {"name": bucket}, "object": {"key": key, "eTag": etag, "sequencer": "01"}},
+    }
+    connection = http.client.HTTPConnection(*address, timeout=20)
+    try:
+        headers = {"authorization": f"Bearer {SECRET}"}
+        connection.request("POST", "/", json.dumps({"Records": [record]}), headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_receiver_killed_anywhere(ministack, tmp_path):
+    """Senders repeat what was not answered 200; what was is in the queue. A supervisor starts it again."""
+    dice = random.Random("receiver")
+    world = World(ministack)
+    place = tmp_path / "address"
+    etags = {f"raw/{n}": f"e{n}" for n in range(60)}
+    acknowledged = {}
+    over = threading.Event()
+    deaths = []
+
+    def supervise():
+        while not over.is_set():
+            place.unlink(missing_ok=True)
+            process = start(world, dice.randint(10, 80) if len(deaths) < 4 else 0, address_file=str(place))
+            while process.poll() is None and not over.wait(0.05):
+                pass
+            if over.is_set():
+                process.kill()
+                process.wait()
+            else:
+                deaths.append(process.returncode)
+
+    def send(keys):
+        for key in keys:
+            while not over.is_set():
+                try:
+                    status = post(json.loads(place.read_text()), world.bucket, key, etags[key])
+                except (OSError, http.client.HTTPException):
+                    status = 0
+                if status == 200:
+                    acknowledged[key] = etags[key]
+                    break
+                time.sleep(0.1)
+
+    supervisor = threading.Thread(target=supervise)
+    supervisor.start()
+    keys = list(etags)
+    senders = [threading.Thread(target=send, args=(keys[n::4],)) for n in range(4)]
+    try:
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join(120)
+    finally:
+        over.set()
+        supervisor.join(30)
+    assert deaths == [-signal.SIGKILL] * 4
+    assert acknowledged == etags
+    check(world, etags)

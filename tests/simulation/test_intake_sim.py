@@ -1,0 +1,195 @@
+"""Inlets under faults: all that is reported reaches every topic's consumer, by signals alone, and nobody reports twice.
+
+The real `SqsInlet.handle` and `Intake` over a queue that delivers at least once and in any order; consumers read the
+entries of slots whose signal moved, and no others: an entry whose signal is missing, or came first, would stay.
+"""
+
+from contextlib import suppress
+
+import pytest
+
+from s3notify_platform.channels.intake import Intake, Target
+from s3notify_platform.channels.sqs import SqsInlet
+from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
+from s3notify_platform.protocols.notification_queue import (
+    Caretaker,
+    Event,
+    NotificationQueue,
+    TopicSettings,
+    encode_events,
+)
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.sqs import Message
+from tests.support.faults import Fault
+from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
+
+RETRY = (UnavailableError, UnknownOutcomeError)
+STALE_SECONDS = 6.0
+VISIBILITY_SECONDS = 20
+CRASHES = ROUGH | {Fault.CRASH_BEFORE: 0.01, Fault.CRASH_AFTER: 0.01}
+
+
+class Wire:
+    """An SQS queue: at least once, hidden for a while, in no order. Its own calls cannot fail."""
+
+    def __init__(self, bodies, time):
+        self.bodies = dict(enumerate(bodies))
+        self.visible_at = dict.fromkeys(self.bodies, 0.0)
+        self.receives = dict.fromkeys(self.bodies, 0)
+        self.time = time
+
+    def receive(self, *, wait_seconds, visibility_seconds, limit=10):
+        ready = [n for n in reversed(self.bodies) if self.visible_at[n] <= self.time.monotonic()][:limit]
+        for number in ready:
+            self.visible_at[number] = self.time.monotonic() + visibility_seconds
+            self.receives[number] += 1
+        return tuple(
+            Message(id=str(n), body=self.bodies[n], receipt=str(n), receives=self.receives[n]) for n in ready
+        )
+
+    def delete(self, messages):
+        for message in messages:
+            self.bodies.pop(int(message.receipt), None)
+        return ()
+
+    def hide(self, messages, seconds):
+        for message in messages:
+            self.visible_at[int(message.receipt)] = self.time.monotonic() + seconds
+        return ()
+
+    def redrives_after(self):
+        return None
+
+
+class World:
+    """The reported events, and what each topic's consumer has seen of them."""
+
+    def __init__(self, events, topics):
+        self.time = VirtualTime()
+        self.records = MemoryRecordStore()
+        self.objects = MemoryObjectStore()
+        self.signals = MemoryObjectStore()
+        self.stores = {"records": self.records, "objects": self.objects, "signals": self.signals}
+        for event in events:
+            self.objects.put(event.key, b"x")
+        self.events = events
+        bodies = [encode_events([event]).decode() for event in events]
+        # Some come twice, and more than one to a message.
+        self.wire = Wire([*bodies, *bodies[::3], encode_events(events[1:3]).decode()], self.time)
+        queue = NotificationQueue(self.records, parallelism=1)
+        self.wanted = set()
+        for name, settings in topics.items():
+            queue.topics.create(name, settings)
+            self.wanted |= {
+                (name, event.key, event.sequencer)
+                for event in events
+                if event.key.startswith(settings.prefix)
+            }
+        self.seen = set()
+        self.states = dict.fromkeys(topics, WatcherState())
+
+    def queue_of(self, stores, clock):
+        return NotificationQueue(stores["records"], clock=clock, parallelism=1, stale_seconds=STALE_SECONDS)
+
+    def over(self):
+        return not self.wire.bodies and self.wanted <= self.seen
+
+    def inlet(self, stores, clock):
+        """A new life has a new memory."""
+        publisher = Publisher(stores["signals"], prefix="s/", clock=clock, parallelism=1, queued=True)
+        intake = Intake(
+            self.queue_of(stores, clock), [Target(prefix="", publisher=publisher)], bucket="b", memory=12
+        )
+        inlet = SqsInlet(
+            self.wire, intake, clock=clock, visibility_seconds=VISIBILITY_SECONDS, gather=4, wait_seconds=0
+        )
+        while not self.over():
+            messages = inlet._receive()
+            while messages and (trouble := inlet.handle(messages)) is not None:
+                clock.sleep(trouble[1])
+            clock.sleep(1.0)
+
+    def consumer(self, topic):
+        def run(stores, clock):
+            queue = self.queue_of(stores, clock)
+            watcher = Watcher(stores["signals"], prefix="s/", clock=clock)
+            while not self.over():
+                state = self.states[topic]
+                with suppress(*RETRY):
+                    poll = watcher.observe(state)
+                    entries = queue.entries(topic, poll.changed)
+                    self.seen |= {(topic, entry.event.key, entry.event.sequencer) for entry in entries}
+                    queue.remove(entries)
+                    if poll.listed:
+                        self.states[topic] = state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
+                clock.sleep(0.02)
+
+        return run
+
+    def caretaker(self, topics):
+        def run(stores, clock):
+            caretaker = Caretaker(self.queue_of(stores, clock), leak_seconds=2.0)
+            while not self.over():
+                for topic in topics:
+                    with suppress(*RETRY, NotFoundError):
+                        caretaker.resolve_stale(topic, stores["objects"].head)
+                clock.sleep(2.0)
+
+        return run
+
+
+def reported():
+    events = [Event(key=f"raw/{n}", bucket="b", etag=f"e{n}", sequencer=f"{n:04X}") for n in range(5)]
+    events += [Event(key="raw/0", bucket="b", op="delete", sequencer=s) for s in ("00FF", "0000A")]
+    return [*events, Event(key="csv/1", bucket="b", etag="c", sequencer="01")]
+
+
+@pytest.mark.parametrize("capacity", [100, 4], ids=["roomy", "tight"])
+@simulated
+def test_all_that_is_reported_reaches_every_consumer(seed, capacity):
+    """Two inlets that crash anywhere, two topics, one of them with little room, clocks that differ."""
+    topics = {
+        "all": TopicSettings(capacity=100, shards=2),
+        "raw": TopicSettings(capacity=capacity, shards=1, bucket="b", prefix="raw/"),
+    }
+    world = World(reported(), topics)
+    actors = [world.inlet, world.inlet, *(world.consumer(topic) for topic in topics), world.caretaker(topics)]
+    history = run_simulation(
+        actors,
+        world.stores,
+        seed,
+        faults=CRASHES,
+        restarts=1000,
+        clock_rates=[1.0, 1.3, 0.8, 1.0, 1.0],
+        time=world.time,
+    )
+    assert world.wanted <= world.seen, history
+    assert world.seen <= world.wanted
+    assert not world.wire.bodies
+
+
+@simulated
+def test_without_crashes_nothing_is_queued_twice(seed):
+    """One inlet with a memory large enough, whatever the store answers, as long as it is known what came of it."""
+    topics = {"all": TopicSettings(capacity=100, shards=2)}
+    world = World(reported(), topics)
+    copies = []
+    queue = NotificationQueue(world.records, parallelism=1)
+
+    def inlet(stores, clock):
+        publisher = Publisher(stores["signals"], prefix="s/", clock=clock, parallelism=1, queued=True)
+        intake = Intake(
+            world.queue_of(stores, clock), [Target(prefix="", publisher=publisher)], bucket="b", memory=1000
+        )
+        inlet = SqsInlet(world.wire, intake, clock=clock, wait_seconds=0)
+        while world.wire.bodies:
+            messages = inlet._receive()
+            while messages and (trouble := inlet.handle(messages)) is not None:
+                clock.sleep(trouble[1])
+            clock.sleep(1.0)
+        copies.extend(queue.entries("all", range(1000)))
+
+    run_simulation([inlet], world.stores, seed, faults={Fault.THROTTLED: 0.08}, time=world.time)
+    told = [("all", entry.event.key, entry.event.sequencer) for entry in copies]
+    assert sorted(told) == sorted(world.wanted)

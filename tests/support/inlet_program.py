@@ -1,0 +1,76 @@
+"""An inlet as a process of its own, that SIGKILLs itself at the call it is told: `python -m … JSON`.
+
+Counted are calls of the record store, of the keyspace and of SQS, as they come; odd deaths come before the call,
+even ones after it took effect.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from itertools import count
+from pathlib import Path
+
+from s3notify_platform.channels.intake import Intake, Target
+from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
+from s3notify_platform.channels.sqs import SqsInlet
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
+
+
+class Mortal:
+    """Another object, whose process dies at one of the calls of all such objects together."""
+
+    calls = count(1)
+    dies_at = 0
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, method):
+        function = getattr(self._inner, method)
+
+        def call(*args, **kwargs):
+            fatal = next(self.calls) == self.dies_at
+            if fatal and self.dies_at % 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = function(*args, **kwargs)
+            if method == "scan":
+                result = iter(list(result))
+            if fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return call
+
+
+def main(told):
+    Mortal.dies_at = told["dies_at"]
+    keys = {name: told[name] for name in ("endpoint_url", "access_key_id", "secret_access_key")}
+    platform = S3Config(bucket=told["platform"], **keys)
+    queue = NotificationQueue(Mortal(queue_records(platform)))
+    publisher = Publisher(Mortal(shared_store(platform)), prefix=told["signals"], queued=True)
+    intake = Intake(queue, [Target(prefix="", publisher=publisher)], bucket=told["bucket"])
+    if "queue_url" in told:
+        sqs = Mortal(SqsQueue(SqsConfig(queue_url=told["queue_url"], **keys)))
+        inlet = SqsInlet(sqs, intake, wait_seconds=0, visibility_seconds=3, gather=10)
+    else:
+        inlet = Receiver(ReceiverSettings(secret_envs=["RECEIVER_SECRET"], port=0), intake)
+
+        def tell():
+            inlet.ready.wait()
+            place = Path(told["address_file"])
+            place.with_suffix(".new").write_text(json.dumps(inlet.address))
+            place.with_suffix(".new").rename(place)
+
+        threading.Thread(target=tell, daemon=True).start()
+    inlet.run(threading.Event(), lambda _: None)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
