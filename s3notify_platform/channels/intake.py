@@ -27,6 +27,7 @@ from s3notify_platform.channels.poison import Quarantine
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import Committed, Event, NoRoom, NotificationQueue
+from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast_store import shared_store
 
@@ -303,16 +304,18 @@ def intake_over(
     bucket: str,
     keyspaces: Iterable[tuple[str, str]],
     excluded: Iterable[str] = (PLATFORM_PREFIX,),
+    slots: int = SLOT_COUNT,
 ) -> Intake:
     """An intake for `bucket` whose signals live in the bucket `platform`. No request.
 
-    `keyspaces`: the prefix of the signals, and the prefix of the keys that are signalled there, for each source.
+    `keyspaces`: the prefix of the signals, and the prefix of the keys that are signalled there, for each source;
+    all of them have `slots` slots. `excluded` is looked at only where both buckets are one.
     """
     store = shared_store(platform)
     keyspaces = tuple(keyspaces)
     own = (*excluded, *(signals for signals, _ in keyspaces)) if bucket == platform.bucket else ()
     targets = [
-        Target(prefix=keys, publisher=Publisher(store, prefix=signals, queued=True))
+        Target(prefix=keys, publisher=Publisher(store, prefix=signals, slots=slots, queued=True))
         for signals, keys in keyspaces
     ]
     return Intake(queue, targets, bucket=bucket, excluded=own)

@@ -67,8 +67,11 @@ BATCH_EVENTS: Final = 500
 ANSWER_SECONDS: Final = 60.0
 """A post that is not durable by then is answered 503; it may become so all the same."""
 
-GRACE_SECONDS: Final = 10.0
+GRACE_SECONDS: Final = 8.0
 """For posts in hand at a clean stop."""
+
+JOIN_SECONDS: Final = 1.0
+"""For a worker that nobody waits for any more; it may be left behind."""
 
 _STOP_POLL_SECONDS: Final = 0.2
 _PROGRESS_SECONDS: Final = 10.0
@@ -149,7 +152,7 @@ class Receiver:
         self.address = ("", 0)
 
     def run(self, stop: Stop, progress: Progress) -> None:
-        """See `Service.run`. Ends within `GRACE_SECONDS`."""
+        """See `Service.run`. Ends within `GRACE_SECONDS` and 3 s."""
         self._ended = False
         workers = [Thread(target=self._work, name=f"receiver-{n}", daemon=True) for n in range(WORKERS)]
         for worker in workers:
@@ -161,7 +164,7 @@ class Receiver:
                 self._ended = True
                 self._more.notify_all()
             for worker in workers:
-                worker.join(GRACE_SECONDS)
+                worker.join(JOIN_SECONDS)
             self.ready.clear()
 
     def counts(self) -> Mapping[str, int]:

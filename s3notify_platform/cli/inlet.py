@@ -43,6 +43,13 @@ def _intake_options(command: Callable[..., None]) -> Callable[..., None]:
             help="A source's prefix of signals, and its prefix of keys; once for each source. "
             "Like: --keyspace _s3notify/orders/keyspace/ raw/orders/",
         ),
+        click.option(
+            "--slots",
+            type=click.IntRange(1, 1000),
+            default=1000,
+            show_default=True,
+            help="Of the keyspaces, as in the sources.",
+        ),
         click.option("--source-bucket", help="Bucket whose changes are reported, if another than --bucket."),
     ):
         decorated = option(decorated)
@@ -54,6 +61,7 @@ def _intake(
     source_bucket: str | None,
     keyspaces: tuple[tuple[str, str], ...],
     exclude: tuple[str, ...],
+    slots: int,
 ) -> "Intake":
     from s3notify_platform.channels.intake import intake_over
 
@@ -65,6 +73,7 @@ def _intake(
         bucket=source_bucket or place.bucket,
         keyspaces=keyspaces,
         excluded=(*exclude, place.queue_prefix),
+        slots=slots,
     )
 
 

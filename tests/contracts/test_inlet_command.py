@@ -13,10 +13,14 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.channels.intake import intake_over
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.dynamodb import create_record_table
 from s3notify_platform.stores.provision import Places, Tables, policy
 from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.contracts.test_sqs_events import SIGNALS, World
 from tests.support.iam import ACCOUNT, needs, refused, unused
@@ -154,6 +158,20 @@ def test_the_inlet_needs_exactly_what_its_policy_grants(ministack, table):
     )
     assert refused(policy("inlet", places), wanted) == set()
     assert unused(policy("inlet", places), wanted) == set()
+
+
+def test_keyspaces_have_the_slots_of_their_sources(ministack):
+    """And what lies below the platform's own prefixes is no news, if it is the same bucket."""
+    config = ministack.config(ministack.make_bucket())
+    queue = NotificationQueue(queue_records(config))
+    queue.topics.create("all", TopicSettings(slots=7, shards=1))
+    intake = intake_over(
+        queue, config, bucket=config.bucket, keyspaces=[("k/", "")], excluded=["own/"], slots=7
+    )
+    told = [replace(event(key), bucket=config.bucket) for key in ("a", "own/a", "k/3")]
+    assert intake.accept(told).outcomes == ("queued", "ignored", "ignored")
+    names = {meta.key for meta in list_all(S3ObjectStore(config), "k/")}
+    assert names == {signal_key("k/", slot_of("a", 7)), "k/_"}
 
 
 def test_an_outage_is_waited_for(ministack):

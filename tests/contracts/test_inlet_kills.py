@@ -52,7 +52,7 @@ def test_sqs_inlet_killed_anywhere(ministack, seed):
     """Time and again, in mid-accept, and between accept and delete; the last life is let go on to its end."""
     dice = random.Random(seed)
     world = World(ministack)
-    etags = {f"raw/{n}": world.store.put(f"raw/{n}", b"%d" % n).etag for n in range(40)}
+    etags = {f"raw/{n}": world.store.put(f"raw/{n}", b"%d" % n).etag for n in range(60)}
     for _ in range(4):
         process = start(world, dice.randint(5, 60), queue_url=world.url)
         # Messages of the life before come back after their visibility timeout.
