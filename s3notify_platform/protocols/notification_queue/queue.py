@@ -373,16 +373,20 @@ class NotificationQueue:
         Sent once: if its answer is lost the room is too, until the caretaker counts anew; never given twice.
         A counter of an older generation is no longer looked at, and may be gone.
         """
-        for (topic, epoch, shard, meter), number in Counter(
-            (entry.topic, entry.epoch, entry.shard, entry.meter) for entry in entries
-        ).items():
-            self._add_once(depth_partition(topic), depth_key(epoch, shard, meter), -number)
+        counters = Counter(
+            (depth_partition(entry.topic), depth_key(entry.epoch, entry.shard, entry.meter))
+            for entry in entries
+        )
+        self._add_each({place: -number for place, number in counters.items()})
 
     def count(self, entries: Iterable[Entry], kind: str) -> None:
         """Add to the totals for people."""
-        shards = Counter((entry.topic, entry.epoch, entry.shard) for entry in entries)
-        for (topic, epoch, shard), number in shards.items():
-            self._add_once(counts_partition(topic), count_key(epoch, shard, kind), number)
+        self._add_each(
+            Counter(
+                (counts_partition(entry.topic), count_key(entry.epoch, entry.shard, kind))
+                for entry in entries
+            )
+        )
 
     def in_parallel(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """The results, in order, with at most `parallelism` calls at once."""
@@ -489,16 +493,23 @@ class NotificationQueue:
 
     def _rooms(self, topic: Topic, drafts: Sequence[Entry]) -> dict[int, int]:
         """How many entries each shard takes, counted already."""
-        rooms: dict[int, int] = {}
-        try:
-            for shard in sorted({draft.shard for draft in drafts}):
-                rooms[shard] = self._room(topic, shard, sum(draft.shard == shard for draft in drafts))
-        except S3NotifyError:
-            for draft in drafts:
-                if rooms.get(draft.shard, 0) > 0:
-                    rooms[draft.shard] -= 1
-                    self.give_back([draft])
-            raise
+        wanted = sorted(Counter(draft.shard for draft in drafts).items())
+
+        def take(shard_and_number: tuple[int, int]) -> int | S3NotifyError:
+            try:
+                return self._room(topic, *shard_and_number)
+            except S3NotifyError as error:
+                return error
+
+        answers = self.in_parallel(take, wanted)
+        errors = [answer for answer in answers if isinstance(answer, S3NotifyError)]
+        rooms = {
+            shard: 0 if isinstance(answer, S3NotifyError) else answer
+            for (shard, _), answer in zip(wanted, answers, strict=True)
+        }
+        if errors:
+            self.give_back(_first(drafts, rooms))
+            raise errors[0]
         return rooms
 
     def _room(self, topic: Topic, shard: int, wanted: int) -> int:
@@ -548,6 +559,9 @@ class NotificationQueue:
             self._known.pop(name, None)
             raise
         return topic
+
+    def _add_each(self, amounts: Mapping[tuple[str, str], int]) -> None:
+        self.in_parallel(lambda place: self._add_once(*place, amounts[place]), list(amounts))
 
     def _add_once(self, partition: str, key: str, amount: int) -> None:
         for attempt in range(ATTEMPTS):
