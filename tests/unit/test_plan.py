@@ -8,8 +8,9 @@ from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.slots import Slot
+from s3notify_platform.spark.discovery import TOLD, _row
 from s3notify_platform.spark.ingest import SlotResult, _added, raise_own, reason_of
-from s3notify_platform.spark.plan import _collected, _row
+from s3notify_platform.spark.plan import _collected
 from s3notify_platform.spark.read import TASK_BYTES, deal_splits
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.spark.source import Source
@@ -26,15 +27,18 @@ def source(**fields: object) -> Source:
 
 def test_collected() -> None:
     found = _collected(
+        "topic",
         [
             _row(-1, "LIST", size=2),
-            _row(4, "read", key="k", etag="e", size=9),
+            _row(4, "read", key="k", etag="e", size=9, entry=TOLD),
             _row(4, "gone", key="g"),
+            _row(4, "entry", key="k", etag="v1", size=2, generation=7, entry="epoch id"),
+            _row(6, "plain"),
             _row(4, "head", generation=3, complete=False, size=1),
             _row(5, "head"),
             _row(-1, "GET", size=1),
             _row(-1, "LIST", size=1),
-        ]
+        ],
     )
     assert found.requests == {"LIST": 3, "GET": 1}
     assert found.slots[Slot(4)].generation == 3
@@ -43,6 +47,12 @@ def test_collected() -> None:
     assert not found.slots[Slot(4)].changes.complete
     assert not found.slots[Slot(5)].changes
     assert found.listed == {4: 1, 5: 0}
+    assert found.untold == {4: {"g"}}
+    assert found.plain == {6}
+    assert Slot(6) not in found.slots
+    (entry,) = found.entries[Slot(4)]
+    assert (entry.topic, entry.shard, entry.epoch, entry.key) == ("topic", 2, "epoch", "004.id")
+    assert (entry.meter, entry.version, entry.event.key) == (7, "v1", "k")
 
 
 def versions(sizes: dict[int, list[int]]) -> list[ObjectVersion]:
