@@ -217,13 +217,13 @@ def _ingested(
             listing=opened.listing,
             only_found=config.everything,
         )
-        if opened.listing and config.batch and not config.everything and ended.untold:
+        if opened.listing and opened.settled and config.batch and not config.everything and ended.untold:
             io.debt.owe((), plain=True)
         done.entries, done.plain = ended.entries, ended.plain
         found = {
             slot: result
             for slot, result in ended.slots.items()
-            if not (config.everything and opened.again and result.status == "unchanged")
+            if not (config.everything and config.batch and opened.settled and result.status == "unchanged")
         }
         done.results[settings.name] = found
         generations = {slot: result.generation for slot, result in found.items() if result.ok}

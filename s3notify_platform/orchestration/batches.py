@@ -178,15 +178,15 @@ class SensorState:
 class BatchPayload:
     """What a batch's chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
 
-    `owed` are the slots that this batch's listing settles, as in `Owed`; `again` says that everything has been
-    listed before, so that what has not changed is not worth reporting.
+    `owed` are the slots that this batch's listing pays, as in `Owed`. `settled`: all writers had time to hear of
+    the topic, so that one who does not queue never will; and everything has been listed and reported before.
     """
 
     slots: tuple[int, ...] = ()
     signals: Mapping[str, str] = field(default_factory=dict)
     listing: bool = True
     owed: Mapping[str, int] = field(default_factory=dict)
-    again: bool = False
+    settled: bool = True
 
     def dumps(self) -> str:
         """JSON."""
@@ -321,7 +321,7 @@ class BatchPlanner:
             signals=signals,
             listing=listing,
             owed=owed_slots,
-            again=not state.settled_ms,
+            settled=not state.settled_ms,
         )
         batch = f"{self._source}-{state.epoch}-{state.next_batch}"
         try:

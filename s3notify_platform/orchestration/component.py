@@ -12,6 +12,12 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.orchestration.assets import SlotAsset, SourceAssets, build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.batches import BatchSettings
+from s3notify_platform.orchestration.channels import (
+    DeliverSettings,
+    HttpInletSettings,
+    SqsInletSettings,
+    build_channels,
+)
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
@@ -87,7 +93,8 @@ def _variable(name: str | None) -> str | None:
 class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     """A bucket prefix as a slot-partitioned, committed table.
 
-    Gives the ingest asset, its slot assets, quarantine and summary, the sensor, the sweep with its checks.
+    Gives the ingest asset, its slot assets, quarantine and summary, the sensor, the sweep with its checks, the queue's
+    caretaker, and the inlets and the outlet that are set.
     """
 
     model_config = ConfigDict(populate_by_name=True, extra="forbid")
@@ -145,6 +152,11 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     list_seconds: float = Field(
         default=10.0,
         description="Between listings of the bucket, if a writer does not queue; raise it for large buckets",
+    )
+    sqs: SqsInletSettings | None = Field(default=None, description="Take in S3's events from an SQS queue")
+    http: HttpInletSettings | None = Field(default=None, description="Take in posts of Ceph RGW and MinIO")
+    deliver: DeliverSettings | None = Field(
+        default=None, description="Push the bucket's topics to their endpoints"
     )
     sweep_cron: str = Field(default="0 3 * * *", description="When bucket and state are compared as a whole")
     running: bool = Field(default=True, description="Whether sensor, sweep and automation start switched on")
@@ -214,11 +226,13 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             cron_schedule=self.sweep_cron,
             default_status=dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED,
         )
+        services = (("sqs", self.sqs), ("http", self.http), ("deliver", self.deliver))
+        jobs, sensors = build_channels(assets, services, running=on)
         return dg.Definitions(
             assets=[slot_assets, summary],
             asset_checks=[checks],
-            jobs=[ingest_job, sweep_job],
-            sensors=[sensor, automation, *([following] if assets.slot_assets else [])],
+            jobs=[ingest_job, sweep_job, *jobs],
+            sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],
             schedules=[sweep],
             resources={assets.io_key: assets.io},
         )

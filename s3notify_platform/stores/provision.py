@@ -192,6 +192,11 @@ class _Grants(dict[str, set[str]]):
                 places.platform_bucket, places.queue_prefix, "GetObject", "PutObject", "DeleteObject"
             )
 
+    def looking_at_queue(self) -> None:
+        """The entries, for whoever tells what is on its way from what is lost."""
+        if not self._places.tables.records:
+            self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
+
     def events(self) -> None:
         """The SQS queue of the bucket's events."""
         if self._places.event_queue:
@@ -235,8 +240,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
             grants.objects(platform, signals, "PutObject")
             grants.table(places.tables.records, "GetItem", "Query", "PutItem", "DeleteItem")
-            if not places.tables.records:
-                grants.objects(platform, places.queue_prefix, "GetObject")
+            grants.looking_at_queue()
         case "inlet":
             grants.objects(platform, signals, "PutObject")
             grants.queue()

@@ -185,8 +185,8 @@ class World:
         bad = [slot for slot in work if slot in failing]
         plain = [] if opened.listing else [slot for slot in good if self._plain(slot)]
         untold = self.commit(good, listing=opened.listing)
-        if plain or (opened.listing and not everything and untold):
-            self.debt.owe(map(Slot, plain), plain=True)
+        found = plain or (opened.listing and not everything and untold)
+        self.debt.owe(map(Slot, plain), plain=bool(found) and opened.settled)
         if everything:
             self.debt.owe(map(Slot, bad))
         owed = {Slot(int(slot)): serial for slot, serial in opened.owed.items() if int(slot) in good}

@@ -160,7 +160,7 @@ class NotificationQueue:
     # Writers: before the object, after the object.
 
     def topics_of(self, bucket: str, key: str) -> tuple[str, ...]:
-        """The topics that take changes of this key, by name. One scan every `TOPICS_SECONDS`.
+        """The topics that take changes of this key, by name. One scan every `TOPICS_SECONDS`; each second while none does.
 
         A topic that is younger may be missing. So whoever creates one to follow a bucket compares what is there
         once more when `settle_seconds` have passed.

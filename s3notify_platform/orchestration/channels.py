@@ -1,0 +1,152 @@
+"""Inlets, outlet and caretaker of a source, managed by Dagster: what the component's YAML switches on.
+
+The caretaker is a sensor: a pass is short, and the code server, which evaluates sensors, lives as long as what a
+caretaker has to remember. Inlets and the outlet are runs that a sensor keeps alive (`services`).
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import dagster as dg
+from pydantic import ConfigDict, Field
+
+from s3notify_platform.channels.care import shared_care
+from s3notify_platform.channels.delivery import Delivery
+from s3notify_platform.channels.endpoint import Egress
+from s3notify_platform.channels.intake import Intake, intake_over
+from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
+from s3notify_platform.channels.service import Service
+from s3notify_platform.channels.sqs import SqsInlet
+from s3notify_platform.orchestration.assets import SourceAssets
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.services import Make, build_service
+from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
+
+CARE_SECONDS = 15
+
+
+class SqsInletSettings(dg.Model, dg.Resolvable):
+    """Take in S3's event notifications from an SQS queue, with the source's own credentials."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queue_url: str
+    region_name: str | None = Field(default=None, description="Default: that of the source's S3")
+    endpoint_url: str | None = Field(default=None, description="Default: AWS")
+    visibility_seconds: int = 60
+
+    def service(self, io: SlotIOManager) -> Service:
+        """The inlet."""
+        s3 = io.source.platform
+        config = SqsConfig(
+            queue_url=self.queue_url,
+            region=self.region_name or s3.region,
+            endpoint_url=self.endpoint_url,
+            access_key_id=s3.access_key_id,
+            secret_access_key=s3.secret_access_key,
+            session_token=s3.session_token,
+        )
+        return SqsInlet(SqsQueue(config), intake_of(io), visibility_seconds=self.visibility_seconds)
+
+
+class HttpInletSettings(dg.Model, dg.Resolvable):
+    """Take in the posts of Ceph RGW and MinIO."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = 8086
+    secret_env: str = Field(
+        default="S3NOTIFY_RECEIVER_SECRET", description="Environment variable with the secret"
+    )
+    cert_file: str | None = None
+    key_file: str | None = None
+
+    def service(self, io: SlotIOManager) -> Service:
+        """The inlet. `UsageError` without a secret, or off loopback without TLS."""
+        settings = ReceiverSettings(
+            secret_envs=[self.secret_env],
+            host=self.host,
+            port=self.port,
+            cert_file=Path(self.cert_file) if self.cert_file else None,
+            key_file=Path(self.key_file) if self.key_file else None,
+        )
+        return Receiver(settings, intake_of(io))
+
+
+class DeliverSettings(dg.Model, dg.Resolvable):
+    """Push the topics of the bucket's queue that have an endpoint; one source of a bucket is enough."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    allow_networks: list[str] = Field(
+        default=[], description="CIDR of endpoints that are not public, like 10.1.0.0/16"
+    )
+    allow_http: bool = False
+
+    def service(self, io: SlotIOManager) -> Service:
+        """The outlet."""
+        return Delivery(io.queue, egress=Egress.of(self.allow_networks, allow_http=self.allow_http))
+
+
+def intake_of(io: SlotIOManager) -> Intake:
+    """What a source's inlets put reports into: every topic that takes a key; the source's signals."""
+    source = io.source
+    return intake_over(
+        io.queue,
+        source.platform,
+        bucket=source.bucket.bucket,
+        keyspaces=[(source.keyspace_prefix, source.prefix)],
+        excluded=(source.platform_prefix, source.queue_prefix),
+        slots=source.slots,
+    )
+
+
+def build_channels(
+    assets: SourceAssets,
+    services: Iterable[tuple[str, SqsInletSettings | HttpInletSettings | DeliverSettings | None]],
+    *,
+    running: bool,
+) -> tuple[list[dg.JobDefinition], list[dg.SensorDefinition]]:
+    """Jobs and sensors of the services that are set, by name, and the sensor that takes care of the queue."""
+    jobs: list[dg.JobDefinition] = []
+    sensors = [_care_sensor(assets, running=running)]
+    for name, settings in services:
+        if settings is None:
+            continue
+        make: Make = settings.service
+        job, sensor = build_service(f"{assets.name}_{name}", make, io_key=assets.io_key, running=running)
+        jobs.append(job)
+        sensors.append(sensor)
+    return jobs, sensors
+
+
+def _care_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefinition:
+    @dg.sensor(
+        name=f"{assets.name}_care",
+        description=f"Tells {assets.name!r} of changes whose writers died half-way, and frees their room.",
+        minimum_interval_seconds=CARE_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        required_resource_keys={assets.io_key},
+    )
+    def tend(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        source = getattr(context.resources, assets.io_key).source
+        care = shared_care(
+            source.bucket,
+            source.platform,
+            keyspaces=((source.keyspace_prefix, source.prefix),),
+            slots=source.slots,
+            queue_prefix=source.queue_prefix,
+            table=source.records_table,
+        )
+        cared = care.tend_when_due()
+        if cared is None:
+            return dg.SkipReason("a pass was made a moment ago")
+        for error in cared.errors:
+            context.log.warning(error)
+        return dg.SkipReason(
+            f"{cared.waiting} reservations wait, {cared.committed} were committed and {cared.aborted} aborted "
+            f"for writers that died, {cared.signalled} keys signalled for them"
+        )
+
+    return tend
