@@ -180,27 +180,6 @@ class ObjectRecordStore:
                 case _Stored():
                     yield _record(_name(meta.key, below), found)
 
-    def add(
-        self, partition: str, key: str, amount: int, *, ceiling: int | None = None
-    ) -> int | Conflict | Unknown:
-        """See `RecordStore.add`. `UnavailableError` if others come between for `ADD_ATTEMPTS` rounds."""
-        path = self._path(partition, key)
-        for attempt in range(ADD_ATTEMPTS):
-            found = self._read(path)
-            live = found is not None and found.state == _LIVE
-            total = counter_sum(found.value if found and live else None, amount, ceiling)
-            if not isinstance(total, int):
-                return total
-            condition = ABSENT if found is None else IfMatch(etag=found.etag)
-            match self._write(path, _LIVE, b"%d" % total, condition):
-                case Written():
-                    return total
-                case Unknown() as unknown:
-                    return unknown
-                case Conflict():
-                    self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.02, ceiling=0.5))
-        raise UnavailableError(f"counter {path!r} kept changing for {ADD_ATTEMPTS} rounds; nothing was added")
-
     def _read_ahead(
         self, listed: Iterator[ObjectMeta], below: str, known: Mapping[str, Record]
     ) -> Iterator[tuple[ObjectMeta, _Stored | Record | None]]:
@@ -232,6 +211,27 @@ class ObjectRecordStore:
     @cached_property
     def _readers(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._parallelism, thread_name_prefix="records")
+
+    def add(
+        self, partition: str, key: str, amount: int, *, ceiling: int | None = None
+    ) -> int | Conflict | Unknown:
+        """See `RecordStore.add`. `UnavailableError` if others come between for `ADD_ATTEMPTS` rounds."""
+        path = self._path(partition, key)
+        for attempt in range(ADD_ATTEMPTS):
+            found = self._read(path)
+            live = found is not None and found.state == _LIVE
+            total = counter_sum(found.value if found and live else None, amount, ceiling)
+            if not isinstance(total, int):
+                return total
+            condition = ABSENT if found is None else IfMatch(etag=found.etag)
+            match self._write(path, _LIVE, b"%d" % total, condition):
+                case Written():
+                    return total
+                case Unknown() as unknown:
+                    return unknown
+                case Conflict():
+                    self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.02, ceiling=0.5))
+        raise UnavailableError(f"counter {path!r} kept changing for {ADD_ATTEMPTS} rounds; nothing was added")
 
     def _write(self, path: str, state: bytes, value: bytes, condition: Precondition) -> WriteOutcome:
         """One conditional PUT, and where its outcome is unknown, as much looking as it takes to know."""
