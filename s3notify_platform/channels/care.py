@@ -22,6 +22,7 @@ from threading import Event as Flag
 from threading import Lock
 from typing import Final
 
+from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.channels.service import Progress
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.ports import ObjectStore
@@ -40,14 +41,6 @@ UNSIGNALLED_SECONDS: Final = 30.0
 
 DOUBTFUL_SECONDS: Final = 300.0
 """A committed entry that nobody has consumed for so long is signalled, whoever may have done so."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keyspace:
-    """Signals of the bucket, for the keys below `prefix`."""
-
-    publisher: Publisher
-    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ it looks once more after `NotificationQueue.settle_seconds`; the time that a wri
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -80,6 +80,14 @@ class Refused:
 PublishOutcome = WriteOutcome | Refused
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keyspace:
+    """The signals of one source of the bucket, for the keys below `prefix`."""
+
+    publisher: Publisher
+    prefix: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Work:
     """One change on its way. `happened` is None as long as nobody knows."""
@@ -102,9 +110,21 @@ class QueuedPublisher:
     everybody may have been told: call `announce(error.keys)`, or leave it to the caretaker.
     """
 
-    def __init__(self, publisher: Publisher, queue: NotificationQueue, *, bucket: str) -> None:
-        """`bucket` is the one that `publisher` writes to, by the name that topics know it by."""
+    def __init__(
+        self,
+        publisher: Publisher,
+        queue: NotificationQueue,
+        *,
+        bucket: str,
+        others: Iterable[Keyspace] = (),
+    ) -> None:
+        """`bucket` is the one that `publisher` writes to, by the name that topics know it by.
+
+        `others` are further sources of the bucket, with signals of their own. One that is left out hears of its
+        changes too, from the caretaker, and later.
+        """
         self._publisher = publisher
+        self._keyspaces = (Keyspace(publisher=publisher), *others)
         self._queue = queue
         self._clock = queue.clock
         self._bucket = bucket
@@ -175,7 +195,8 @@ class QueuedPublisher:
                 if isinstance(outcome, NoRoom):
                     raise NoRoomError(f"topic {topic!r} is full", outcome.retry_after_seconds)
         queued = {event.key for told in by_topic.values() for event in told}
-        self._publisher.signal(wanted, queued=queued)
+        if error := self._move(wanted, queued):
+            raise error
 
     def _work(self, change: Change, writer: str) -> _Work:
         if isinstance(change, Put):
@@ -347,17 +368,26 @@ class QueuedPublisher:
 
     # 5. Signal.
 
+    def _move(self, keys: Sequence[str], queued: Collection[str]) -> NotSignalledError | None:
+        """Move the signals in every keyspace; the error of all those where some did not."""
+        missing: set[str] = set()
+        cause = ""
+        for keyspace in self._keyspaces:
+            own = [key for key in keys if key.startswith(keyspace.prefix)]
+            try:
+                keyspace.publisher.signal(own, queued=queued)
+            except NotSignalledError as error:
+                missing.update(error.keys)
+                cause = str(error)
+        return NotSignalledError(cause, tuple(key for key in keys if key in missing)) if missing else None
+
     def _signal(self, works: Sequence[_Work]) -> None:
         # What may have happened moves its signal, as a plain publisher's does.
         moved = [work for work in works if work.happened is not False]
         missing = {work.event.key for work in moved if work.happened and work.held and not work.announced}
         message = "the queue did not answer"
-        try:
-            self._publisher.signal(
-                [work.event.key for work in moved],
-                queued={work.event.key for work in moved if work.announced},
-            )
-        except NotSignalledError as error:
+        queued = {work.event.key for work in moved if work.announced}
+        if error := self._move([work.event.key for work in moved], queued):
             missing |= set(error.keys)
             message = str(error)
         if missing:

@@ -17,6 +17,7 @@ from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, RunsFilter
 from rich.console import Console
 from rich.table import Table
 
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UnavailableError
 from s3notify_platform.local.dagster_dev import DagsterDev
@@ -26,9 +27,11 @@ from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import Written, list_all
 from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Publisher, Put, Watcher
+from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.layout import TableLayout
@@ -122,7 +125,8 @@ class Demo:
 
     def _play(self, config: S3Config, dagster: DagsterDev, *, once: bool) -> bool:
         store = CountingStore(S3ObjectStore(config))
-        publisher = Publisher(store, prefix=KEYSPACE)
+        queue = NotificationQueue(queue_records(config, store=store))
+        publisher = QueuedPublisher(Publisher(store, prefix=KEYSPACE), queue, bucket=config.bucket)
         watcher = Watcher(store, prefix=KEYSPACE)
         with DagsterInstance.from_config(str(dagster.home)) as instance:
             feed = _Feed(instance)
@@ -141,10 +145,10 @@ class Demo:
                 self._say("stopping")
             verdict = self._verify(self._table(config))
             feed.lines()
-            self._report(feed, verdict)
+            self._report(feed, verdict, queue)
             return verdict.exact
 
-    def _publish(self, publisher: Publisher, store: CountingStore, change: Round, number: int) -> None:
+    def _publish(self, publisher: QueuedPublisher, store: CountingStore, change: Round, number: int) -> None:
         before = Counter(store.counts)
         batch: list[Put | Delete] = [
             *(Put(key=w.key, body=w.body) for w in change.puts),
@@ -162,7 +166,7 @@ class Demo:
         ours = {write.key for write in first.puts}
         return [meta.key for meta in list_all(store, PREFIX) if meta.key not in ours]
 
-    def _until_written(self, publisher: Publisher, batch: Sequence[Put | Delete]) -> None:
+    def _until_written(self, publisher: QueuedPublisher, batch: Sequence[Put | Delete]) -> None:
         """Publish until every write is confirmed; writing and signalling again is harmless."""
         ends = self._clock.monotonic() + AWAY_SECONDS
         while True:
@@ -254,7 +258,7 @@ class Demo:
             wrong_rejects=wrong.total(),
         )
 
-    def _report(self, feed: "_Feed", verdict: Verdict) -> None:
+    def _report(self, feed: "_Feed", verdict: Verdict, queue: NotificationQueue) -> None:
         table = Table(title="s3notify demo", show_header=False)
         rows: list[tuple[str, object]] = [
             ("objects written / deleted", f"{self.ledger.puts} / {self.ledger.deletes}"),
@@ -263,6 +267,7 @@ class Demo:
             ("slot commits reported", feed.commits),
             ("runs", feed.runs()),
             ("requests by kind, in runs", _counted(feed.requests)),
+            ("changes left in the queue", queue.stats(SOURCE).depth),
             ("rows", verdict.rows),
             ("rejects in quarantine", verdict.rejects),
             ("rows missing / surplus", f"{verdict.missing} / {verdict.surplus}"),

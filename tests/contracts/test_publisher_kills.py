@@ -11,7 +11,8 @@ from dataclasses import asdict
 
 import pytest
 
-from s3notify_platform.channels.care import Care, Keyspace
+from s3notify_platform.channels.care import Care
+from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue

@@ -5,8 +5,8 @@ from threading import Lock
 
 import pytest
 
-from s3notify_platform.channels.care import Care, Keyspace, shared_care
-from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.channels.care import Care, shared_care
+from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import (

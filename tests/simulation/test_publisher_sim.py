@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from s3notify_platform.channels.care import Care, Keyspace
-from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.channels.care import Care
+from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
 from s3notify_platform.errors import NoRoomError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, list_all
 from s3notify_platform.protocols.keyspace import (
@@ -250,6 +250,14 @@ def test_a_writer_that_sleeps_tells_all_the_same(seed):
     """Pauses longer than every timeout, at any call; nobody dies, and each sees to what he is told of."""
     world = World(kind="memory", announces=True, pace=5.0)
     world.run(seed, SLEEPY)
+    world.check()
+
+
+@simulated
+def test_writes_in_doubt_are_never_guessed(seed):
+    """Every eighth answer is lost, every eighth write lands late, and so often it cannot be looked up at once."""
+    world = World(kind="memory")
+    world.run(seed, {Fault.LOST: 0.12, Fault.LATE: 0.12, Fault.THROTTLED: 0.12}, writers=2)
     world.check()
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.java import java_environment
@@ -14,6 +15,8 @@ from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.layout import TableLayout
@@ -29,7 +32,8 @@ class Platform:
         self.server = server
         self.dagster = dagster
         self.store = S3ObjectStore(server.config(BUCKET))
-        self.publisher = Publisher(self.store, prefix=KEYSPACE)
+        self.queue = NotificationQueue(queue_records(server.config(BUCKET)))
+        self.publisher = QueuedPublisher(Publisher(self.store, prefix=KEYSPACE), self.queue, bucket=BUCKET)
         self.table = SlotTable(
             self.store, TableLayout(prefix="_s3notify/orders/table/"), NativeCommit(self.store)
         )

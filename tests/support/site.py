@@ -13,12 +13,12 @@ from dagster._core.storage.partition_status_cache import (
     get_and_update_asset_status_cache_value,
 )
 
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.batches import SensorState
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Change, Delete, Publisher, Put
-from s3notify_platform.protocols.notification_queue import Committed, Event
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.servers import S3Server
@@ -96,17 +96,13 @@ class Site:
         )
 
     def publish(self, changes: Iterable[Change]) -> None:
-        source, queue = self.io.source, self.io.queue
-        publisher = Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
-        batch = tuple(changes)
-        assert all(isinstance(outcome, Written) for outcome in publisher.write(batch))
-        for change in batch:
-            event = Event(
-                key=change.key, op="put" if isinstance(change, Put) else "delete", bucket=source.bucket.bucket
-            )
-            for topic in queue.topics_of(source.bucket.bucket, change.key):
-                assert isinstance(queue.push(topic, event), Committed)
-        publisher.signal(change.key for change in batch)
+        source = self.io.source
+        publisher = QueuedPublisher(
+            Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots),
+            self.io.queue,
+            bucket=source.bucket.bucket,
+        )
+        assert all(isinstance(outcome, Written) for outcome in publisher.publish(changes))
 
     def write_silently(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
         """Without a signal."""

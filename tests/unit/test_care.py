@@ -5,7 +5,8 @@ from threading import Thread
 
 import pytest
 
-from s3notify_platform.channels.care import Care, Keyspace
+from s3notify_platform.channels.care import Care
+from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, keys_recur

@@ -2,7 +2,7 @@
 
 import pytest
 
-from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
 from s3notify_platform.errors import NoRoomError, UnavailableError, UsageError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, NotSignalledError, Publisher, Put, root_key
@@ -145,6 +145,26 @@ def test_without_a_topic_it_is_the_plain_publisher(world):
     assert (world.mark("x"), world.mark("raw/a")) == (None, "1")
     assert world.objects.head(root_key(KS)).metadata == {}
     assert [key for _, key, _ in world.told("raw")] == ["raw/a"]
+
+
+def test_every_source_of_the_bucket_is_signalled(world):
+    """Each in its own keyspace, for its own keys; what failed in one of them is told."""
+    other = Publisher(
+        FaultyStore(world.objects, at("put", Fault.THROTTLED, nth=2)), prefix="other/", parallelism=1
+    )
+    publisher = QueuedPublisher(
+        Publisher(world.objects, prefix=KS, parallelism=1),
+        world.queue,
+        bucket="b",
+        others=[Keyspace(publisher=other, prefix="raw/")],
+    )
+    publisher.publish([Put(key="raw/a", body=b"1"), Put(key="x", body=b"1")])
+    assert world.objects.head(f"other/{slot_of('raw/a')}").metadata == {QUEUED: "1"}
+    assert world.objects.head(f"other/{slot_of('x')}") is None
+    assert (world.mark("raw/a"), world.mark("x")) == ("1", "1")
+    with pytest.raises(NotSignalledError) as caught:
+        publisher.announce(["x", "raw/b"])
+    assert caught.value.keys == ("raw/b",)
 
 
 def test_a_new_topic_is_known_in_time(world):

@@ -56,6 +56,9 @@ CLOCK_SKEW = 3.0
 TOPICS_SECONDS = 30.0
 """How old a writer's knowledge may be of which topics there are."""
 
+UNFOLLOWED_SECONDS = 1.0
+"""The same for keys that no topic takes: the first one is soon known."""
+
 RETRY_AFTER_SECONDS = 1.0
 """What a refused writer is told to wait for."""
 
@@ -160,16 +163,20 @@ class NotificationQueue:
     # Writers: before the object, after the object.
 
     def topics_of(self, bucket: str, key: str) -> tuple[str, ...]:
-        """The topics that take changes of this key, by name. One scan every `TOPICS_SECONDS`; each second while none does.
+        """The topics that take changes of this key, by name. One scan in `TOPICS_SECONDS`; a second while none does.
 
         A topic that is younger may be missing. So whoever creates one to follow a bucket compares what is there
         once more when `settle_seconds` have passed.
         """
         now = self.clock.monotonic()
-        listed = self._listed
-        if listed is None or now - listed[0] >= TOPICS_SECONDS:
-            listed = self._listed = (now, self.topics.all())
-        return tuple(topic.name for topic in listed[1] if takes(topic.settings, bucket, key))
+        age, topics = (
+            (TOPICS_SECONDS, ()) if self._listed is None else (now - self._listed[0], self._listed[1])
+        )
+        found = tuple(topic.name for topic in topics if takes(topic.settings, bucket, key))
+        if age < (TOPICS_SECONDS if found else UNFOLLOWED_SECONDS):
+            return found
+        self._listed = (now, self.topics.all())
+        return tuple(topic.name for topic in self._listed[1] if takes(topic.settings, bucket, key))
 
     def forget_topics(self) -> None:
         """One of them is gone: let the next `topics_of` look anew."""
