@@ -8,6 +8,7 @@ written: every order is in the table exactly once, every malformed record in qua
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -130,6 +131,7 @@ class Demo:
         watcher = Watcher(store, prefix=KEYSPACE)
         with DagsterInstance.from_config(str(dagster.home)) as instance:
             feed = _Feed(instance)
+            self._await_topic(queue)
             script: Iterator[Round] = rounds(self._seed, self._objects)
             try:
                 for number, change in enumerate(islice(script, ROUNDS_ONCE if once else None)):
@@ -160,6 +162,18 @@ class Demo:
             f"round {number}: published {len(change.puts)} objects, {len(change.deletes)} deletes in "
             f"{len({slot_of(key) for key in keys})} slots for {_counted(store.counts - before)}"
         )
+
+    def _await_topic(self, queue: NotificationQueue) -> None:
+        """The sensor's first tick makes it; what is published before that is found by listings."""
+        ends = self._clock.monotonic() + PATIENCE_SECONDS
+        self._say("waiting for the sensor's first tick")
+        while True:
+            with suppress(S3NotifyError):
+                queue.topics.get(SOURCE)
+                return
+            if self._clock.monotonic() > ends:
+                raise UnavailableError("the sensor made no tick; see Dagster's log")
+            self._clock.sleep(0.5)
 
     def _strays(self, store: CountingStore, first: Round) -> list[str]:
         """Objects of an earlier demo in this folder, which went further in the script or had another one."""

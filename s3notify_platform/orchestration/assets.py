@@ -217,7 +217,7 @@ def _ingested(
             listing=opened.listing,
             only_found=config.everything,
         )
-        if opened.listing and opened.settled and config.batch and not config.everything and ended.untold:
+        if opened.listing and config.batch and not config.everything and ended.untold:
             io.debt.owe((), plain=True)
         done.entries, done.plain = ended.entries, ended.plain
         found = {

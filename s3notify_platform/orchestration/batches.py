@@ -179,7 +179,7 @@ class BatchPayload:
     """What a batch's chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
 
     `owed` are the slots that this batch's listing pays, as in `Owed`. `settled`: all writers had time to hear of
-    the topic, so that one who does not queue never will; and everything has been listed and reported before.
+    the topic; everything has been listed and reported before, so what did not change is not worth reporting.
     """
 
     slots: tuple[int, ...] = ()

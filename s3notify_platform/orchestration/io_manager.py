@@ -276,7 +276,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
         self.queue.remove(entry for slot in good for entry in entries.get(slot, ()))
         if batch.batch:
             waiting = sorted(plain)
-            self.debt.owe(waiting, plain=bool(waiting) and opened.settled)
+            self.debt.owe(waiting, plain=bool(waiting))
             done = {*good, *waiting}.difference(bad)
             self.acknowledge(batch, opened, sorted(done), bad, operation_id=context.run.run_id)
         if bad:

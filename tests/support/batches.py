@@ -186,7 +186,7 @@ class World:
         plain = [] if opened.listing else [slot for slot in good if self._plain(slot)]
         untold = self.commit(good, listing=opened.listing)
         found = plain or (opened.listing and not everything and untold)
-        self.debt.owe(map(Slot, plain), plain=bool(found) and opened.settled)
+        self.debt.owe(map(Slot, plain), plain=bool(found))
         if everything:
             self.debt.owe(map(Slot, bad))
         owed = {Slot(int(slot)): serial for slot, serial in opened.owed.items() if int(slot) in good}
