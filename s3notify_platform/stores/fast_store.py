@@ -98,7 +98,7 @@ class FastObjectStore:
     ) -> WriteOutcome:
         """See `ObjectStore.put`."""
         import obstore
-        from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError, PreconditionError
+        from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
         if not fits_obstore(check_key(key)):
             return self._slow.put(key, body, precondition=precondition, metadata=metadata)
@@ -123,8 +123,8 @@ class FastObjectStore:
         except (AlreadyExistsError, PreconditionError):
             # 412, or 409 while another's write is under way: not applied either way.
             return Conflict()
-        except NotFoundError:
-            # Not applied: the key or the bucket is missing, and which of them, obstore does not tell.
+        except FileNotFoundError:
+            # 404: not applied. The key or the bucket is missing, and which of them, obstore does not tell.
             return self._slow.put(key, body, precondition=precondition, metadata=metadata)
         except (BaseError, OSError) as error:
             if precondition is not None:
