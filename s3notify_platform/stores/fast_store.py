@@ -1,4 +1,4 @@
-"""`ObjectStore` over S3 for many small objects: GET, PUT and plain DELETE by obstore, at a fraction of boto3's CPU.
+"""`ObjectStore` over S3 for many small objects: GET and PUT by obstore, at a fraction of boto3's CPU.
 
 What obstore cannot express, and every failure that is not plain, goes to `S3ObjectStore`, which retries and
 tells outcomes apart. A PUT under a condition is sent once; whatever is neither success nor a refusal is `Unknown`.
@@ -133,17 +133,8 @@ class FastObjectStore:
         return Written(etag=ETag(str(written["e_tag"]).strip('"')))
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """See `ObjectStore.delete`."""
-        import obstore
-        from obstore.exceptions import BaseError
-
-        if precondition is not None or not fits_obstore(check_key(key)):
-            return self._slow.delete(key, precondition=precondition)
-        try:
-            obstore.delete(self._fast, key)
-        except (BaseError, OSError):
-            return self._slow.delete(key)
-        return Written(etag=None)
+        """See `ObjectStore.delete`. Not by obstore, which sends another call (DeleteObjects) for it."""
+        return self._slow.delete(key, precondition=precondition)
 
     def copy(
         self,
