@@ -339,6 +339,22 @@ def test_an_attempt_that_nobody_looked_at_is_taken_back(queue, clock):
     assert not drain.busy
 
 
+def test_an_attempt_that_was_claimed_but_not_served_counts_once(queue, records, clock):
+    """The owners cannot be read after the claim, again and again: the entry is served all the same."""
+    queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
+    push(queue, "a")
+    away = []
+    schedule = lambda call: Fault.THROTTLED if away and call.method == "read" else Fault.NONE
+    _, drain = owner(over(records, clock, schedule))
+    away.append(True)
+    for _ in range(3):
+        with pytest.raises(UnavailableError):
+            drain.take(1)
+    away.clear()
+    (entry,) = drain.take(1)
+    assert entry.attempts == 1
+
+
 def test_what_is_let_go_is_taken_again(queue):
     """Unless it was delivered, and is only not removed yet."""
     push(queue, "a", "b")

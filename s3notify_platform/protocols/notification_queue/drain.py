@@ -73,6 +73,7 @@ class Drain:
         self._claim = Claim(worker=worker.name, generation=lease.generation)
         self._in_hand: set[str] = set()
         self._owed: list[Entry] = []
+        self._unserved: set[str] = set()
         self._watched: dict[str, _Watch] = {}
         self._met: set[str] = set()
         self._cursor: Iterator[Entry] | None = None
@@ -118,8 +119,11 @@ class Drain:
     def _claimed(self, entries: list[Entry]) -> list[Entry]:
         """Those that could be claimed, certainly as the owner; the dead ones of them are buried."""
         claimed = [entry for entry in self._queue.in_parallel(self._claim_one, entries) if entry is not None]
+        # Their attempt is counted, but not begun unless the owners can be read: not counted again then.
+        self._unserved |= {entry.id for entry in claimed}
         if claimed and not self._worker.verify(self.lease):
             raise FencedError(f"{self.lease} is another's: serve nothing")
+        self._unserved -= {entry.id for entry in claimed}
         self._queue.in_parallel(self._bury, [entry for entry in claimed if entry.state == "dead"])
         return claimed
 
@@ -196,6 +200,7 @@ class Drain:
                 return ready
         for gone in self._watched.keys() - self._met - self._in_hand:
             del self._watched[gone]
+        self._unserved &= self._met
         return ready
 
     def _is_ours(self, entry: Entry) -> bool:
@@ -205,12 +210,13 @@ class Drain:
         return entry.claim is None or entry.claim.generation <= self.lease.generation
 
     def _judged(self, entry: Entry, settings: TopicSettings) -> Entry:
-        if entry.state == "committed" and (reason := exhausted(self._aged(entry), settings)):
+        begun = replace(self._aged(entry), attempts=entry.attempts - (entry.id in self._unserved))
+        if entry.state == "committed" and (reason := exhausted(begun, settings)):
             return replace(entry, state="dead", reason=reason)
         return entry
 
     def _claim_one(self, entry: Entry) -> Entry | None:
-        attempts = entry.attempts + (entry.state == "committed")
+        attempts = entry.attempts + (entry.state == "committed" and entry.id not in self._unserved)
         try:
             return self._stamp(entry, replace(self._aged(entry), attempts=attempts, claim=self._claim))
         except (UnavailableError, UnknownOutcomeError):
