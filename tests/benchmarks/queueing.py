@@ -3,9 +3,6 @@
 Ours stands on a bucket alone (SeaweedFS), and with its records in DynamoDB (ministack); deliveries are made by a
 process of their own. RGW's rows need Ceph (`poe ceph` installs it); without it they say so. What posts are made to is a
 `Recorder`. Its gateway gets 30 s to notice its topics, during which ours is measured.
-
-The stand-ins, each one function: `Writer.publish` for `channels.publisher.QueuedPublisher`, and `serve` and `endpoint`
-of `tests.support.outlet_process` for `channels.delivery.Delivery` and `channels.endpoint.Endpoint`.
 """
 
 import time
@@ -16,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import (
     Committed,
     Event,
     NotificationQueue,
-    Reservation,
     TopicSettings,
 )
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
@@ -47,7 +45,7 @@ PATIENCE_SECONDS = 30.0
 NOT_HERE = "Ceph is not installed (`poe ceph`)"
 
 
-# What writers do. To be replaced by QueuedPublisher.
+# What writers do.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,26 +54,22 @@ class Writer:
 
     store: FastObjectStore
     queue: NotificationQueue
-    publisher: Publisher
+    publisher: QueuedPublisher
     topic: str
 
     @classmethod
     def of(cls, place: Place, topic: str, **settings: Any) -> "Writer":
         """With a new topic of these settings."""
-        store, queue = FastObjectStore(place.bucket), place.queue()
-        publisher = Publisher(store, prefix="_keyspace/", parallelism=WRITERS, queued=True)
-        queue.topics.create(topic, TopicSettings(bucket=place.bucket.bucket, prefix="in/", **settings))
+        store, queue, bucket = FastObjectStore(place.bucket), place.queue(), place.bucket.bucket
+        plain = Publisher(store, prefix="_keyspace/", parallelism=WRITERS, queued=True)
+        queue.topics.create(topic, TopicSettings(bucket=bucket, prefix="in/", **settings))
+        publisher = QueuedPublisher(plain, queue, bucket=bucket)
         return cls(store=store, queue=queue, publisher=publisher, topic=topic)
 
     def publish(self, keys: Sequence[str]) -> None:
         """Reserve, write, commit, signal: as one batch."""
-        reserved = self.queue.reserve_many(self.topic, [Event(key=key) for key in keys])
-        granted = [found for found in reserved if isinstance(found, Reservation)]
-        assert len(granted) == len(keys)
-        self.publisher.write([Put(key=key, body=BODY) for key in keys])
-        committed = self.queue.commit_many(found.wrote(size=len(BODY)) for found in granted)
-        assert all(isinstance(outcome, Committed) for outcome in committed)
-        self.publisher.signal(keys)
+        outcomes = self.publisher.publish([Put(key=key, body=BODY) for key in keys])
+        assert all(isinstance(outcome, Written) for outcome in outcomes)
 
     def put(self, key: str) -> None:
         """The same for one object."""

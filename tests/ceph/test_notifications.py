@@ -1,7 +1,6 @@
 """RGW's own persistent notifications: what they say, and that all of it becomes entries of our queue.
 
-They are posted to a `Recorder`, which stands where our receiver (`channels.receiver.Receiver` over an `Intake`)
-goes: it is to take `recorder.url("rgw")`'s place in `notify`, and its queue that of `queue` below.
+They are posted to a `Recorder`, which can fail on demand; `test_receiver` has them posted to our own receiver.
 """
 
 from collections.abc import Iterator

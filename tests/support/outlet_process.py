@@ -1,7 +1,7 @@
-"""Delivery in a process of its own, to be measured and killed. Stand-in for `channels.delivery.Delivery`.
+"""Delivery in a process of its own, to be measured and killed, as `s3notify deliver` runs it.
 
-`serve` is all that the real one replaces: it is given the queue, and delivers its pushed topics until it is told to
-stop. `python -m tests.support.outlet_process` reads where the queue stands from its standard input.
+`python -m tests.support.outlet_process` reads where the queue stands from its standard input: credentials are no
+arguments.
 """
 
 import contextlib
@@ -13,23 +13,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import urllib3
-
-from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.protocols.notification_queue import (
-    Drain,
-    Lease,
-    NotificationQueue,
-    Worker,
-    encode_events,
-)
-from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
+from s3notify_platform.channels.delivery import Delivery
+from s3notify_platform.channels.endpoint import Egress, Endpoint
+from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.queue_records import queue_records
-
-BATCH = 50
-IDLE_SECONDS = 0.2
-RETRY_CEILING_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,57 +33,7 @@ class Place:
 
 def endpoint(url: str) -> str:
     """What `TopicSettings.endpoint` holds for this address."""
-    return json.dumps({"url": url})
-
-
-def serve(queue: NotificationQueue, stop: threading.Event) -> None:
-    """Deliver every topic that has an endpoint."""
-    worker = Worker(queue)
-    serving: dict[Lease, threading.Thread] = {}
-    pool = urllib3.PoolManager(maxsize=64, retries=False, timeout=10.0)
-    while not stop.is_set():
-        with contextlib.suppress(UnavailableError, UnknownOutcomeError):
-            worker.balance(busy=list(serving))
-        for lease in worker.leases:
-            if lease not in serving or not serving[lease].is_alive():
-                serving[lease] = threading.Thread(
-                    target=_drain, args=(worker, lease, pool, stop), daemon=True
-                )
-                serving[lease].start()
-        stop.wait(BEAT_SECONDS)
-    for thread in serving.values():
-        thread.join()
-    worker.stop()
-
-
-def _drain(worker: Worker, lease: Lease, pool: urllib3.PoolManager, stop: threading.Event) -> None:
-    drain = Drain(worker, lease, retry_ceiling_seconds=RETRY_CEILING_SECONDS)
-    url = json.loads(worker.topic(lease).settings.endpoint)["url"]
-    while not stop.is_set():
-        try:
-            taken = drain.take(BATCH)
-            if not taken:
-                stop.wait(IDLE_SECONDS)
-                continue
-            error = _post(pool, url, encode_events(entry.event for entry in taken))
-            if error:
-                for entry in taken:
-                    drain.failed(entry, error)
-            else:
-                drain.done(taken)
-        except FencedError:
-            return
-        except (UnavailableError, UnknownOutcomeError):
-            stop.wait(IDLE_SECONDS)
-
-
-def _post(pool: urllib3.PoolManager, url: str, body: bytes) -> str:
-    """Why it was not taken; empty if it was."""
-    try:
-        answer = pool.request("POST", url, body=body, headers={"content-type": "application/json"})
-    except urllib3.exceptions.HTTPError as error:
-        return type(error).__name__
-    return "" if 200 <= answer.status < 300 else str(answer.status)
+    return Endpoint(url=url).dumps()
 
 
 @contextlib.contextmanager
@@ -123,7 +61,8 @@ def _main() -> None:
     table = DynamoConfig(**told["table"]) if told["table"] else None
     queue = Place(bucket=S3Config(**told["bucket"]), table=table).queue()
     print("ready", flush=True)
-    serve(queue, threading.Event())
+    egress = Egress.of(["127.0.0.0/8"], allow_http=True)
+    Delivery(queue, egress=egress).run(threading.Event(), lambda told: print(told, file=sys.stderr))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,83 @@
+"""Changes that only RGW reports: its notifications, posted to our receiver, end as committed rows."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from s3notify_platform.channels.intake import Intake, Target
+from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.stores.queue_records import queue_records
+from tests.ceph.test_notifications import FIRST_POST_SECONDS
+from tests.support.ceph import Ceph
+from tests.support.site import Site
+
+pytestmark = [pytest.mark.ceph, pytest.mark.spark]
+
+SECRET = "a-secret-of-some-length"
+SLOTS = 16
+
+
+@contextmanager
+def receiving(site: Site, queue: NotificationQueue) -> Iterator[Receiver]:
+    """A receiver for the site's bucket, until the block ends."""
+    publisher = Publisher(site.store, prefix=site.io.source.keyspace_prefix, slots=SLOTS, queued=True)
+    intake = Intake(
+        queue,
+        [Target(prefix="raw/", publisher=publisher)],
+        bucket=site.component.bucket,
+        excluded=("_s3notify/",),
+    )
+    receiver = Receiver(ReceiverSettings(secret_envs=["S3NOTIFY_TEST_RECEIVER"], port=0), intake)
+    stop = threading.Event()
+    thread = threading.Thread(target=receiver.run, args=(stop, print))
+    thread.start()
+    try:
+        assert receiver.ready.wait(20)
+        yield receiver
+    finally:
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def until(condition: Callable[[], bool], seconds: float) -> None:
+    """RGW tells nobody when it has posted: it is looked for."""
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, f"not within {seconds:g} s"
+        time.sleep(0.1)
+
+
+def test_posts_of_rgw_become_committed_rows(site: Site, ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Created, overwritten and deleted by a client that knows nothing of us. One receiver serves throughout:
+
+    RGW 16 may post nothing more to an endpoint that has refused it for seconds, until its gateway is restarted.
+    """
+    monkeypatch.setenv("S3NOTIFY_TEST_RECEIVER", SECRET)
+    bucket = site.component.bucket
+    queue = NotificationQueue(queue_records(ceph.config(bucket)))
+    queue.topics.create("orders", TopicSettings(bucket=bucket, prefix="raw/", slots=SLOTS, shards=2))
+    site.settle()
+
+    with receiving(site, queue) as receiver:
+        # Without a filter: RGW tells of our own objects too, and nothing may come of that.
+        ceph.notify(bucket, "receiver", f"http://rgw:{SECRET}@127.0.0.1:{receiver.address[1]}/")
+        site.write_silently(1, 2, 3)
+        until(lambda: receiver.counts()["queued"] == 3, FIRST_POST_SECONDS)
+        site.settle()
+        assert site.rows() == {1: [1], 2: [2], 3: [3]}
+
+        site.write_silently(2, body=site.line(20))
+        site.store.delete(site.key(3))
+        site.write_silently(7)
+        until(lambda: receiver.counts()["queued"] == 6, 60.0)
+        site.settle()
+        assert site.rows() == {1: [1], 2: [20], 7: [7]}
+        counts = receiver.counts()
+        assert (counts["queued"], counts["failed"], counts["posts_unauthorized"]) == (6, 0, 0)
+        assert counts["ignored"] > 0
