@@ -26,7 +26,9 @@ run_coordinator:
   module: dagster.core.run_coordinator
   class: QueuedRunCoordinator
   config:
-    max_concurrent_runs: 2
+    max_concurrent_runs: 10
+    # Runs with a Spark of their own; inlets and outlets are runs that do not end.
+    tag_concurrency_limits: [{key: s3notify/source, limit: 2}]
     dequeue_interval_seconds: 1
 """
 

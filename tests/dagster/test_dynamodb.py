@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.protocols.keyspace import Publisher
@@ -177,7 +178,17 @@ def test_roles_need_exactly_what_their_policies_grant(
 
     site.settle()
     by_runs = [*proxy.answered]
-    publisher.put(site.key(3), site.line(4))
+    proxy.answered.clear()
+    queued = QueuedPublisher(publisher, io.queue, bucket=source.bucket.bucket)
+    written = queued.put_if_absent(site.key(6), site.line(6))
+    assert isinstance(written, Written)
+    queued.put_if_match(site.key(6), site.line(6), written.etag)
+    queued.delete(site.key(6))
+    queued.put(site.key(3), site.line(4))
+    assert queued.put_if_absent(site.key(3), site.line(5)) == Conflict()
+    DynamoLeases(source.lease_table).read("what a waiting writer reads", "*")
+    check("publisher")
+
     proxy.answered[:] = by_runs
     site.settle()
     io.ask_again([Slot(3)])
@@ -191,6 +202,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     check("reader")
 
     io.records.create(HEARTBEATS, "a-run-that-was-killed", b"5")
+    site.write_silently(9)
     proxy.answered.clear()
     assert site.job("sweep").success
     table = SlotTable(S3ObjectStore(source.platform), source.layout, max_run_seconds=0)
