@@ -56,6 +56,9 @@ CLOCK_SKEW = 3.0
 TOPICS_SECONDS = 30.0
 """How old a writer's knowledge may be of which topics there are."""
 
+WHOLE_SHARD = 0.25
+"""Part of a shard's slots from which on it is scanned as a whole."""
+
 UNFOLLOWED_SECONDS = 1.0
 """The same for keys that no topic takes: the first one is soon known."""
 
@@ -266,7 +269,7 @@ class NotificationQueue:
     def entries(self, topic: str, slots: Iterable[int]) -> tuple[Entry, ...]:
         """The committed entries of these slots, in order of slot; not claimed, so another caller sees them too.
 
-        Requests: 1 scan for each shard that is asked for whole, 1 for each other slot, in parallel.
+        Requests: 1 scan for each shard of which a quarter or more is asked for, 1 for each other slot, in parallel.
         """
         found = self._current(topic)
         wanted = set(slots)
@@ -276,14 +279,14 @@ class NotificationQueue:
         for shard in range(found.settings.shards):
             whole = shard_slots(shard, found.settings)
             asked = [slot for slot in whole if slot in wanted]
-            if len(asked) == len(whole):
+            if len(asked) >= len(whole) * WHOLE_SHARD:
                 scans.append((shard, ""))
             else:
                 scans.extend((shard, f"{slot:03d}.") for slot in asked)
 
         def committed(scan: tuple[int, str]) -> list[Entry]:
             entries = self.scan(found, scan[0], prefix=scan[1])
-            return [entry for entry in entries if entry.state == "committed"]
+            return [entry for entry in entries if entry.state == "committed" and entry.slot in wanted]
 
         return tuple(entry for part in self.in_parallel(committed, scans) for entry in part)
 

@@ -33,7 +33,7 @@ def test_entries_of_some_slots(records, clock):
     queue.topics.create("t", TopicSettings(capacity=400, shards=4))
     pushed = events(60)
     queue.push_many("t", pushed)
-    for wanted in (range(1000), range(250), range(200, 600), [slot_of("k7")], []):
+    for wanted in (range(1000), range(250), range(125), range(20), range(200, 600), [slot_of("k7")], []):
         found = queue.entries("t", wanted)
         assert keys(found) == sorted(event.key for event in pushed if slot_of(event.key) in set(wanted))
         assert [entry.slot for entry in found] == sorted(entry.slot for entry in found)
