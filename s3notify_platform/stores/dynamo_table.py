@@ -31,6 +31,7 @@ from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import Unknown
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.s3_faults import SDK_ERRORS
+from s3notify_platform.stores.sdk import sdk_client
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -253,24 +254,12 @@ def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
 def _new_client(
     config: DynamoConfig, pool_size: int, connect_seconds: float, read_seconds: float
 ) -> "DynamoDBClient":
-    import boto3
-    from botocore.config import Config
-
-    try:
-        # A session of our own: creating clients from the default one is not thread-safe.
-        return boto3.session.Session().client(
-            "dynamodb",
-            region_name=config.region,
-            endpoint_url=config.endpoint_url,
-            aws_access_key_id=config.access_key_id,
-            aws_secret_access_key=config.secret_access_key,
-            aws_session_token=config.session_token,
-            config=Config(
-                retries={"total_max_attempts": 1, "mode": "standard"},
-                max_pool_connections=pool_size,
-                connect_timeout=connect_seconds,
-                read_timeout=read_seconds,
-            ),
-        )
-    except (ValueError, *SDK_ERRORS) as error:
-        raise UsageError(f"{place(config)}: {error}") from error
+    client: DynamoDBClient = sdk_client(
+        "dynamodb",
+        config,
+        place(config),
+        pool_size=pool_size,
+        connect_seconds=connect_seconds,
+        read_seconds=read_seconds,
+    )
+    return client

@@ -37,6 +37,7 @@ from s3notify_platform.ports import (
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.memory import check_copy, check_key, check_page_limit
 from s3notify_platform.stores.s3_faults import SDK_ERRORS, Fault, Verdict, judge, place
+from s3notify_platform.stores.sdk import sdk_client
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -56,32 +57,19 @@ def new_client(
     config: S3Config, *, pool_size: int = 32, connect_seconds: float = 5.0, read_seconds: float = 30.0
 ) -> "S3Client":
     """A boto3 client that retries nothing by itself. No request. `UsageError` for a bad configuration."""
-    import boto3
-    from botocore.config import Config
-
-    settings = Config(
-        retries={"total_max_attempts": 1, "mode": "standard"},
-        max_pool_connections=pool_size,
-        connect_timeout=connect_seconds,
-        read_timeout=read_seconds,
+    client: S3Client = sdk_client(
+        "s3",
+        config,
+        place(config),
+        pool_size=pool_size,
+        connect_seconds=connect_seconds,
+        read_seconds=read_seconds,
         # Other stores than AWS neither know the newer checksums nor resolve bucket names as host names.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": "path" if config.endpoint_url else "auto"},
     )
-    try:
-        # A session of our own: creating clients from the default one is not thread-safe.
-        return boto3.session.Session().client(
-            "s3",
-            region_name=config.region,
-            endpoint_url=config.endpoint_url,
-            aws_access_key_id=config.access_key_id,
-            aws_secret_access_key=config.secret_access_key,
-            aws_session_token=config.session_token,
-            config=settings,
-        )
-    except (ValueError, *SDK_ERRORS) as error:
-        raise UsageError(f"{place(config)}: {error}") from error
+    return client
 
 
 class S3ObjectStore:

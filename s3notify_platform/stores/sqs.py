@@ -22,6 +22,7 @@ from botocore.parsers import ResponseParserError
 
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.stores.s3_faults import SDK_ERRORS
+from s3notify_platform.stores.sdk import sdk_client
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -192,23 +193,7 @@ def _judged(error: Exception, config: SqsConfig) -> UnavailableError | UsageErro
 
 
 def _new_client(config: SqsConfig) -> "SQSClient":
-    import boto3
-    from botocore.config import Config
-
-    settings = Config(
-        retries={"total_max_attempts": 1, "mode": "standard"},
-        connect_timeout=5,
-        read_timeout=WAIT_MAX_SECONDS + 10,
+    client: SQSClient = sdk_client(
+        "sqs", config, f"queue {config.queue_url!r}", read_seconds=WAIT_MAX_SECONDS + 10
     )
-    try:
-        return boto3.session.Session().client(
-            "sqs",
-            region_name=config.region,
-            endpoint_url=config.endpoint_url,
-            aws_access_key_id=config.access_key_id,
-            aws_secret_access_key=config.secret_access_key,
-            aws_session_token=config.session_token,
-            config=settings,
-        )
-    except (ValueError, *SDK_ERRORS) as error:
-        raise UsageError(f"queue {config.queue_url!r}: {error}") from error
+    return client
