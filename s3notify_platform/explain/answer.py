@@ -29,6 +29,8 @@ Kind = Literal[
 
 SETTLED: Final[frozenset[Kind]] = frozenset({"committed", "deleted"})
 REASON_SHOWN: Final = 300
+STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
+"""An entry's states for people, who take "committed" for the table's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +328,7 @@ def _signal_fact(found: Answer) -> str:
 def _topic_facts(found: Answer, topic: TopicView) -> Iterator[str]:
     label = f"topic {topic.name!r} ({'pushed' if topic.pushed else 'pulled'})"
     for notice in topic.notices:
-        words = [f"{notice.op} {notice.state} since {found.ago(notice.since_ms)}"]
+        words = [f"{notice.op} {STATE_WORDS[notice.state]} since {found.ago(notice.since_ms)}"]
         if notice.etag:
             words.append(f"ETag {notice.etag}")
         if notice.attempts:
