@@ -43,7 +43,6 @@ def build_explain(assets: SourceAssets) -> dg.JobDefinition:
         name=f"{assets.name}_explain_key",
         description="Where one object stands: signalled, queued, in a batch, committed, rejected, or why not.",
         required_resource_keys={assets.io_key},
-        out={},
     )
     def explain_key(context: dg.OpExecutionContext, config: ExplainKey) -> None:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
