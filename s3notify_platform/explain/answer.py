@@ -222,7 +222,9 @@ def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
             again = f"asked for again in {_duration(failing.not_before_ms - found.asked_ms)}"
         return "failing", f"failing: {failing.attempts} attempts, {again}: {_cut(failing.reason)}"
     if ready:
-        return "waiting", f"waits in the queue since {found.ago(_oldest(ready))}"
+        silent = ", and the slot was not signalled after it: its writer is about to, or the caretaker will"
+        since = f"waits in the queue since {found.ago(_oldest(ready))}"
+        return "waiting", since + (silent if found.signal_taken or found.signal is None else "")
     if entries:
         since = found.ago(_oldest(entries))
         return "writing", (
@@ -255,7 +257,8 @@ def _untold(found: Answer) -> tuple[Kind, str]:
         return "unseen", f"never seen: {blind}, and slot {found.slot} was never signalled; {sweep}"
     if now is not None and told.modified_ms < now.modified_ms:
         return "unseen", (
-            f"never seen: {blind}, and the slot's signal is older than the object: its writer told nobody; {sweep}"
+            f"never seen: {blind}, and the slot's signal is older than the object: its writer told nobody, "
+            f"or an inlet has yet to; {sweep}"
         )
     taken = found.signal_taken if found.signal_taken is not None else told.etag == found.head_signal
     if taken:

@@ -9,10 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
+from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import Committed, Event, TopicSettings
 from s3notify_platform.slots import slot_of
 from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.dynamodb import create_record_table
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import ObjectState, SlotCommit
 from s3notify_platform.table.layout import Generation
@@ -95,6 +97,30 @@ def test_unknown_and_wrong_keys(ask):
     result = ask("elsewhere")
     assert result.exit_code == 1
     assert "is not of source 'orders'" in result.stderr
+
+
+@pytest.mark.server
+def test_records_in_dynamodb(ministack, monkeypatch):
+    """Queue, debt and ack chains in a table; objects, signals and commits on the bucket."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    config, table = ministack.config(ministack.make_bucket()), ministack.table_config()
+    create_record_table(table)
+    source = Source(
+        name="orders", bucket=config, prefix="raw/", format="auto", platform=config, records_table=table
+    )
+    queue = source.queue()
+    queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/"))
+    assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), Committed)
+    AckChains(source.records()).open_batch("orders-e-1", [str(slot_of(KEY))], payload='{"listing": false}')
+    command = ["explain", KEY, "--bucket", config.bucket, "--name", "orders", "--prefix", "raw/"]
+    command += ["--endpoint-url", ministack.endpoint_url, "--records-table", table.table]
+    command += ["--dynamodb-endpoint-url", ministack.endpoint_url]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("in batch orders-e-1, open since"), result.output
+    assert "topic 'orders' (pulled): put queued" in result.stdout
 
 
 def test_it_loads_no_spark():

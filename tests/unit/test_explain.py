@@ -11,6 +11,7 @@ import pytest
 from s3notify_platform.errors import UsageError
 from s3notify_platform.explain import Failing, OpenBatch, SensorView, explain
 from s3notify_platform.explain.look import CHAINS_MAX, ENTRIES_MAX
+from s3notify_platform.orchestration.batches import EVERYTHING, BatchPayload
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.conditional_commit import Committed as CommitMade
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, digest_of, signal_key
@@ -135,8 +136,8 @@ class Place:
         return ObjectState(**(known | fields))
 
     def open_batch(self, number=1, *, slots=(SLOT,), listing=False):
-        payload = json.dumps({"slots": list(slots), "listing": listing})
-        self.chains.open_batch(f"orders-e-{number}", [str(slot) for slot in slots], payload=payload)
+        payload = BatchPayload(slots=tuple(slots), listing=listing)
+        self.chains.open_batch(f"orders-e-{number}", [str(slot) for slot in slots], payload=payload.dumps())
 
     def signal_etag(self):
         return self.store.head(signal_key(self.source.keyspace_prefix, SLOT)).etag
@@ -239,6 +240,15 @@ def test_waiting(place):
     )
 
 
+def test_waiting_for_a_signal(place):
+    """Its writer died after the entry, so that the sensor has no reason to look."""
+    place.put()
+    assert "caretaker" not in told(place.ask(seen=b"another"))[1]
+    kind, text = told(place.ask(seen=digest_of(place.signal_etag())))
+    assert kind == "waiting"
+    assert "not signalled after it: its writer is about to, or the caretaker will" in text
+
+
 def test_being_written(place):
     """Reserved, and neither committed nor aborted: with and without the object."""
     assert isinstance(place.queue.reserve("orders", place.event()), Reservation)
@@ -289,7 +299,7 @@ def test_an_open_batch_that_reads_entries_does_not_take_in_what_has_none(place):
 def test_in_the_first_batch(place):
     """Whose only child stands for everything."""
     place.store.put(KEY, b"one")
-    place.chains.open_batch("orders-e-0", ["-1"], payload="")
+    place.open_batch(0, slots=[EVERYTHING], listing=True)
     assert place.ask().verdict.kind == "in_batch"
 
 
@@ -339,7 +349,7 @@ def test_never_seen(place):
     kind, text = told(place.ask())
     assert kind == "unseen"
     assert text.startswith(
-        "never seen: no entry, and the slot's signal is older than the object: its writer told nobody; the sweep"
+        "never seen: no entry, and the slot's signal is older than the object: its writer told nobody, or an inlet"
     )
     place.pass_time(5)
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
@@ -472,6 +482,19 @@ def test_it_works_beside_tombstones_with_read_permission_only(place):
     place.store.put(path, b"1 dead token\n")
     assert place.ask().verdict.kind == "unseen"
     assert place.store.get(path) is not None
+
+
+def test_only_its_slot_is_looked_at(place):
+    """Entries of the shard's other slots cost nothing, and hide nothing."""
+    place.put()
+    place.ask()
+    before = dict(place.reads.counts)
+    others = [key for n in range(400) if slot_of(key := f"raw/{n}", 16) != SLOT]
+    assert all(
+        isinstance(made, Committed) for made in place.queue.push_many("orders", map(place.event, others))
+    )
+    assert place.ask().verdict.kind == "waiting"
+    assert dict(place.reads.counts) == before
 
 
 def test_requests_are_bounded(place):
