@@ -352,8 +352,8 @@ def _topic_facts(found: Answer, topic: TopicView) -> Iterator[str]:
 def _table_facts(found: Answer) -> Iterator[str]:
     held = found.committed
     if held is None:
-        at = f"at generation {found.head}" if found.head else "never committed"
-        yield f"table: nothing of this key; slot {found.slot} is {at}"
+        at = f"is at generation {found.head}" if found.head else "was never committed"
+        yield f"table: nothing of this key; slot {found.slot} {at}"
         return
     same = (
         "as it is"
