@@ -313,10 +313,11 @@ def _table(title: str, found: "Capabilities") -> "Table":
 def _add_commands() -> None:
     from s3notify_platform.cli.care import care
     from s3notify_platform.cli.deliver import deliver
+    from s3notify_platform.cli.explain import explain
     from s3notify_platform.cli.inlet import inlet
     from s3notify_platform.cli.topics import topics
 
-    for command in (topics, inlet, deliver, care):
+    for command in (topics, inlet, deliver, care, explain):
         main.add_command(command)
 
 

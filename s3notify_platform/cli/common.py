@@ -15,7 +15,7 @@ from s3notify_platform.errors import S3NotifyError
 if TYPE_CHECKING:
     from s3notify_platform.channels.service import Service
     from s3notify_platform.protocols.notification_queue import NotificationQueue
-    from s3notify_platform.stores.config import S3Config
+    from s3notify_platform.stores.config import DynamoConfig, S3Config
 
 QUEUE_PREFIX = "_s3notify/queue/"
 """As in `stores.queue_records`, which is too heavy to import for `--help`."""
@@ -41,15 +41,19 @@ class QueuePlace:
     def queue(self) -> "NotificationQueue":
         """The queue. No request."""
         from s3notify_platform.protocols.notification_queue import NotificationQueue
-        from s3notify_platform.stores.config import DynamoConfig
         from s3notify_platform.stores.queue_records import queue_records
 
-        table = None
-        if self.records_table:
-            table = DynamoConfig(
-                table=self.records_table, region=self.region, endpoint_url=self.dynamodb_endpoint_url
-            )
-        return NotificationQueue(queue_records(self.s3(), self.queue_prefix, table))
+        return NotificationQueue(queue_records(self.s3(), self.queue_prefix, self.records_config()))
+
+    def records_config(self) -> "DynamoConfig | None":
+        """The table of the queue, if it stands in one."""
+        from s3notify_platform.stores.config import DynamoConfig
+
+        if not self.records_table:
+            return None
+        return DynamoConfig(
+            table=self.records_table, region=self.region, endpoint_url=self.dynamodb_endpoint_url
+        )
 
 
 def queue_options(command: Callable[..., None]) -> Callable[..., None]:

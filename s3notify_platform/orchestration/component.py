@@ -19,6 +19,7 @@ from s3notify_platform.orchestration.channels import (
     build_channels,
 )
 from s3notify_platform.orchestration.checks import build_checks
+from s3notify_platform.orchestration.explain import build_explain
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensors import build_sensor
@@ -231,7 +232,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         return dg.Definitions(
             assets=[slot_assets, summary],
             asset_checks=[checks],
-            jobs=[ingest_job, sweep_job, *jobs],
+            jobs=[ingest_job, sweep_job, build_explain(assets), *jobs],
             sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],
             schedules=[sweep],
             resources={assets.io_key: assets.io},

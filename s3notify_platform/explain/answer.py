@@ -1,0 +1,386 @@
+"""What was found of one key, the verdict that follows, and both as lines of text. Pure.
+
+Verdicts, of which `committed` and `deleted` say that the table holds what the bucket does
+
+    committed   the object as it is now, all its records
+    rejected    the object as it is now, but for some records, which are in quarantine
+    deleted     the object has left, and so have its rows
+    writing     space is reserved in the queue: its writer has begun, or died, and is resolved in a while
+    in_batch    a batch is open that is to take the change in
+    failing     the last batch failed; comes again after a while, or, parked, after the slot's next change
+    waiting     an entry in the queue names the key
+    dead        its entry became a dead letter of the source's topic
+    owed        a listing that is due will find it
+    signalled   by a writer that does not queue: the next batch lists its slot
+    unseen      nothing tells of the change; the sweep will find it
+    unknown     neither object nor rows nor entry under this key
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from s3notify_platform.explain.sensor import OpenBatch, SensorView
+
+Kind = Literal[
+    "committed", "rejected", "deleted", "writing", "in_batch", "failing", "waiting", "dead", "owed",
+    "signalled", "unseen", "unknown",
+]  # fmt: skip
+
+SETTLED: Final[frozenset[Kind]] = frozenset({"committed", "deleted"})
+REASON_SHOWN: Final = 300
+STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
+"""An entry's states for people, who take "committed" for the table's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`kind` for machines, `text`, one line, for people."""
+
+    kind: Kind
+    text: str
+
+    @property
+    def settled(self) -> bool:
+        """Whether the table holds what the bucket does."""
+        return self.kind in SETTLED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectNow:
+    """The object under the key."""
+
+    etag: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """The signal of the key's slot."""
+
+    etag: str
+    modified_ms: int
+    queued: bool
+    """Its writer also tells the queue which keys changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """An entry, or a dead letter, of the key."""
+
+    op: str
+    state: str
+    etag: str | None
+    since_ms: int
+    attempts: int
+    last_error: str
+    reason: str
+    worker: str
+    """Has it in hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicView:
+    """A topic that takes the key."""
+
+    name: str
+    own: bool
+    """The source's own, from which it is committed."""
+    pushed: bool
+    notices: tuple[Notice, ...]
+    cut: bool
+    """The slot has more entries than were looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedVersion:
+    """The version that the table holds. `generation` took it in, `head` is the slot's newest."""
+
+    etag: str
+    size: int
+    rows: int
+    rejects: int
+    files: tuple[str, ...]
+    generation: int
+    exact: bool
+    """False: an older one may have, which vacuum has removed."""
+    committed_ms: int
+    batch: str
+    head: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """A record in quarantine. `offset`: bytes, or the row number of a Parquet file."""
+
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Everything that was found of one key, at `asked_ms` by the asker's wall clock."""
+
+    source: str
+    bucket: str
+    key: str
+    slot: int
+    asked_ms: int
+    object: ObjectNow | None
+    signal: Signal | None
+    topics: tuple[TopicView, ...]
+    topic_exists: bool
+    """The source's own."""
+    topics_cut: bool
+    batches: tuple[OpenBatch, ...]
+    batches_cut: bool
+    """There are more ack chains than were looked at, and no sensor's cursor to say which are open."""
+    owed: bool
+    plain_writers: bool
+    committed: CommittedVersion | None
+    left: bool
+    """The slot's head remembers that the key's object has left."""
+    head: int
+    """The slot's newest generation; 0: none."""
+    head_signal: str | None
+    rejections: tuple[Rejection, ...]
+    signal_taken: bool | None
+    """The sensor has taken up the slot's signal as it is; None: nobody knows here."""
+    sensor: SensorView | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it comes to."""
+        return _verdict(self)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The verdict, then the facts."""
+        return (self.verdict.text, *_facts(self))
+
+    def document(self) -> dict[str, Any]:
+        """JSON-ready: `verdict` and `text`, then the facts by their names here."""
+        facts = asdict(self)
+        facts.pop("sensor")
+        facts["failing"] = asdict(self.sensor.failing) if self.sensor and self.sensor.failing else None
+        return {"verdict": self.verdict.kind, "text": self.verdict.text, **facts}
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What the source's own topic holds of the key."""
+        return tuple(notice for topic in self.topics if topic.own for notice in topic.notices)
+
+    def ago(self, then_ms: int) -> str:
+        """How long before the question, for people."""
+        return _duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
+
+
+def _verdict(found: Answer) -> Verdict:
+    now, held = found.object, found.committed
+    if now is not None and held is not None and now.etag == held.etag:
+        return _taken_in(found, held)
+    entries = [notice for notice in found.notices if notice.state != "dead"]
+    if now is None and held is None and not entries:
+        if found.left:
+            return Verdict(
+                kind="deleted", text=f"deleted: its rows have left, in generation {found.head} or before"
+            )
+        return Verdict(kind="unknown", text=f"unknown: {_nothing(found)}")
+    kind, text = _pending(found, entries)
+    return Verdict(kind=kind, text=f"{text}; {_table_meanwhile(found)}")
+
+
+def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
+    when = f"in generation {held.generation}{'' if held.exact else ' or before'}, {found.ago(held.committed_ms)} ago"
+    if not held.rejects:
+        return Verdict(kind="committed", text=f"committed {when}: {held.rows} records")
+    first = found.rejections[0] if found.rejections else None
+    why = f", first at offset {first.offset}: {_cut(first.reason)}" if first else ""
+    records = held.rows + held.rejects
+    return Verdict(
+        kind="rejected",
+        text=f"rejected: {held.rejects} of {records} records{why}; the others are committed {when}"
+        if held.rows
+        else f"rejected: {held.rejects} of {records} records{why}",
+    )
+
+
+def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
+    """Why a change is not in the table yet: the nearest to being committed first."""
+    ready = [notice for notice in entries if notice.state == "committed"]
+    if batch := next((b for b in found.batches if ready or b.listing), None):
+        runs = f", run {', '.join(batch.runs)}" if batch.runs else ""
+        return "in_batch", f"in batch {batch.id}, open since {found.ago(batch.opened_ms)}{runs}"
+    sensor = found.sensor
+    listing_due = not found.topic_exists or (sensor is not None and sensor.listing_due)
+    failing = sensor.failing if sensor is not None else None
+    if failing is not None and (ready or ((found.owed or listing_due) and not entries)):
+        if failing.parked:
+            again = "parked until the slot changes"
+        else:
+            again = f"asked for again in {_duration(failing.not_before_ms - found.asked_ms)}"
+        return "failing", f"failing: {failing.attempts} attempts, {again}: {_cut(failing.reason)}"
+    if ready:
+        silent = ", and the slot was not signalled after it: its writer is about to, or the caretaker will"
+        since = f"waits in the queue since {found.ago(_oldest(ready))}"
+        return "waiting", since + (silent if found.signal_taken or found.signal is None else "")
+    if entries:
+        since = found.ago(_oldest(entries))
+        return "writing", (
+            f"being written: reserved in the queue since {since}; if its writer died it is resolved by a HEAD"
+        )
+    if dead := [notice for notice in found.notices if notice.state == "dead"]:
+        return "dead", f"dead letter of topic {found.source!r}: {_cut(dead[0].reason or dead[0].last_error)}"
+    if found.owed:
+        return "owed", f"owed: slot {found.slot} is compared by the next batch that lists"
+    if listing_due:
+        return (
+            "owed",
+            "owed: the source is still to be listed, by its first batch or the one that ends its start",
+        )
+    return _untold(found)
+
+
+def _oldest(notices: list[Notice]) -> int:
+    return min((notice.since_ms for notice in notices if notice.since_ms), default=0)
+
+
+def _untold(found: Answer) -> tuple[Kind, str]:
+    """No entry, no batch, no debt: what the slot's signal says."""
+    told, now = found.signal, found.object
+    sweep = "the sweep will find it"
+    blind = (
+        "no entry that was looked at" if any(topic.cut for topic in found.topics if topic.own) else "no entry"
+    )
+    if told is None:
+        return "unseen", f"never seen: {blind}, and slot {found.slot} was never signalled; {sweep}"
+    if now is not None and told.modified_ms < now.modified_ms:
+        return "unseen", (
+            f"never seen: {blind}, and the slot's signal is older than the object: its writer told nobody, "
+            f"or an inlet has yet to; {sweep}"
+        )
+    taken = found.signal_taken if found.signal_taken is not None else told.etag == found.head_signal
+    if taken:
+        return (
+            "unseen",
+            f"never seen: {blind}, and the slot's signal was followed up without finding it; {sweep}",
+        )
+    if told.queued and not found.plain_writers:
+        return "unseen", (
+            f"never seen: {blind}, and the slot's signal is of a writer that queues, so of another key; {sweep}"
+        )
+    return (
+        "signalled",
+        f"signalled {found.ago(told.modified_ms)} ago without an entry: the next batch lists its slot",
+    )
+
+
+def _table_meanwhile(found: Answer) -> str:
+    held = found.committed
+    if held is None:
+        return "nothing of it is committed"
+    version = "an older version" if found.object is not None else "the deleted object"
+    return f"{version} is committed, in generation {held.generation}"
+
+
+def _nothing(found: Answer) -> str:
+    return f"no object, no rows and no entry under this key of source {found.source!r}"
+
+
+def _facts(found: Answer) -> Iterator[str]:
+    now = found.object
+    yield f"key: {found.key if found.key.isprintable() else repr(found.key)}"
+    if now is None:
+        yield f"object: none in bucket {found.bucket!r}"
+    else:
+        yield f"object: ETag {now.etag}, {now.size} bytes, written {found.ago(now.modified_ms)} ago"
+    yield f"slot: {found.slot}, {_signal_fact(found)}"
+    for topic in found.topics:
+        yield from _topic_facts(found, topic)
+    if not found.topic_exists:
+        yield f"topic {found.source!r}: not made yet; the source's sensor makes it"
+    if found.topics_cut:
+        yield "topics: there are more than were looked at"
+    for batch in found.batches:
+        how = "lists" if batch.listing else "reads entries"
+        runs = f"; runs: {', '.join(batch.runs)}" if batch.runs else ""
+        yield f"batch {batch.id}: open since {found.ago(batch.opened_ms)}, {how}{runs}"
+    if found.batches_cut:
+        yield "batches: more ack chains than were looked at; ask where the Dagster instance is at hand"
+    failing = found.sensor.failing if found.sensor else None
+    if failing is not None:
+        fate = "parked" if failing.parked else "to be retried"
+        yield f"sensor: the slot failed {failing.attempts} times, {fate}: {_cut(failing.reason)}"
+    if found.owed:
+        yield "listing: the slot is owed one"
+    yield from _table_facts(found)
+
+
+def _signal_fact(found: Answer) -> str:
+    told = found.signal
+    if told is None:
+        return "never signalled"
+    who = "a writer that queues" if told.queued else "a writer that does not queue"
+    taken = {True: ", taken up by the sensor", False: ", not yet taken up by the sensor", None: ""}[
+        found.signal_taken
+    ]
+    return f"signalled {found.ago(told.modified_ms)} ago by {who} (ETag {told.etag}){taken}"
+
+
+def _topic_facts(found: Answer, topic: TopicView) -> Iterator[str]:
+    label = f"topic {topic.name!r} ({'pushed' if topic.pushed else 'pulled'})"
+    for notice in topic.notices:
+        words = [f"{notice.op} {STATE_WORDS[notice.state]} since {found.ago(notice.since_ms)}"]
+        if notice.etag:
+            words.append(f"ETag {notice.etag}")
+        if notice.attempts:
+            words.append(f"{notice.attempts} attempts")
+        if notice.worker:
+            words.append(f"in the hands of {notice.worker}")
+        if notice.reason:
+            words.append(f"dead because: {_cut(notice.reason)}")
+        if notice.last_error:
+            words.append(f"last error: {_cut(notice.last_error)}")
+        yield f"{label}: {', '.join(words)}"
+    if not topic.notices:
+        yield f"{label}: nothing of this key"
+    if topic.cut:
+        yield f"{label}: the slot has more entries than were looked at"
+
+
+def _table_facts(found: Answer) -> Iterator[str]:
+    held = found.committed
+    if held is None:
+        at = f"is at generation {found.head}" if found.head else "was never committed"
+        yield f"table: nothing of this key; slot {found.slot} {at}"
+        return
+    same = (
+        "as it is"
+        if found.object is not None and found.object.etag == held.etag
+        else "not the object as it is"
+    )
+    yield (
+        f"table: ETag {held.etag} ({same}), {held.size} bytes, {held.rows} rows and {held.rejects} rejects read, "
+        f"taken in by generation {held.generation}{'' if held.exact else ' or before'} of {held.head}"
+        f"{f', batch {held.batch}' if held.batch else ''}"
+    )
+    for file in held.files:
+        yield f"data file: {file}"
+    for rejection in found.rejections:
+        yield f"reject at offset {rejection.offset}: {_cut(rejection.reason)}"
+    if held.rejects > len(found.rejections):
+        yield f"rejects: {held.rejects - len(found.rejections)} more in the quarantine"
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= REASON_SHOWN else f"{line[:REASON_SHOWN]}…"
+
+
+def _duration(milliseconds: int) -> str:
+    seconds = max(0, milliseconds) / 1000
+    for unit, size, limit in (("s", 1, 120), ("min", 60, 120 * 60), ("h", 3600, 48 * 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"

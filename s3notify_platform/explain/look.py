@@ -1,0 +1,331 @@
+"""Finds out where one object stands. Every question is bounded, whatever bucket, queue and table hold; none writes.
+
+Requests, of one round: 2 HEADs of the object, 1 of the signal; 1 scan of the topics, and for each that takes the key,
+at most `TOPICS_MAX`, 2 scans of its slot, which end after `ENTRIES_MAX` records each; 1 GET of the debt; 1 GET for
+each open batch, or, without a sensor's cursor, at most `CHAINS_MAX` chains; 1 LIST, 1 GET and 1 GET of the table's
+head; to find the generation that took the version in, about 4 GETs for each doubling of how long ago that was, in
+generations of the slot; 1 GET for each of `REJECT_FILES` files of rejects. Up to `ROUNDS` rounds, while the object
+changes under the question. A scan costs 1 LIST and 1 GET for each record, or 1 query in DynamoDB.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import CorruptError, TagNotFound, UsageError
+from s3notify_platform.explain.answer import (
+    Answer,
+    CommittedVersion,
+    Notice,
+    ObjectNow,
+    Rejection,
+    Signal,
+    TopicView,
+)
+from s3notify_platform.explain.sensor import OpenBatch, SensorView
+from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject
+from s3notify_platform.protocols.ack_chain import AckChains, ChainState
+from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key
+from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, Topic
+from s3notify_platform.protocols.notification_queue.entries import (
+    dead_partition,
+    decode_entry,
+    shard_of,
+    takes,
+)
+from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.memory import check_key
+from s3notify_platform.table.commit import ObjectState, SlotCommit, SlotTable
+from s3notify_platform.table.layout import Generation
+
+ENTRIES_MAX: Final = 500
+"""Records of one slot and topic that are looked at."""
+
+TOPICS_MAX: Final = 20
+CHAINS_MAX: Final = 100
+ROUNDS: Final = 3
+
+REJECT_FILES: Final = 4
+REJECT_BYTES: Final = 32 << 20
+"""A file of rejects that is larger is not read."""
+
+REJECTS_SHOWN: Final = 5
+
+EVERYTHING_CHILD: Final = "-1"
+"""The one child of a batch of everything; as `orchestration.batches.EVERYTHING`."""
+
+
+def explain(
+    source: Source,
+    key: str,
+    *,
+    sensor: SensorView | None = None,
+    objects: ObjectStore | None = None,
+    platform: ObjectStore | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Answer:
+    """Where the object of this key stands. Read permission is enough; cost as the module says.
+
+    `sensor`: the source's, of this key's slot, if its cursor is at hand; without it nothing is known of failing slots
+    and runs. `objects`, `platform`: stores to use instead of the source's own. What the answer says was true at some
+    moment each, in an order in which nothing that was on its way is missed. `UsageError` for a key that is not the
+    source's.
+    """
+    check_key(key)
+    if not key.startswith(source.prefix):
+        raise UsageError(
+            f"{key!r} is not of source {source.name!r}, which reads {source.prefix!r} of {source.bucket.bucket!r}"
+        )
+    objects = objects if objects is not None else shared_store(source.bucket)
+    platform = platform if platform is not None else shared_store(source.platform)
+    for last in range(ROUNDS):
+        # The object first: its entry is older than it is, and leaves the queue after its commit is there.
+        now = objects.head(key)
+        answer = _round(source, key, now, sensor=sensor, platform=platform, clock=clock)
+        if last == ROUNDS - 1 or _etag(objects.head(key)) == _etag(now):
+            break
+    return answer
+
+
+def _round(
+    source: Source,
+    key: str,
+    now: ObjectMeta | None,
+    *,
+    sensor: SensorView | None,
+    platform: ObjectStore,
+    clock: Clock,
+) -> Answer:
+    slot = slot_of(key, source.slots)
+    told = platform.head(signal_key(source.keyspace_prefix, slot))
+    queue = source.queue(platform)
+    every = tuple(islice(_topics_of(queue, source, key), TOPICS_MAX + 1))
+    topics = tuple(_topic_view(queue, source, topic, key) for topic in every[:TOPICS_MAX])
+    records = source.records(platform)
+    debt = ListingDebt(records, clock=clock)
+    owed = debt.read()
+    batches, cut = _batches(AckChains(records, clock=clock), slot, sensor)
+    table = source.table(store=platform)
+    head = table.head(slot)
+    state = _state_of(table, head, key, {})
+    held = _held(table, head, key, state) if head is not None and state is not None else None
+    return Answer(
+        source=source.name,
+        bucket=source.bucket.bucket,
+        key=key,
+        slot=slot,
+        asked_ms=clock.wall_ms(),
+        object=ObjectNow(etag=now.etag, size=now.size, modified_ms=now.modified_ms)
+        if now is not None
+        else None,
+        signal=Signal(etag=told.etag, modified_ms=told.modified_ms, queued=QUEUED in told.metadata)
+        if told is not None
+        else None,
+        topics=topics,
+        topic_exists=any(topic.own for topic in topics),
+        topics_cut=len(every) > TOPICS_MAX,
+        batches=batches,
+        batches_cut=cut,
+        owed=slot in owed.slots,
+        plain_writers=debt.plain_writers(owed),
+        committed=held,
+        left=head is not None and any(delta.gone and delta.key == key for delta in head.deltas),
+        head=head.generation if head is not None else 0,
+        head_signal=head.signal if head is not None else None,
+        rejections=_rejections(table, head, state) if head is not None and state is not None else (),
+        signal_taken=digest_of(ETag(told.etag)) == sensor.seen
+        if told is not None and sensor is not None
+        else None,
+        sensor=sensor,
+    )
+
+
+def _etag(meta: ObjectMeta | None) -> str | None:
+    return meta.etag if meta is not None else None
+
+
+# The queue
+
+
+def _topics_of(queue: NotificationQueue, source: Source, key: str) -> Iterator[Topic]:
+    """The topics that take the key, the source's own first."""
+    bucket = source.bucket.bucket
+    found = [
+        topic
+        for topic in queue.topics.all()
+        if topic.name == source.name or takes(topic.settings, bucket, key)
+    ]
+    yield from sorted(found, key=lambda topic: (topic.name != source.name, topic.name))
+
+
+def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str) -> TopicView:
+    slot = slot_of(key, topic.settings.slots)
+    shard = shard_of(slot, topic.settings)
+    waiting = list(islice(queue.scan(topic, shard, prefix=f"{slot:03d}."), ENTRIES_MAX + 1))
+    letters = [
+        decode_entry(topic.name, shard, record)
+        for record in islice(
+            queue.records.scan(dead_partition(topic.name), prefix=f"{slot:03d}."), ENTRIES_MAX + 1
+        )
+    ]
+    cut = max(len(waiting), len(letters)) > ENTRIES_MAX
+    found = [entry for entry in waiting[:ENTRIES_MAX] if entry.event.key == key]
+    found += [
+        letter for letter in letters[:ENTRIES_MAX] if letter.event.key == key and letter.epoch == topic.epoch
+    ]
+    return TopicView(
+        name=topic.name,
+        own=topic.name == source.name,
+        pushed=bool(topic.settings.endpoint),
+        notices=tuple(_notice(entry) for entry in found),
+        cut=cut,
+    )
+
+
+def _notice(entry: Entry) -> Notice:
+    return Notice(
+        op=entry.event.op,
+        state=entry.state,
+        etag=entry.event.etag,
+        since_ms=entry.event.time_ms,
+        attempts=entry.attempts,
+        last_error=entry.last_error,
+        reason=entry.reason,
+        worker=entry.claim.worker if entry.claim is not None else "",
+    )
+
+
+# Batches
+
+
+def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[tuple[OpenBatch, ...], bool]:
+    """The open batches that are still to commit the slot; whether some may have been overlooked."""
+    if sensor is not None:
+        return tuple(
+            batch for batch in sensor.batches if _is_to_commit(_chain(chains, batch.id), slot)
+        ), False
+    looked_at = list(islice(chains.states(), CHAINS_MAX + 1))
+    found = tuple(
+        OpenBatch(id=chain.tag, opened_ms=chain.created_ms, listing=_lists(chain))
+        for chain in looked_at[:CHAINS_MAX]
+        if _is_to_commit(chain, slot)
+    )
+    return found, len(looked_at) > CHAINS_MAX
+
+
+def _chain(chains: AckChains, tag: str) -> ChainState | None:
+    try:
+        return chains.state(tag)
+    except TagNotFound:
+        return None
+
+
+def _is_to_commit(chain: ChainState | None, slot: Slot) -> bool:
+    return (
+        chain is not None
+        and chain.status == "open"
+        and not {str(slot), EVERYTHING_CHILD}.isdisjoint(chain.missing)
+    )
+
+
+def _lists(chain: ChainState) -> bool:
+    """As `orchestration.batches.BatchPayload` has it, which knows Dagster's package."""
+    try:
+        return bool(json.loads(chain.payload or "{}").get("listing", True))
+    except (ValueError, AttributeError):
+        return True
+
+
+# The table
+
+
+def _state_of(
+    table: SlotTable, commit: SlotCommit | None, key: str, bases: dict[str | None, dict[str, ObjectState]]
+) -> ObjectState | None:
+    """What a commit knows of the key; a base that was read is in `bases`."""
+    if commit is None:
+        return None
+    for delta in reversed(commit.deltas):
+        if delta.key == key:
+            return None if delta.gone else delta
+    if commit.base not in bases:
+        bases[commit.base] = table.states(replace(commit, deltas=()))
+    return bases[commit.base].get(key)
+
+
+def _held(table: SlotTable, head: SlotCommit, key: str, state: ObjectState) -> CommittedVersion:
+    first, exact = _taken_in_by(table, head, key, state.etag)
+    return CommittedVersion(
+        etag=state.etag,
+        size=state.size,
+        rows=state.rows,
+        rejects=state.rejects,
+        files=tuple(table.layout.data(head.slot, name) for name in state.files),
+        generation=first.generation,
+        exact=exact,
+        committed_ms=first.created_ms,
+        batch=first.batch,
+        head=head.generation,
+    )
+
+
+def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tuple[SlotCommit, bool]:
+    """A generation that holds the version whose predecessor does not; whether that predecessor is still there.
+
+    Looks back in steps that double, then between the last two: few GETs, however long the slot's history is.
+    """
+    bases: dict[str | None, dict[str, ObjectState]] = {}
+    removed: set[int] = set()
+    holding = head
+
+    def holds(number: int) -> SlotCommit | None:
+        if number < 1:
+            return None
+        try:
+            commit = table.read(head.slot, Generation(number))
+            state = _state_of(table, commit, key, bases)
+        except CorruptError:  # vacuum took it
+            removed.add(number)
+            return None
+        return commit if state is not None and state.etag == etag else None
+
+    step, without = 1, 0
+    while holding.generation > 1:
+        number = max(1, head.generation - step)
+        if (earlier := holds(number)) is None:
+            without = number
+            break
+        holding, step = earlier, step * 2 + 1
+    while holding.generation - without > 1:
+        middle = (holding.generation + without) // 2
+        if (earlier := holds(middle)) is None:
+            without = middle
+        else:
+            holding = earlier
+    return holding, without not in removed
+
+
+def _rejections(table: SlotTable, head: SlotCommit, state: ObjectState) -> tuple[Rejection, ...]:
+    """The first rejects of the version, of those that can be had for few requests."""
+    sizes = {file.name: file.bytes for file in head.rejects}
+    small = [name for name in state.rejected_in if sizes.get(name, 0) <= REJECT_BYTES]
+    found: list[Rejection] = []
+    for name in small[:REJECT_FILES]:
+        got = table.store.get(table.layout.quarantine(head.slot, name))
+        if not isinstance(got, StoredObject):
+            continue  # vacuum, after a newer commit
+        rows = pq.ParquetFile(pa.BufferReader(got.body)).read(columns=["_key", "_etag", "_offset", "reason"])
+        mine = rows.filter(pc.and_(pc.equal(rows["_key"], state.key), pc.equal(rows["_etag"], state.etag)))
+        first = mine.sort_by("_offset").slice(0, REJECTS_SHOWN).to_pylist()
+        found += [Rejection(offset=row["_offset"] or 0, reason=row["reason"] or "") for row in first]
+    return tuple(sorted(found, key=lambda one: one.offset)[:REJECTS_SHOWN])

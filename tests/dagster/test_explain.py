@@ -1,0 +1,204 @@
+"""What happened to an object, asked of a real site: by the job in Dagster, and by the command beside its instance."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from click.testing import CliRunner
+from dagster import DagsterRunStatus
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
+
+from s3notify_platform.cli import main
+from s3notify_platform.orchestration.explain import build_explain
+from s3notify_platform.orchestration.partitions import BATCH_TAG
+from tests.support.site import Site
+
+TRANSFORMS = "tests.support.transforms"
+
+
+def execute(site: Site, key: str) -> dg.ExecuteInProcessResult:
+    """The job, as from the launchpad; the sensor's cursor is in the instance, where the daemon keeps it."""
+    if site.cursor:
+        store_cursor(site, site.cursor)
+    assets = site.component.assets()
+    defs = dg.Definitions(jobs=[build_explain(assets)], resources={assets.io_key: assets.io})
+    return defs.resolve_job_def("orders_explain").execute_in_process(
+        instance=site.instance,
+        raise_on_error=False,
+        run_config={"ops": {"orders_explain_key": {"config": {"key": key}}}},
+    )
+
+
+def store_cursor(site: Site, cursor: str, *, location: str = "anywhere", ticked: float = 2.0) -> None:
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "any")
+    state = InstigatorState(
+        RemoteInstigatorOrigin(repository, "orders_sensor"),
+        InstigatorType.SENSOR,
+        InstigatorStatus.RUNNING,
+        SensorInstigatorData(last_tick_timestamp=ticked, cursor=cursor),
+    )
+    known = site.instance.get_instigator_state(state.instigator_origin_id, state.selector_id)
+    (site.instance.update_instigator_state if known else site.instance.add_instigator_state)(state)
+
+
+def asked(site: Site, key: str) -> tuple[str, str]:
+    """Verdict and whole text, as the observation on the asset's page has it; the run's log says the same."""
+    result = execute(site, key)
+    assert result.success
+    (record,) = site.instance.fetch_observations(dg.AssetKey("orders"), limit=1).records
+    observed = record.asset_observation
+    assert observed is not None
+    assert observed.partition == str(
+        next(n for n in range(site.component.slots) if key in {site.key(n), site.key(n, 1)})
+    )
+    assert observed.metadata["key"].value == key
+    text = str(observed.metadata["explained"].value)
+    assert observed.description in text
+    logged = "\n".join(entry.user_message for entry in site.instance.all_logs(result.run_id))
+    assert all(line.strip() in logged for line in text.splitlines())
+    return str(observed.metadata["verdict"].value), text
+
+
+def test_on_its_way_from_the_queue_to_the_table(site: Site) -> None:
+    """Waiting; in an open batch, with its run; committed as it is; overwritten; deleted; and never heard of."""
+    site.settle()
+    key = site.key(3)
+    assert asked(site, key)[0] == "unknown"
+
+    site.write(3)
+    verdict, text = asked(site, key)
+    assert verdict == "waiting"
+    assert "not yet taken up by the sensor" in text
+    assert "topic 'orders' (pulled): put queued" in text
+
+    (request,) = site.tick()
+    run = site.instance.create_run_for_job(
+        site.defs.resolve_job_def("orders_ingest"),
+        run_config=request.run_config,
+        tags=dict(request.tags),
+        status=DagsterRunStatus.STARTED,
+    )
+    verdict, text = asked(site, key)
+    assert verdict == "in_batch"
+    assert f"in batch {request.tags[BATCH_TAG]}, open since" in text
+    assert f"run {run.run_id} (STARTED)" in text
+    assert "reads entries" in text
+
+    assert site.launch(request).success
+    verdict, text = asked(site, key)
+    assert verdict == "committed"
+    assert "committed in generation 1, " in text
+    assert "1 records" in text
+    assert "data file: _s3notify/orders/table/data/slot=3/" in text
+    assert ", taken up by the sensor" in text
+
+    site.write(3, body=site.line(300))
+    assert "an older version is committed, in generation 1" in asked(site, key)[1]
+    site.settle()
+    assert "committed in generation 2" in asked(site, key)[1]
+
+    site.delete(3)
+    verdict, text = asked(site, key)
+    assert verdict == "waiting"
+    assert "the deleted object is committed, in generation 2" in text
+    site.settle()
+    assert asked(site, key)[0] == "deleted"
+
+
+def test_rejected_records(site: Site) -> None:
+    """How many, and the first one with its offset and reason; the others are in the table."""
+    site.write(5, body=site.line(5) + b"{nonsense\n" + site.line(6))
+    site.settle()
+    verdict, text = asked(site, site.key(5))
+    assert verdict == "rejected"
+    offset = len(site.line(5))
+    assert f"rejected: 1 of 3 records, first at offset {offset}: " in text
+    assert f"reject at offset {offset}: " in text
+    assert "the others are committed in generation 1" in text
+
+
+def test_a_plain_writers_slot(site: Site) -> None:
+    """Signalled; then owed a listing, once a run has found that no entry tells of it; then committed."""
+    site.settle()
+    state = site.state
+    site.write_plain(7)
+    store_cursor(site, site.cursor or "")
+    # As after the end of the source's start, when nothing is listed any more.
+    site.cursor = json.dumps(json.loads(state.dumps()) | {"settled_ms": 0})
+    assert asked(site, site.key(7))[0] == "signalled"
+    (request,) = site.tick()
+    assert site.launch(request).success
+    verdict, text = asked(site, site.key(7))
+    assert verdict == "owed"
+    assert "owed: slot 7 is compared by the next batch that lists" in text
+    site.settle()
+    assert asked(site, site.key(7))[0] == "committed"
+
+
+def test_a_slot_that_fails(site_of: Callable[..., Site]) -> None:
+    """The reason of the last run; and after the last attempt, that it is parked."""
+    site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=2, backoff_seconds=3600.0)
+    site.settle()
+    site.write(13)
+    (request,) = site.tick()
+    assert not site.launch(request).success
+    site.tick()
+    verdict, text = asked(site, site.key(13))
+    assert verdict == "failing"
+    assert "13 is unlucky" in text
+    assert "asked for again in" in text
+
+
+def test_a_key_that_is_not_the_sources(site: Site) -> None:
+    """Bad input is what the job fails for, and says what was wrong."""
+    result = execute(site, "elsewhere/a")
+    assert not result.success
+    assert "'elsewhere/a' is not of source 'orders', which reads 'raw/'" in site.failure(result)
+
+
+def test_before_the_sensor_has_run(site: Site) -> None:
+    """No cursor, no topic, no table: still an answer."""
+    site.write_silently(2)
+    verdict, text = asked(site, site.key(2))
+    assert verdict == "owed"
+    assert "topic 'orders': not made yet" in text
+
+
+def test_the_command_beside_an_instance(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DAGSTER_HOME says where the sensor's cursor is, so that runs are named; another's cursor is passed over."""
+    site.settle()
+    site.write(4)
+    (request,) = site.tick()
+    store_cursor(site, site.cursor or "")
+    store_cursor(site, "of another sensor of this name", location="elsewhere", ticked=9.0)
+    run = site.instance.create_run_for_job(
+        site.defs.resolve_job_def("orders_ingest"), tags=dict(request.tags), status=DagsterRunStatus.STARTED
+    )
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    command = [
+        "explain",
+        site.key(4),
+        "--bucket",
+        site.component.bucket,
+        "--name",
+        "orders",
+        "--prefix",
+        "raw/",
+    ]
+    command += ["--slots", "16", "--endpoint-url", str(site.component.s3.endpoint_url), "--json"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert document["verdict"] == "in_batch"
+    assert document["batches"][0]["runs"] == [f"{run.run_id} (STARTED)"]
+    assert document["signal_taken"] is True
