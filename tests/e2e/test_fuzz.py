@@ -371,4 +371,5 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
                 service.kill()
     fuzz.tell(f"killed {fuzz.killed}")
     killed = {name.partition(" at")[0] for name in fuzz.killed}
-    assert killed >= {"run", *fuzz.services, *(f"writer {n}" for n in range(WRITERS))}
+    assert killed >= {"run", *fuzz.services}
+    assert any(name.startswith("writer") for name in killed)
