@@ -248,7 +248,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
     ) -> None:
         """Report and acknowledge the slots that are committed in all assets of the run; fail for the others.
 
-        `results` is by asset, the first one leading. `entries` of the committed slots leave the queue. `plain`
+        `results` is by asset, the first one leading. `entries` of slots that did not fail leave the queue. `plain`
         slots wait for a listing. Requests: 1 GET and 1 PUT for the chain, however many slots, 1 LIST and 1 GET for
         each asset's schema, 1 GET for each slot that is unchanged, `NotificationQueue.remove` for the entries.
         """
@@ -273,12 +273,14 @@ class SlotIOManager(dg.ConfigurableIOManager):
         for event in (event for of_slot in events.values() for event in of_slot):
             context.log_event(event)
         # Before the stamp: what a crash leaves here is asked for again.
-        self.queue.remove(entry for slot in good for entry in entries.get(slot, ()))
+        # Of slots that are not reported too: nothing is there, and nothing was, or all is as it was.
+        done = {slot: of_slot for slot, of_slot in entries.items() if slot not in bad}
+        self.queue.remove(entry for of_slot in done.values() for entry in of_slot)
         if batch.batch:
             waiting = sorted(plain)
             self.debt.owe(waiting, plain=bool(waiting))
-            done = {*good, *waiting}.difference(bad)
-            self.acknowledge(batch, opened, sorted(done), bad, operation_id=context.run.run_id)
+            acked = {*good, *waiting}.difference(bad)
+            self.acknowledge(batch, opened, sorted(acked), bad, operation_id=context.run.run_id)
         if bad:
             self._fail(context, results, bad)
 

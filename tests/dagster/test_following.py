@@ -205,6 +205,26 @@ def test_everything_is_listed_once_more_when_every_writer_knows_the_topic(site: 
     assert sorted(reported) == [("3", "committed"), ("5", "committed")], "only what changed is reported"
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["the first listing", "once more"])
+def test_a_listing_of_everything_leaves_no_entry(site: Site, again: bool) -> None:
+    """Nor of keys that came and went before anybody looked, nor of what changed nothing."""
+    if again:
+        site.write(3)
+        site.settle()
+        site.cursor = replace(site.state, settled_ms=1).dumps()
+    else:
+        assert site.tick() == []
+    site.write(3)
+    for key in (site.key(5), site.key(5, 1)):
+        site.publish([Put(key=key, body=site.line(5))])
+        site.publish([Delete(key=key)])
+    assert len(pending(site)) == 5
+    site.settle()
+    assert pending(site) == []
+    assert site.rows() == {3: [3]}
+    assert site.grid()["materialized"] == {3}
+
+
 def test_every_instance_gets_every_change(site_of: Callable[..., Site]) -> None:
     """Two components on one bucket, each with a topic and a table of its own."""
     first = site_of(name="orders")

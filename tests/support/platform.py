@@ -2,7 +2,7 @@
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,14 +102,15 @@ class Platform:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Platform]:
-    """A platform with its data in `folder`."""
+def running(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Platform]:
+    """A platform with its data in `folder`, and `more` in Dagster's environment."""
     with LocalS3Server(folder / "s3") as server:
         server.create_bucket(BUCKET)
         environment = {
             **server.environment(),
             **java_environment(folder / "java"),
             "S3NOTIFY_DEMO_BUCKET": BUCKET,
+            **(more or {}),
         }
         (port,) = free_ports(1, SYSTEM_CLOCK)
         with DagsterDev(folder / "dagster", port=port, environment=environment) as dagster:

@@ -1,0 +1,375 @@
+"""Four writer processes through all inlets at once, everything SIGKILLed at random: the table equals the bucket.
+
+`FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe fuzz` does 10,000 operations.
+
+A long run begins with the writers that tell the queue, so that what an entry fails to tell of is missing from the
+table. Then come plain ones too. A plain signal can hide behind a queued one of the same slot, until a plain writer has
+been seen (`protocols.source_enumerator`): so one object is published plainly, and seen, before they begin. From then
+on every batch lists the slots it takes. A short run has the second part only, and is told of plain writers.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import boto3
+import pytest
+
+from s3notify_platform.channels.endpoint import Endpoint
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.local.process import free_ports
+from s3notify_platform.ports import StoredObject, list_all
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
+from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.slots import slot_of
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX
+from s3notify_platform.table.reader import read_slots
+from tests.e2e.test_kills import processes
+from tests.support.endpoints import Receiver
+from tests.support.fuzz_kills import Killer, Supervised
+from tests.support.fuzz_operations import (
+    BUCKET,
+    HTTP,
+    KEYSPACE,
+    PLAIN,
+    PREFIX,
+    QUEUED,
+    SECRET_ENV,
+    SQS,
+    TOLD,
+    WRITERS,
+    Phase,
+    read_journal,
+)
+from tests.support.platform import Platform, running
+from tests.support.servers import running_ministack
+
+OPERATIONS = int(os.environ.get("FUZZ_OPERATIONS", "300"))
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+KILLS = int(os.environ.get("FUZZ_KILLS", str(12 + OPERATIONS // 80)))
+
+LONG = 1000
+"""Operations from which on the run has both parts."""
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600 + OPERATIONS)]
+
+HOOK = "hook"
+SECRET = "a-secret-of-some-length"
+
+DEFS = f"""
+type: s3notify_platform.S3NotifyComponent
+attributes:
+  name: orders
+  bucket: {BUCKET}
+  prefix: {PREFIX}
+  format: jsonl
+  schema: "order_id bigint, customer string, amount decimal(12,2)"
+  interval_seconds: 1
+  silence_seconds: 20
+  backoff_seconds: 1
+  max_attempts: 50
+  list_seconds: 2
+  s3:
+    endpoint_url: "{{{{ env('AWS_ENDPOINT_URL') }}}}"
+  spark:
+    config: {{spark.driver.memory: 1g}}
+"""
+
+
+class Fuzz:
+    """The run: what is started, what was done so far, and what has to hold in the end."""
+
+    def __init__(self, platform: Platform, sqs, sink: Receiver, folder: Path) -> None:
+        self.platform, self.sink, self.folder = platform, sink, folder
+        self.began = time.monotonic()
+        config = platform.server.config(BUCKET)
+        self.source = Source(
+            name="orders", bucket=config, prefix=PREFIX, format="jsonl", platform=config, commit="native"
+        )
+        self.store = shared_store(config)
+        self.queue = self.source.queue()
+        self.chains = AckChains(self.source.records())
+        self.debt = ListingDebt(self.source.records())
+        self.sqs_endpoint = sqs.endpoint_url
+        client = boto3.client(
+            "sqs", endpoint_url=sqs.endpoint_url, region_name="us-east-1",
+            aws_access_key_id="test", aws_secret_access_key="test",
+        )  # fmt: skip
+        self.queue_url = client.create_queue(QueueName="fuzz")["QueueUrl"]
+        self.sqs = client
+        (self.http_port,) = free_ports(1, SYSTEM_CLOCK)
+        self.environment = {**platform.server.environment(), SECRET_ENV: SECRET}
+        place = ["--bucket", BUCKET, "--endpoint-url", platform.server.endpoint_url]
+        keyspace = ["--keyspace", KEYSPACE, PREFIX]
+        cli = [sys.executable, "-m", "s3notify_platform.cli"]
+        commands = {
+            "sqs": [
+                *cli, "inlet", "sqs", *place, *keyspace, "--queue-url", self.queue_url,
+                "--queue-endpoint-url", sqs.endpoint_url, "--visibility-seconds", "5",
+            ],
+            "http": [
+                *cli, "inlet", "http", *place, *keyspace, "--port", str(self.http_port),
+                "--secret-env", SECRET_ENV,
+            ],
+            "deliver": [
+                *cli, "deliver", *place, "--allow-network", "127.0.0.0/8", "--allow-http",
+                "--poll-seconds", "1",
+            ],
+            "care": [sys.executable, "-m", "tests.support.fuzz_care", platform.server.endpoint_url],
+        }  # fmt: skip
+        self.services = {
+            name: Supervised(
+                name=name, command=command, environment=self.environment, log=folder / f"{name}.log"
+            )
+            for name, command in commands.items()
+        }
+        self.phases: list[tuple[Phase, list[Path]]] = []
+        self.killed: list[str] = []
+
+    def phase(self, phase: Phase, kills: int) -> None:
+        """Let the writers do their part, kill, and wait until everybody has been told of everything."""
+        journals = [self.folder / f"journal-{phase.first}-{n}" for n in range(WRITERS)]
+        self.phases.append((phase, journals))
+        writers = {}
+        for number, journal in enumerate(journals):
+            told = {
+                "phase": asdict(phase), "writer": number, "journal": str(journal), "http_port": self.http_port,
+                "endpoint_url": self.platform.server.endpoint_url, "sqs_url": self.sqs_endpoint,
+                "queue_url": self.queue_url,
+            }  # fmt: skip
+            command = [sys.executable, "-m", "tests.support.fuzz_writer", json.dumps(told)]
+            name = f"writer {number}"
+            writers[name] = Supervised(
+                name=name, command=command, environment=self.environment, log=self.folder / f"{name}.log",
+                forever=False,
+            )  # fmt: skip
+        supervised = {**self.services, **writers}
+        killer = Killer(
+            seed=SEED + phase.first,
+            count=kills,
+            services=supervised,
+            runs=lambda: processes(self.folder, "run"),
+            killed=self.killed,
+        )
+        began, total = time.monotonic(), WRITERS * (phase.last - phase.first)
+
+        def tend(share: float) -> None:
+            for process in supervised.values():
+                process.tend()
+            killer.strike(share, time.monotonic() - self.began)
+
+        try:
+            while not all(writer.done for writer in writers.values()):
+                tend(sum(len(read_journal(journal)) for journal in journals) / total)
+                time.sleep(0.3)
+            written = time.monotonic() - began
+            # Whoever died last is back, and nobody dies any more but a run.
+            self.wait(lambda: tend(1.0))
+        finally:
+            for writer in writers.values():
+                writer.kill()
+        settled = time.monotonic() - began - written
+        self.tell(f"{total} operations in {written:.0f} s, settled after {settled:.0f} s more")
+
+    def tell(self, text: str) -> None:
+        """For whoever watches (`pytest -s`)."""
+        print(f"{time.monotonic() - self.began:5.0f} s: {text}", flush=True)
+
+    def wait(self, tend, seconds: float = 240.0 + OPERATIONS / 20) -> None:
+        """Until nothing is on its way any more, and the table equals the bucket."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            tend()
+            if not (waits := self.on_its_way()) and not (waits := self.differences()):
+                return
+            self.tell(f"waits for {waits[:250]}")
+            time.sleep(3)
+        raise AssertionError(f"not settled: {waits}\n{self.differences()}\n{self.facts()}")
+
+    def on_its_way(self) -> str:
+        """What still is; empty if nothing."""
+        found = self.sqs.get_queue_attributes(QueueUrl=self.queue_url, AttributeNames=["All"])["Attributes"]
+        messages = {name: int(n) for name, n in found.items() if name.startswith("ApproximateNumber")}
+        if any(messages.values()):
+            return f"SQS: {messages}"
+        # Cheaper than facts, which read each of them.
+        if (entries := sum(1 for _ in list_all(self.store, f"{QUEUE_PREFIX}queue"))) > 100:
+            return f"{entries} entries"
+        for topic in ("orders", HOOK):
+            stats = self.queue.stats(topic)
+            assert stats.dead == 0, self.queue.dead(topic)[:3]
+            if stats.depth:
+                return str(stats)
+        batches = [chain.tag for chain in self.chains.states() if chain.status == "open"]
+        return f"open batches {batches}" if batches else ""
+
+    def differences(self) -> str:
+        """Between bucket and table, row by row; empty if there are none."""
+        objects = list(list_all(self.store, PREFIX))
+        expected: Counter[tuple[str, str, int, int]] = Counter()
+
+        def rows(key: str):
+            found = self.store.get(key)
+            assert isinstance(found, StoredObject), key
+            offset = 0
+            for line in found.body.splitlines(keepends=True):
+                yield key, found.meta.etag, offset, json.loads(line)["order_id"]
+                offset += len(line)
+
+        with ThreadPoolExecutor(16) as pool:
+            for part in pool.map(lambda meta: list(rows(meta.key)), objects):
+                expected.update(part)
+            slots = sorted(slot for slot, newest in self._newest().items() if newest)
+            names = ["_key", "_etag", "_offset", "order_id"]
+            table: Counter[tuple[str, str, int, int]] = Counter()
+            for rows_of_slot in pool.map(lambda slot: list(read_slots(self.source.table(), [slot])), slots):
+                for part in rows_of_slot:
+                    if part.table.num_rows:
+                        columns = part.table.select(names).to_pydict()
+                        table.update(zip(*(columns[name] for name in names), strict=True))
+        missing, surplus = expected - table, table - expected
+        if not missing and not surplus:
+            return ""
+        keys = sorted({row[0] for row in [*missing, *surplus]})
+        history = "\n".join(f"{key} slot {slot_of(key)}: {self.history(key)}" for key in keys[:3])
+        return (
+            f"{len(missing)} rows missing, {len(surplus)} too many, of {len(keys)} keys; "
+            f"missing {sorted(missing)[:5]}, too many {sorted(surplus)[:5]}\n{history}"
+        )
+
+    def _newest(self):
+        return self.source.table().newest(self.source.all_slots())
+
+    def operations(self, key: str):
+        """What was begun on a key, in order, and how it ended."""
+        for phase, journals in self.phases:
+            for writer, journal in enumerate(journals):
+                if f"/w{writer}/" in key:
+                    for number, what in read_journal(journal).items():
+                        if (operation := phase.draw(writer, number)).key == key:
+                            yield operation, what
+
+    def history(self, key: str) -> str:
+        return ", ".join(
+            f"{o.number} {o.way} {'delete' if o.body is None else o.etag} {what}"
+            for o, what in self.operations(key)
+        )
+
+    def undelivered(self) -> list[str]:
+        """Keys whose last change, of which the queue heard, never came to the endpoint."""
+        seen: defaultdict[str, set[str | None]] = defaultdict(set)
+        for _, body in list(self.sink.requests):
+            for event in decode_events(body).events:
+                seen[event.key].add(event.etag if event.op == "put" else None)
+        there = {meta.key: meta.etag for meta in list_all(self.store, PREFIX)}
+        keys = {
+            phase.draw(writer, number).key
+            for phase, journals in self.phases
+            for writer, journal in enumerate(journals)
+            for number in read_journal(journal)
+        }
+        wrong = []
+        for key in sorted(keys):
+            # Whichever left the key as it is: the last one that was confirmed, or one after it that was killed.
+            causes = []
+            for operation, what in reversed(list(self.operations(key))):
+                if operation.etag == there.get(key):
+                    causes.append(operation)
+                if what == "done":
+                    break
+            told = all(cause.way in TOLD for cause in causes)
+            if told and causes and there.get(key) not in seen[key]:
+                wrong.append(f"{key}: {self.history(key)}; came: {seen[key]}")
+            assert causes or key not in there, f"{key}: not what anybody wrote: {self.history(key)}"
+        return wrong
+
+    def sweep(self) -> dict[str, int]:
+        """What the check says of a whole comparison, by the job that the schedule runs."""
+        launch = """
+        mutation Launch($params: ExecutionParams!) { launchRun(executionParams: $params) {
+          __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
+        selector = {
+            "repositoryLocationName": "s3notify_platform.definitions",
+            "repositoryName": "__repository__",
+            "jobName": "orders_sweep",
+        }
+        answer = self.platform.graphql(launch, params={"selector": selector, "runConfigData": {}})[
+            "launchRun"
+        ]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        run = answer["run"]["runId"]
+        query = """
+        query Checks { assetCheckExecutions(assetKey: {path: ["orders"]}, checkName: "nothing_lost", limit: 1) {
+          runId evaluation { metadataEntries { label ... on IntMetadataEntry { intValue } } } } }"""
+        found: dict[str, int] = {}
+
+        def checked() -> bool:
+            for execution in self.platform.graphql(query)["assetCheckExecutions"]:
+                if execution["runId"] == run and execution["evaluation"]:
+                    entries = execution["evaluation"]["metadataEntries"]
+                    found.update({e["label"]: e["intValue"] for e in entries if "intValue" in e})
+            return bool(found)
+
+        self.platform.until("sweep", checked)
+        return found
+
+    def facts(self) -> str:
+        logs = "\n".join(f"--- {name}: {service.tail()}" for name, service in self.services.items())
+        return f"FUZZ_SEED={SEED} FUZZ_OPERATIONS={OPERATIONS} killed {self.killed}\n{logs}\n{self.platform.tail()}"
+
+    def check(self) -> None:
+        """Nothing was lost, nothing is there twice, and nobody had to repair anything."""
+        found = self.sweep()
+        assert (found["found_by_sweep"], found["on_their_way"]) == (0, 0), (found, self.facts())
+        assert not self.differences(), self.facts()
+        assert not (wrong := self.undelivered()), (wrong[:5], self.facts())
+
+
+def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
+    """In the end: no entry left, no batch open, every row exactly once, and the sweep finds nothing."""
+    defs = tmp_path / "fuzz_defs"
+    (defs / "orders").mkdir(parents=True)
+    (defs / "__init__.py").touch()
+    (defs / "orders" / "defs.yaml").write_text(DEFS)
+    (tmp_path / "sqs").mkdir()
+    half, keys = OPERATIONS // WRITERS // 2, max(12, OPERATIONS // WRITERS // 8)
+    with (
+        running_ministack(tmp_path / "sqs") as sqs,
+        Receiver().serving() as sink,
+        running(tmp_path, {"S3NOTIFY_DEFS": str(defs)}) as platform,
+    ):
+        fuzz = Fuzz(platform, sqs, sink, tmp_path)
+        platform.until("a topic", lambda: "orders" in {topic.name for topic in fuzz.queue.topics.all()})
+        endpoint = Endpoint(url=sink.url).dumps()
+        fuzz.queue.topics.create(HOOK, TopicSettings(bucket=BUCKET, prefix=PREFIX, endpoint=endpoint))
+        try:
+            if OPERATIONS >= LONG:
+                platform.store.put(f"{PREFIX}first.jsonl", b'{"order_id": 1}\n')
+                platform.publisher.signal([f"{PREFIX}first.jsonl"])
+                platform.until("the first batch", lambda: not fuzz.differences())
+                fuzz.phase(Phase(seed=SEED, first=0, last=half, ways=TOLD, keys=keys), KILLS // 2)
+                platform.publisher.put(f"{PREFIX}plain.jsonl", b'{"order_id": 2}\n')
+                platform.until("a plain writer seen", lambda: fuzz.debt.plain_writers(fuzz.debt.read()))
+            else:
+                half = 0
+                fuzz.debt.owe((), plain=True)
+            ways = (QUEUED, SQS, HTTP, PLAIN)
+            last = OPERATIONS // WRITERS
+            kills = KILLS // 2 if half else KILLS
+            fuzz.phase(Phase(seed=SEED, first=half, last=last, ways=ways, keys=keys), kills)
+            fuzz.check()
+        finally:
+            for service in fuzz.services.values():
+                service.kill()
+    fuzz.tell(f"killed {fuzz.killed}")
+    killed = {name.partition(" at")[0] for name in fuzz.killed}
+    assert killed >= {"run", *fuzz.services}
+    assert any(name.startswith("writer") for name in killed)

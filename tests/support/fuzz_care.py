@@ -1,0 +1,31 @@
+"""`s3notify care` with patience for tests: `python -m … S3_ENDPOINT`. Credentials are in the environment."""
+
+import sys
+
+from s3notify_platform.channels.care import Care, Keyspace
+from s3notify_platform.cli.common import run_in_foreground
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.queue_records import queue_records
+from tests.support.fuzz_operations import BUCKET, KEYSPACE, PREFIX, STALE_SECONDS
+
+
+def main(endpoint_url):
+    config = S3Config(bucket=BUCKET, endpoint_url=endpoint_url)
+    store = shared_store(config)
+    care = Care(
+        NotificationQueue(queue_records(config), stale_seconds=STALE_SECONDS),
+        store,
+        [Keyspace(publisher=Publisher(store, prefix=KEYSPACE), prefix=PREFIX)],
+        bucket=BUCKET,
+        pass_seconds=2,
+        unsignalled_seconds=5,
+        doubtful_seconds=20,
+    )
+    run_in_foreground(care)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,181 @@
+"""A writer of the fuzz run as a process of its own, which goes on where a killed one left off: `python -m … JSON`.
+
+Credentials are in the environment. By way of
+
+    queued  `QueuedPublisher`. After a kill it does not look back: what became of it is the caretaker's business.
+    sqs     a plain PUT or DELETE, then S3's event message to SQS, repeated after a kill, since S3 does not forget.
+    http    the same, and a post to the inlet, repeated until 2xx, as RGW and MinIO do.
+    plain   `keyspace.Publisher`, repeated after a kill: nobody but the sweep knows of an object without its signal.
+"""
+
+import base64
+import http.client
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote_plus
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+
+from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.ports import Unknown, Written
+from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.queue_records import queue_records
+from tests.support.fuzz_operations import (
+    BUCKET,
+    HTTP,
+    KEYSPACE,
+    PLAIN,
+    QUEUED,
+    SECRET_ENV,
+    SQS,
+    STALE_SECONDS,
+    Journal,
+    Operation,
+    Phase,
+    read_journal,
+)
+
+PAUSE_SECONDS = 0.2
+
+
+class Writer:
+    def __init__(self, told):
+        config = S3Config(bucket=BUCKET, endpoint_url=told["endpoint_url"])
+        self.store = shared_store(config)
+        self.plain = Publisher(self.store, prefix=KEYSPACE)
+        queue = NotificationQueue(queue_records(config), stale_seconds=STALE_SECONDS)
+        self.queued = QueuedPublisher(self.plain, queue, bucket=BUCKET)
+        self.sqs = boto3.client(
+            "sqs", endpoint_url=told["sqs_url"], region_name="us-east-1",
+            aws_access_key_id="test", aws_secret_access_key="test",
+        )  # fmt: skip
+        self.queue_url = told["queue_url"]
+        self.port = told["http_port"]
+        self.connection = None
+        self.secret = os.environ[SECRET_ENV]
+
+    def apply(self, operation: Operation) -> bool:
+        """Whether it is confirmed; False leaves it to the caretaker."""
+        if operation.way == QUEUED:
+            return self.by_queue(operation)
+        if operation.way == PLAIN:
+            self.until_done(lambda: self.change(self.plain, operation))
+            return True
+        self.until_done(lambda: self.change(self.store, operation))
+        tell = {SQS: self.by_sqs, HTTP: self.by_http}[operation.way]
+        sequencer = f"{time.time_ns():016X}"
+        for _ in range(2 if operation.twice else 1):
+            tell(operation, sequencer)
+        return True
+
+    def change(self, through, operation):
+        if operation.body is None:
+            return through.delete(operation.key)
+        return through.put(operation.key, operation.body)
+
+    def until_done(self, change):
+        """Plain writers repeat what failed, and what may have failed."""
+        while True:
+            try:
+                if isinstance(change(), Written):
+                    return
+            except UsageError:
+                raise
+            except S3NotifyError:
+                pass
+            time.sleep(PAUSE_SECONDS)
+
+    def by_queue(self, operation):
+        while True:
+            try:
+                outcome = self.change(self.queued, operation)
+            except NotSignalledError:
+                return False
+            except UsageError:
+                raise
+            except S3NotifyError:
+                time.sleep(PAUSE_SECONDS)  # nothing was reserved, and nothing written
+                continue
+            match outcome:
+                case Refused(retry_after_seconds=seconds):
+                    time.sleep(seconds)
+                case Unknown():
+                    return False
+                case _:
+                    return True
+
+    def by_sqs(self, operation, sequencer):
+        body = message(operation, sequencer, "aws:s3", quote_plus(operation.key, safe="/"))
+        while True:
+            try:
+                self.sqs.send_message(QueueUrl=self.queue_url, MessageBody=body)
+            except (BotoCoreError, ClientError):
+                time.sleep(PAUSE_SECONDS)
+            else:
+                return
+
+    def by_http(self, operation, sequencer):
+        # Ceph's keys come as they are, MinIO's encoded; each has a way of its own to tell the secret.
+        if operation.number % 2:
+            body = message(operation, sequencer, "ceph:s3", operation.key)
+            authorization = "Basic " + base64.b64encode(f"any:{self.secret}".encode()).decode()
+        else:
+            body = message(operation, sequencer, "minio:s3", quote_plus(operation.key, safe="/"))
+            authorization = f"Bearer {self.secret}"
+        while not self.posted(body, authorization):
+            time.sleep(PAUSE_SECONDS)
+
+    def posted(self, body, authorization):
+        try:
+            if self.connection is None:
+                self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+            headers = {"authorization": authorization, "content-type": "application/json"}
+            self.connection.request("POST", "/", body.encode(), headers)
+            answer = self.connection.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException):
+            with suppress(OSError):
+                self.connection.close()
+            self.connection = None
+            return False
+        assert answer.status not in (400, 401, 403, 404, 413), answer.status
+        return 200 <= answer.status < 300
+
+
+def message(operation, sequencer, source, key):
+    """As S3 and its likes report it."""
+    name = "ObjectCreated:Put" if operation.body is not None else "ObjectRemoved:Delete"
+    found = {"key": key, "sequencer": sequencer}
+    if operation.body is not None:
+        found |= {"size": len(operation.body), "eTag": operation.etag}
+    s3 = {"s3SchemaVersion": "1.0", "bucket": {"name": BUCKET}, "object": found}
+    record = {"eventVersion": "2.1", "eventSource": source, "eventName": name, "s3": s3}
+    return json.dumps({"Records": [record]})
+
+
+def main(told):
+    phase, number = Phase(**told["phase"]), told["writer"]
+    path = Path(told["journal"])
+    known = {n: what for n, what in read_journal(path).items() if n >= phase.first}
+    journal, writer = Journal(path), Writer(told)
+    begin = phase.first
+    if known:
+        last = max(known)
+        repeated = known[last] == "begin" and phase.draw(number, last).way != QUEUED
+        begin = last if repeated else last + 1
+    for n in range(begin, phase.last):
+        journal.note("begin", n)
+        journal.note("done" if writer.apply(phase.draw(number, n)) else "doubt", n)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
