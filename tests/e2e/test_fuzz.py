@@ -46,6 +46,7 @@ from tests.support.fuzz_operations import (
     SQS,
     TOLD,
     WRITERS,
+    Operation,
     Phase,
     read_journal,
 )
@@ -270,17 +271,17 @@ class Fuzz:
             for event in decode_events(body).events:
                 seen[event.key].add(event.etag if event.op == "put" else None)
         there = {meta.key: meta.etag for meta in list_all(self.store, PREFIX)}
-        keys = {
-            phase.draw(writer, number).key
-            for phase, journals in self.phases
-            for writer, journal in enumerate(journals)
-            for number in read_journal(journal)
-        }
+        begun: defaultdict[str, list[tuple[Operation, str]]] = defaultdict(list)
+        for phase, journals in self.phases:
+            for writer, journal in enumerate(journals):
+                for number, what in read_journal(journal).items():
+                    operation = phase.draw(writer, number)
+                    begun[operation.key].append((operation, what))
         wrong = []
-        for key in sorted(keys):
+        for key in sorted(begun):
             # Whichever left the key as it is: the last one that was confirmed, or one after it that was killed.
             causes = []
-            for operation, what in reversed(list(self.operations(key))):
+            for operation, what in reversed(begun[key]):
                 if operation.etag == there.get(key):
                     causes.append(operation)
                 if what == "done":
