@@ -6,8 +6,9 @@
 | an entry, its slot never signalled | the signal is what it was before the entry came | `unsignalled_seconds` |
 | the same, if others moved that signal, or this process is new | it is still there | `doubtful_seconds` |
 
-Each is then signalled once, marked as queued. To signal too often costs a batch that finds nothing; that is why the
-signals are watched. One instance is enough, several do no harm, any may die anywhere: the next one begins anew.
+Each is then signalled, marked as queued, and again every `doubtful_seconds` while it stays. To signal too often
+costs a batch that finds nothing; that is why the signals are watched. One instance is enough, several do no harm,
+any may die anywhere: the next one begins anew.
 
 Cost of a pass over t topics of h shards, nothing being there: 1 scan of the topics, t × (1 + h) reads, and for each
 keyspace 1 HEAD (1 LIST more if its root moved). By default, and on a bucket alone, that is with two topics about 22
@@ -60,11 +61,11 @@ class Cared:
 
 @dataclass(slots=True, kw_only=True)
 class _Pending:
-    """A committed entry: when it was first seen, and where it still may have to be signalled."""
+    """A committed entry: by keyspace, since when it waits there, and whether its slot has moved meanwhile."""
 
-    since: float
-    unmoved: dict[int, bytes | None]
-    """By keyspace, the slot's digest from before the entry was committed; None if nobody looked."""
+    since: dict[int, float]
+    unmoved: dict[int, bytes]
+    """The slot's digest from before the entry was committed, where somebody looked."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,27 +206,30 @@ class Care:
         for entry in tended.resolved:
             for _, watched in self._taking(entry.event.key):
                 watched.owed.add(entry.event.key)
-            pending[entry.id] = _Pending(since=now, unmoved={})
+            pending[entry.id] = _Pending(since=self._from(entry, now), unmoved={})
         for entry in tended.pending if pulled else ():
             found = known.get(entry.id) or self._first_seen(entry, now)
             pending[entry.id] = found
-            age = now - found.since
             for number, watched in self._taking(entry.event.key):
-                if number not in found.unmoved:
-                    continue
-                digest = found.unmoved[number]
-                unmoved = digest is not None and digest == self._digest(watched, entry)
+                age = now - found.since[number]
+                unmoved = found.unmoved.get(number) == self._digest(watched, entry)
                 if age >= self._doubtful_seconds or (unmoved and age >= self._unsignalled_seconds):
-                    del found.unmoved[number]
+                    # And again, should this one be lost on its consumer too.
+                    found.since[number] = now
+                    found.unmoved.pop(number, None)
                     watched.owed.add(entry.event.key)
         self._pending[topic] = pending
 
     def _first_seen(self, entry: Entry, now: float) -> _Pending:
-        unmoved: dict[int, bytes | None] = {}
+        unmoved = {}
         for number, watched in self._taking(entry.event.key):
-            slot = watched.keyspace.publisher.slot_of(entry.event.key)
-            unmoved[number] = None if watched.before is None else watched.before.seen(slot)
-        return _Pending(since=now, unmoved=unmoved)
+            if watched.before is not None:
+                slot = watched.keyspace.publisher.slot_of(entry.event.key)
+                unmoved[number] = watched.before.seen(slot)
+        return _Pending(since=self._from(entry, now), unmoved=unmoved)
+
+    def _from(self, entry: Entry, now: float) -> dict[int, float]:
+        return {number: now for number, _ in self._taking(entry.event.key)}
 
     def _taking(self, key: str) -> Iterable[tuple[int, _Watched]]:
         return (

@@ -64,12 +64,14 @@ def test_what_was_resolved_is_signalled(world):
     assert (cared.committed, cared.aborted, cared.signalled) == (1, 1, 1)
     assert world.signal("written").metadata == {QUEUED: "1"}
     assert world.signal("not") is None
-    world.clock.now += 1000
+    world.clock.now += 299
     assert care.tend().signalled == 0
+    world.clock.now += 2
+    assert care.tend().signalled == 1, "it is still there: once more"
 
 
 def test_what_nobody_signalled(world):
-    """Its writer died after the commit: signalled after a while, once."""
+    """Its writer died after the commit: signalled after a while, and again while it stays."""
     care = world.care()
     care.tend()
     world.push("a")
@@ -79,8 +81,10 @@ def test_what_nobody_signalled(world):
     world.clock.now += 2
     assert care.tend().signalled == 1
     assert world.signal("a").metadata == {QUEUED: "1"}
-    world.clock.now += 1000
+    world.clock.now += 299
     assert care.tend().signalled == 0
+    world.clock.now += 2
+    assert care.tend().signalled == 1, "it is still there: once more"
 
 
 def test_what_is_waiting_but_signalled_is_left_alone(world):
@@ -94,8 +98,10 @@ def test_what_is_waiting_but_signalled_is_left_alone(world):
     assert care.tend().signalled == 0
     world.clock.now += 2
     assert care.tend().signalled == 1
-    world.clock.now += 1000
-    assert care.tend().signalled == 0
+    world.clock.now += 299
+    assert care.tend().signalled == 0, "again only after as long"
+    world.clock.now += 2
+    assert care.tend().signalled == 1
 
 
 def test_a_new_process_waits_for_long(world):
