@@ -24,6 +24,7 @@ from threading import Lock
 from typing import Final, Literal, assert_never
 
 from s3notify_platform.channels.poison import Quarantine
+from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import Committed, Event, NoRoom, NotificationQueue
@@ -51,15 +52,6 @@ _RETRY = (UnavailableError, UnknownOutcomeError)
 Outcome = Literal["queued", "duplicate", "ignored", "failed", "full", "unavailable"]
 """What became of an event. Queued, duplicate: all is done. Ignored: another bucket's, or no topic takes it. Failed:
 it never can be taken, and is kept as poison. Full, unavailable: report it again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A keyspace to signal: that of one source. Changes of keys that begin with `prefix` are signalled there."""
-
-    prefix: str
-    publisher: Publisher
-    """Made with `queued=True`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +144,7 @@ class Intake:
     def __init__(
         self,
         queue: NotificationQueue,
-        targets: Sequence[Target],
+        targets: Sequence[Keyspace],
         *,
         bucket: str,
         excluded: Sequence[str] = (),
@@ -260,7 +252,7 @@ class Intake:
                 case _ as unreachable:
                     assert_never(unreachable)
 
-    def _signal(self, step: str, target: Target, reports: Sequence[_Report], trouble: _Trouble) -> None:
+    def _signal(self, step: str, target: Keyspace, reports: Sequence[_Report], trouble: _Trouble) -> None:
         """Signal what has an entry: also where another topic was full, whose turn comes later."""
         began = self._memory.tick()
         lacking = [
@@ -271,7 +263,8 @@ class Intake:
         ]
         missing: frozenset[str] = frozenset()
         try:
-            target.publisher.signal([report.event.key for report in lacking])
+            keys = [report.event.key for report in lacking]
+            target.publisher.signal(keys, queued=keys)
         except NotSignalledError as error:
             if isinstance(error.__cause__, UsageError):
                 raise error.__cause__ from error
@@ -315,7 +308,7 @@ def intake_over(
     keyspaces = tuple(keyspaces)
     own = (*excluded, *(signals for signals, _ in keyspaces)) if bucket == platform.bucket else ()
     targets = [
-        Target(prefix=keys, publisher=Publisher(store, prefix=signals, slots=slots, queued=True))
+        Keyspace(publisher=Publisher(store, prefix=signals, slots=slots), prefix=keys)
         for signals, keys in keyspaces
     ]
     return Intake(queue, targets, bucket=bucket, excluded=own)

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from s3notify_platform.channels.intake import Intake, Target
+from s3notify_platform.channels.intake import Intake
+from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
@@ -28,7 +29,7 @@ def receiving(site: Site, queue: NotificationQueue) -> Iterator[Receiver]:
     publisher = Publisher(site.store, prefix=site.io.source.keyspace_prefix, slots=SLOTS, queued=True)
     intake = Intake(
         queue,
-        [Target(prefix="raw/", publisher=publisher)],
+        [Keyspace(prefix="raw/", publisher=publisher)],
         bucket=site.component.bucket,
         excluded=("_s3notify/",),
     )

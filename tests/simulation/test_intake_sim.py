@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from s3notify_platform.channels.intake import Intake, Target
+from s3notify_platform.channels.intake import Intake
+from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.channels.sqs import SqsInlet
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
@@ -99,7 +100,7 @@ class World:
         """A new life has a new memory."""
         publisher = Publisher(stores["signals"], prefix="s/", clock=clock, parallelism=1, queued=True)
         intake = Intake(
-            self.queue_of(stores, clock), [Target(prefix="", publisher=publisher)], bucket="b", memory=12
+            self.queue_of(stores, clock), [Keyspace(prefix="", publisher=publisher)], bucket="b", memory=12
         )
         inlet = SqsInlet(
             self.wire, intake, clock=clock, visibility_seconds=VISIBILITY_SECONDS, gather=4, wait_seconds=0
@@ -180,7 +181,7 @@ def test_without_crashes_nothing_is_queued_twice(seed):
     def inlet(stores, clock):
         publisher = Publisher(stores["signals"], prefix="s/", clock=clock, parallelism=1, queued=True)
         intake = Intake(
-            world.queue_of(stores, clock), [Target(prefix="", publisher=publisher)], bucket="b", memory=1000
+            world.queue_of(stores, clock), [Keyspace(prefix="", publisher=publisher)], bucket="b", memory=1000
         )
         inlet = SqsInlet(world.wire, intake, clock=clock, wait_seconds=0)
         while world.wire.bodies:

@@ -12,7 +12,8 @@ import threading
 from itertools import count
 from pathlib import Path
 
-from s3notify_platform.channels.intake import Intake, Target
+from s3notify_platform.channels.intake import Intake
+from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
 from s3notify_platform.channels.sqs import SqsInlet
 from s3notify_platform.protocols.keyspace import Publisher
@@ -55,7 +56,7 @@ def main(told):
     platform = S3Config(bucket=told["platform"], **keys)
     queue = NotificationQueue(Mortal(queue_records(platform)))
     publisher = Publisher(Mortal(shared_store(platform)), prefix=told["signals"], queued=True)
-    intake = Intake(queue, [Target(prefix="", publisher=publisher)], bucket=told["bucket"])
+    intake = Intake(queue, [Keyspace(prefix="", publisher=publisher)], bucket=told["bucket"])
     if "queue_url" in told:
         sqs = Mortal(SqsQueue(SqsConfig(queue_url=told["queue_url"], **keys)))
         inlet = SqsInlet(sqs, intake, wait_seconds=0, visibility_seconds=3, gather=10)

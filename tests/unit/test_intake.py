@@ -2,8 +2,9 @@
 
 import pytest
 
-from s3notify_platform.channels.intake import KEY_MAX_BYTES, Intake, Target
+from s3notify_platform.channels.intake import KEY_MAX_BYTES, Intake
 from s3notify_platform.channels.poison import Quarantine
+from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import Unknown
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
@@ -31,7 +32,7 @@ class Site:
         self.intake = Intake(
             self.queue,
             [
-                Target(
+                Keyspace(
                     prefix=keys,
                     publisher=Publisher(self.signals, prefix=prefix, parallelism=1, queued=True),
                 )
@@ -185,13 +186,13 @@ def test_a_signal_under_way_does_not_stand_for_a_later_entry():
     publisher = site.intake._targets[0].publisher
     signal = publisher.signal
 
-    def meanwhile(keys):
+    def meanwhile(keys, **queued):
         publisher.signal = signal
         site.queue.remove(site.queue.entries("full", range(1000)))
         site.faults["signals"] = Fault.THROTTLED
         assert site.intake.accept([event()]).outcomes == ("unavailable",)
         site.faults["signals"] = Fault.NONE
-        return signal(keys)
+        return signal(keys, **queued)
 
     publisher.signal = meanwhile
     assert site.intake.accept([event()]).outcomes == ("full",)
@@ -305,7 +306,7 @@ def test_refused_credentials_are_for_the_operator():
         def put(self, *args, **kwargs):
             raise UsageError("refused access")
 
-    site.intake._targets = (Target(prefix="", publisher=Publisher(Refused(), prefix="s/", parallelism=1)),)
+    site.intake._targets = (Keyspace(prefix="", publisher=Publisher(Refused(), prefix="s/", parallelism=1)),)
     with pytest.raises(UsageError, match="refused access"):
         site.intake.accept([event()])
     assert site.intake.counts()["received"] == 1
