@@ -63,6 +63,23 @@ class ObjectVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What one task reads of an object version: the records that begin at `start` bytes or later, and before `end`.
+
+    `in_quotes`: a quoted CSV value is open at `start`. With `by_record` the object can be read from its beginning
+    only, because it is compressed or encoded: `start` then counts records to pass over, `end` does not matter, and
+    the split ends with the first record that brings it to `limit_bytes` decoded bytes; 0: with the object.
+    """
+
+    version: ObjectVersion
+    start: int
+    end: int
+    by_record: bool = False
+    in_quotes: bool = False
+    limit_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChanges:
     """What one slot needs. `complete` is False if `max_objects` cut it short."""
 
