@@ -11,7 +11,8 @@ import io
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from itertools import accumulate, pairwise
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,11 @@ BATCH_ROWS: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group: where it stands in the file, and the number of its first row."""
+    """One row group: where it begins and ends in the file, as splits are concerned, and its first row's number.
+
+    The place is worked out from the sizes of the row groups. Columns know their own, but to ask a damaged footer for
+    a column ends the process inside pyarrow 26.
+    """
 
     number: int
     begin: int
@@ -43,7 +48,7 @@ class RowGroup:
     @property
     def middle(self) -> int:
         """What decides which split reads it."""
-        return max(self.begin, (self.begin + self.end - 1) // 2)
+        return (self.begin + self.end) // 2
 
 
 def parse_parquet(index: int, body: bytes, schema: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
@@ -97,7 +102,8 @@ def _rows(
         try:
             table = _read(file, reader, group, names, schema)
         except _UnreadableError as error:
-            raw = source.read(group.begin, min(group.end, group.begin + MAX_RAW_BYTES))
+            # Of several row groups, none can be cut out: the reason names the one.
+            raw = source.read(0, min(size, MAX_RAW_BYTES)) if len(groups) == 1 else b""
             reason = f"Parquet: row group {group.number}: {error}"
             none = np.zeros(0, np.int64)
             reject = Reject(index=0, offset=group.first_row, reason=reason, raw=raw)
@@ -107,7 +113,7 @@ def _rows(
             part = table.slice(low, BATCH_ROWS)
             offset = np.arange(part.num_rows) + (group.first_row + low)
             yield Parsed(table=part, index=np.zeros(part.num_rows, np.int64), offset=offset)
-    # Never at or before the middle of a group that was read: damaged footers know groups that overlap.
+    # Behind the middle of all that was read: a tiny row group may have no bytes of its own.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
 
@@ -183,35 +189,19 @@ def _columns(reader: pq.ParquetFile, schema: pa.Schema, *, inferred: bool) -> li
 
 
 def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
-    groups = []
-    first_row = 0
-    last = max(size - 1, 0)
     try:
-        for number in range(reader.metadata.num_row_groups):
-            meta = reader.metadata.row_group(number)
-            columns = [meta.column(place) for place in range(meta.num_columns)]
-            begins = [_begin(column) for column in columns] or [0]
-            # Within the file, whatever a damaged footer says: each has to be read by one split.
-            begin = min(max(min(begins), 0), last)
-            length = sum(max(column.total_compressed_size, 0) for column in columns)
-            groups.append(
-                RowGroup(
-                    number=number,
-                    begin=begin,
-                    end=min(begin + length, size),
-                    first_row=first_row,
-                    bytes=meta.total_byte_size,
-                )
-            )
-            first_row += meta.num_rows
+        metas = [reader.metadata.row_group(number) for number in range(reader.metadata.num_row_groups)]
+        sizes = [max(0, int(meta.total_byte_size)) for meta in metas]
+        rows = [int(meta.num_rows) for meta in metas]
     except Exception as error:
         raise _UnreadableError(reason_of(error)) from error
-    return groups
-
-
-def _begin(column: Any) -> int:
-    places = (column.dictionary_page_offset, column.data_page_offset)
-    return min(int(place) for place in places if place is not None)
+    total = max(1, sum(sizes))
+    borders = [(size - 1) * before // total for before in accumulate(sizes, initial=0)]
+    first_rows = accumulate(rows, initial=0)
+    return [
+        RowGroup(number=number, begin=begin, end=end, first_row=first_row, bytes=sizes[number])
+        for number, ((begin, end), first_row) in enumerate(zip(pairwise(borders), first_rows, strict=False))
+    ]
 
 
 def _read(
