@@ -5,7 +5,7 @@ slots of its own, with nothing to shuffle. Entries are read before the bucket is
 entry tells of is seen, and the entry may go when the slot is committed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +17,12 @@ from s3notify_platform.errors import CorruptError, NotFoundError, S3NotifyError,
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion, changes_of_slot
+from s3notify_platform.protocols.source_enumerator import (
+    Enumerator,
+    ObjectState,
+    ObjectVersion,
+    changes_of_slot,
+)
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.counting import CountingStore
@@ -206,7 +211,8 @@ class _Comparison:
             raise
         except S3NotifyError as error:
             return [_row(found.slot, "error", key=f"{type(error).__name__}: {error}")]
-        stale = {key for key, state in states.items() if other and state.code_version != version}
+        # What is in quarantine as a whole is left there, whatever the code.
+        stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
         versions, touched = found.versions, found.touched
         if touched is not None:
             versions = versions + [
@@ -224,6 +230,8 @@ class _Comparison:
             stale=stale,
         )
         told = {row["key"]: TOLD for row in found.entries}
+        # Read on, or again: no change that anybody would have to tell of.
+        told |= {v.key: TOLD for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
         rows = [
             _row(
                 found.slot, "read", key=split.version.key, etag=split.version.etag, size=split.version.size,
@@ -255,6 +263,10 @@ class _Comparison:
         """Whether the slot's last signal is of somebody who queues."""
         signal = self.store.head(signal_key(self._source.keyspace_prefix, slot))
         return signal is None or QUEUED in signal.metadata
+
+
+def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
+    return states[key].etag if key in states else None
 
 
 def _head(table: SlotTable, found: _Found) -> SlotCommit | None:
