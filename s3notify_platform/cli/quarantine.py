@@ -59,8 +59,8 @@ def list_quarantine(
     totals = _totals(found)
     more = f"; {len(found) - limit} more lines" if len(found) > limit else ""
     click.echo(
-        f"{totals['failing_objects']} failing objects, {totals['rejected_records']} rejected records of "
-        f"{totals['rejected_objects']} objects, in {totals['slots']} slots{more}"
+        f"{totals['failing_objects']} failing objects, {totals['rejected_records']} rejected records, "
+        f"in {totals['slots']} slots{more}"
     )
 
 

@@ -4,6 +4,7 @@ Verdicts, of which `committed` and `deleted` say that the table holds what the b
 
     committed   the object as it is now, all its records
     rejected    the object as it is now, but for some records, which are in quarantine
+    quarantined the object as it is now could not be read, or not to its end, and was given up
     deleted     the object has left, and so have its rows
     writing     space is reserved in the queue: its writer has begun, or died, and is resolved in a while
     in_batch    a batch is open that is to take the change in
@@ -23,7 +24,7 @@ from typing import Any, Final, Literal
 from s3notify_platform.explain.sensor import OpenBatch, SensorView
 
 Kind = Literal[
-    "committed", "rejected", "deleted", "writing", "in_batch", "failing", "waiting", "dead", "owed",
+    "committed", "rejected", "quarantined", "deleted", "writing", "in_batch", "failing", "waiting", "dead", "owed",
     "signalled", "unseen", "unknown",
 ]  # fmt: skip
 
@@ -108,6 +109,10 @@ class CommittedVersion:
     committed_ms: int
     batch: str
     head: int
+    reason: str = ""
+    """Why it is in quarantine as a whole."""
+    sent_again: bool = False
+    """The slot's next batch reads it on, or again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +198,15 @@ def _verdict(found: Answer) -> Verdict:
 
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
     when = f"in generation {held.generation}{'' if held.exact else ' or before'}, {found.ago(held.committed_ms)} ago"
+    if held.reason:
+        then = (
+            "it was sent again: the slot's next batch reads it"
+            if held.sent_again
+            else "nothing reads it again"
+        )
+        read = f"; {held.rows} records of it are committed" if held.rows else ""
+        text = f"quarantined because it could not be read: {_cut(held.reason)}{read}; {then}"
+        return Verdict(kind="quarantined", text=text)
     if not held.rejects:
         return Verdict(kind="committed", text=f"committed {when}: {held.rows} records")
     first = found.rejections[0] if found.rejections else None
@@ -365,6 +379,8 @@ def _table_facts(found: Answer) -> Iterator[str]:
         f"taken in by generation {held.generation}{'' if held.exact else ' or before'} of {held.head}"
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
+    if held.reason:
+        yield f"quarantine: given up because: {_cut(held.reason)}; see s3notify quarantine redrive {found.source}"
     for file in held.files:
         yield f"data file: {file}"
     for rejection in found.rejections:

@@ -278,6 +278,8 @@ def _held(table: SlotTable, head: SlotCommit, key: str, state: ObjectState) -> C
         committed_ms=first.created_ms,
         batch=first.batch,
         head=head.generation,
+        reason=state.reason,
+        sent_again=key in head.pending,
     )
 
 
