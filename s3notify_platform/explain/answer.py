@@ -5,6 +5,7 @@ Verdicts, of which `committed` and `deleted` say that the table holds what the b
     committed   the object as it is now, all its records
     rejected    the object as it is now, but for some records, which are in quarantine
     quarantined the object as it is now could not be read, or not to its end, and was given up
+    reading     the object as it is now, in part: the slot's next batch reads on
     deleted     the object has left, and so have its rows
     writing     space is reserved in the queue: its writer has begun, or died, and is resolved in a while
     in_batch    a batch is open that is to take the change in
@@ -24,8 +25,8 @@ from typing import Any, Final, Literal
 from s3notify_platform.explain.sensor import OpenBatch, SensorView
 
 Kind = Literal[
-    "committed", "rejected", "quarantined", "deleted", "writing", "in_batch", "failing", "waiting", "dead", "owed",
-    "signalled", "unseen", "unknown",
+    "committed", "rejected", "quarantined", "reading", "deleted", "writing", "in_batch", "failing", "waiting",
+    "dead", "owed", "signalled", "unseen", "unknown",
 ]  # fmt: skip
 
 SETTLED: Final[frozenset[Kind]] = frozenset({"committed", "deleted"})
@@ -111,7 +112,8 @@ class CommittedVersion:
     head: int
     reason: str = ""
     """Why it is in quarantine as a whole."""
-    sent_again: bool = False
+    reach_end: bool = True
+    pending: bool = False
     """The slot's next batch reads it on, or again."""
 
 
@@ -198,26 +200,21 @@ def _verdict(found: Answer) -> Verdict:
 
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
     when = f"in generation {held.generation}{'' if held.exact else ' or before'}, {found.ago(held.committed_ms)} ago"
+    again = "; sent again: the slot's next batch reads it" if held.pending else ""
     if held.reason:
-        then = (
-            "it was sent again: the slot's next batch reads it"
-            if held.sent_again
-            else "nothing reads it again"
-        )
         read = f"; {held.rows} records of it are committed" if held.rows else ""
-        text = f"quarantined because it could not be read: {_cut(held.reason)}{read}; {then}"
+        text = f"quarantined because it could not be read: {_cut(held.reason)}{read}{again}"
         return Verdict(kind="quarantined", text=text)
+    if not held.reach_end:
+        text = f"read in part: {held.rows} records are committed {when}; the slot's next batch reads on"
+        return Verdict(kind="reading", text=text)
     if not held.rejects:
         return Verdict(kind="committed", text=f"committed {when}: {held.rows} records")
     first = found.rejections[0] if found.rejections else None
     why = f", first at offset {first.offset}: {_cut(first.reason)}" if first else ""
+    others = f"; the others are committed {when}" if held.rows else ""
     records = held.rows + held.rejects
-    return Verdict(
-        kind="rejected",
-        text=f"rejected: {held.rejects} of {records} records{why}; the others are committed {when}"
-        if held.rows
-        else f"rejected: {held.rejects} of {records} records{why}",
-    )
+    return Verdict(kind="rejected", text=f"rejected: {held.rejects} of {records} records{why}{others}{again}")
 
 
 def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:

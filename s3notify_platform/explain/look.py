@@ -279,7 +279,8 @@ def _held(table: SlotTable, head: SlotCommit, key: str, state: ObjectState) -> C
         batch=first.batch,
         head=head.generation,
         reason=state.reason,
-        sent_again=key in head.pending,
+        reach_end=state.reach_end,
+        pending=key in head.pending,
     )
 
 
