@@ -351,7 +351,7 @@ class SlotSeal:
         self._check_all_arrived(read)
         failed = {key: o["reason"] for key, o in self.outcomes.items() if o["status"] == "failed"}
         failed |= {key: outcome["failed"] for key, outcome in read.items() if outcome["failed"]}
-        given_up = self._given_up(head, failed)
+        given_up = self._given_up(failed, set(head.failing if head else ()) - read.keys() - gone)
         failed = {key: reason for key, reason in failed.items() if key not in given_up}
         moved = read or gone or given_up
         return {
@@ -368,12 +368,11 @@ class SlotSeal:
             "quarantined": json.dumps(given_up) if given_up else None,
         }
 
-    def _given_up(self, head: SlotCommit | None, failed: Mapping[str, str]) -> dict[str, str]:
-        """Of the objects whose read failed, those that go to quarantine, with their reasons."""
+    def _given_up(self, failed: Mapping[str, str], failing: set[str]) -> dict[str, str]:
+        """Of the objects whose read failed, those that go to quarantine, with their reasons; `failing` are there."""
         if self.slot not in self.context.give_up:
             return {}
-        others = set(head.failing if head else ()) - failed.keys()
-        room = max(0, FAILING_MAX - len(others))
+        room = max(0, FAILING_MAX - len(failing - failed.keys()))
         return {key: (failed[key] or "it could not be read")[:REASON_MAX] for key in sorted(failed)[:room]}
 
     def _check_all_arrived(self, read: Mapping[str, Outcome]) -> None:

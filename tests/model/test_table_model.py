@@ -82,6 +82,15 @@ class TableMachine(RuleBasedStateMachine):
         """The read of the object fails behind so many rows, of whatever version."""
         self.unreadable[key] = rows
 
+    @rule(key=keys, rows=st.integers(1, 3))
+    def overwrite_and_give_up(self, key: str, rows: int) -> None:
+        """What chance would seldom do: an object that was committed changes, and can no longer be read."""
+        self.go_on(0, give_up=True)
+        self.put([key], rows, 1)
+        self.break_off(key, 0)
+        self.go_on(0, give_up=True)
+        self.go_on(0, give_up=True)
+
     @rule()
     def mend(self) -> None:
         self.unreadable.clear()
