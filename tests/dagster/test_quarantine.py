@@ -40,16 +40,12 @@ def redrive(site: Site, **config: Any) -> dg.ExecuteInProcessResult:
 
 def quarantine(site: Site) -> dict[str, Any]:
     """What the asset shows."""
-    selection = ["orders_summary", "orders_quarantine"]
-    result = dg.materialize(
-        [site.defs.resolve_assets_def("orders_quarantine")],
-        instance=site.instance,
-        resources={"orders_slots": site.io},
-        selection=selection,
+    names = ["orders_summary", "orders_quarantine"]
+    result = site.defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=site.instance, asset_selection=[dg.AssetKey(name) for name in names]
     )
-    (event,) = [
-        e for e in result.get_asset_materialization_events() if e.asset_key.path == ["orders_quarantine"]
-    ]
+    events = {e.asset_key.path[-1]: e for e in result.get_asset_materialization_events() if e.asset_key}
+    event = events["orders_quarantine"]
     return {name: value.value for name, value in event.materialization.metadata.items()}
 
 
