@@ -17,6 +17,7 @@ from s3notify_platform.orchestration.channels import (
     HttpInletSettings,
     SqsInletSettings,
     build_channels,
+    queue_spec,
 )
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.explain import build_explain
@@ -239,7 +240,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         services = (("sqs", self.sqs), ("http", self.http), ("deliver", self.deliver))
         jobs, sensors = build_channels(assets, services, running=on)
         return dg.Definitions(
-            assets=[slot_assets, summary],
+            assets=[slot_assets, summary, queue_spec(assets)],
             asset_checks=[checks],
             jobs=[ingest_job, sweep_job, build_explain(assets), *jobs],
             sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],

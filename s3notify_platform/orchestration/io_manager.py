@@ -318,6 +318,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
                 "bytes": result.bytes,
                 "files": files,
                 "live_rejects": rejects,
+                "complete": result.complete,
                 "dagster/partition_row_count": rows,
                 "place": dg.MetadataValue.url(self.place(f"{layout.prefix}data/slot={result.slot}/")),
             }
