@@ -7,7 +7,7 @@ together are as many as the records.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -52,6 +52,15 @@ class Parsed:
     index: Offsets
     offset: Offsets
     rejects: list[Reject] = field(default_factory=list)
+
+    def of(self, index: int) -> "Parsed":
+        """The same rows and rejects of one object, now as object number `index`."""
+        return Parsed(
+            table=self.table,
+            index=np.full(len(self.index), index),
+            offset=self.offset,
+            rejects=[replace(reject, index=index) for reject in self.rejects],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

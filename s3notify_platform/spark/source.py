@@ -10,6 +10,7 @@ from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
+from s3notify_platform.spark.codecs import check_encoding
 from s3notify_platform.spark.formats import FORMATS
 from s3notify_platform.stores.capabilities import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.stores.conditional import dynamo_commit
@@ -43,6 +44,8 @@ class Source:
     format: str
     platform: S3Config
     schema: str | None = None
+    encoding: str = "utf-8"
+    """Of texts that do not begin with a byte order mark, by its name in Python."""
     platform_prefix: str = ""
     keyspace_prefix: str = ""
     queue_prefix: str = QUEUE_PREFIX
@@ -62,6 +65,7 @@ class Source:
             raise UsageError(
                 f"format {self.format!r} of source {self.name!r}: use one of {', '.join(FORMATS)}"
             )
+        check_encoding(self.encoding)
         if self.max_objects < 1:
             raise UsageError(f"max_objects={self.max_objects} of source {self.name!r}: must be at least 1")
         if self.commit == "dynamodb" and self.lease_table is None:

@@ -38,7 +38,7 @@ from s3notify_platform.spark.csv_records import (
 from s3notify_platform.spark.fetch import MAX_OBJECT_BYTES
 from s3notify_platform.spark.formats import FORMATS, text_block
 from s3notify_platform.spark.jsonl import filled_lines, json_block
-from s3notify_platform.spark.parquet import parquet_records
+from s3notify_platform.spark.parquet import parquet_footer, parquet_records
 from s3notify_platform.spark.pieces import (
     RECORD_BYTES,
     Cut,
@@ -87,6 +87,9 @@ class Limits:
 
 LIMITS: Final = Limits()
 
+HEAD_SAMPLE_BYTES: Final = 1 << 20
+"""Of a large object, what is looked at to infer a schema."""
+
 _Reading = Generator[Parsed, None, SplitEnd]
 
 
@@ -132,6 +135,21 @@ def read_bytes(
     except UnavailableError as error:
         end = SplitEnd(status="failed", reason=str(error))
     yield end
+
+
+def head_sample(source: ObjectBytes, key: str, fmt: str, encoding: str) -> bytes:
+    """What a schema can be inferred from: the first whole lines of the text, or the footer of Parquet.
+
+    Reads about `HEAD_SAMPLE_BYTES`, and gives no more, or nothing if not even one line fits. Raises `ConflictError`,
+    `NotFoundError`, `UnavailableError` as `ObjectBytes.read` does.
+    """
+    if fmt == "parquet":
+        return parquet_footer(source)
+    if fmt not in TEXT_FORMATS:
+        return b""
+    raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
+    text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
+    return text if len(text) < HEAD_SAMPLE_BYTES else text[: text.rfind(b"\n") + 1]
 
 
 def _binary(source: ObjectBytes, split: Split, schema: pa.Schema, limits: Limits) -> _Reading:
