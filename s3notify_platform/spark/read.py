@@ -220,7 +220,8 @@ def _parsed(
                 reason = "the key's suffix names no format; set the source's format"
                 yield rejected_whole(number, fetched.body, reason, data)
         return
-    bodies, streamed = [fetched.body for fetched in part], []
+    bodies = [fetched.body for fetched in part]
+    streamed: list[int] = []
     if fmt in TEXT_FORMATS:
         bodies, streamed = _decoded(part, source.encoding)
     yield from parse(bodies, data, fmt, inferred=inferred)

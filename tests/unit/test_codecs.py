@@ -1,11 +1,9 @@
 """Compressed and encoded bytes to text: all of it, or all that stands before the damage and then why."""
 
-import bz2
 import gzip
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +18,7 @@ from s3notify_platform.spark.codecs import (
     decoded_whole,
     is_text,
 )
+from tests.support.compressions import COMPRESS, snappy_framed
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -27,33 +26,6 @@ else:
     from backports import zstd
 
 
-def snappy_framed(text: bytes) -> bytes:
-    return bytes(cramjam.snappy.compress(text))
-
-
-def hadoop_snappy(text: bytes, block: int = 64, part: int = 24) -> bytes:
-    """As Hadoop's BlockCompressorStream writes it."""
-    made = b""
-    for at in range(0, len(text), block):
-        one = text[at : at + block]
-        made += len(one).to_bytes(4)
-        for low in range(0, len(one), part):
-            raw = bytes(cramjam.snappy.compress_raw(one[low : low + part]))
-            made += len(raw).to_bytes(4) + raw
-    return made
-
-
-def zstd_checked(text: bytes) -> bytes:
-    return zstd.compress(text, options={zstd.CompressionParameter.checksum_flag: 1})
-
-
-COMPRESS: dict[str, Callable[[bytes], bytes]] = {
-    "k.gz": gzip.compress,
-    "k.bz2": bz2.compress,
-    "k.zst": zstd_checked,
-    "k.sz": snappy_framed,
-    "k.snappy": hadoop_snappy,
-}
 named = pytest.mark.parametrize("key", COMPRESS)
 texts = st.binary(max_size=300) | st.text("ab\n", max_size=300).map(str.encode)
 
