@@ -90,7 +90,12 @@ class Records:
             return b""
         # A line end of one or two bytes, or a blank line: the readers pass over either.
         if bool(np.all(self.start[1:] - self.end[:-1] <= 2)):
-            return self.body[self.start[0] : self.end[-1]] + b"\n"
+            first, last = int(self.start[0]), int(self.end[-1])
+            # With the line end behind it, if there is one: then the whole body need not be copied.
+            for behind in (b"\n", b"\r\n"):
+                if self.body.startswith(behind, last):
+                    return self.body[first : last + len(behind)]
+            return self.body[first:last] + b"\n"
         view = memoryview(self.body)
         return (
             b"\n".join(view[s:e] for s, e in zip(self.start.tolist(), self.end.tolist(), strict=True)) + b"\n"
