@@ -112,6 +112,9 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         alias="schema",
         description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
     )
+    encoding: str = Field(
+        default="utf-8", description="Of texts without a byte order mark: utf-8, cp1252, latin-1, …"
+    )
     transform: str | None = Field(
         default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage"
     )
@@ -265,6 +268,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             prefix=self.prefix,
             format=self.format,
             row_schema=self.row_schema,
+            encoding=self.encoding,
             platform_bucket=self.platform_bucket,
             platform_prefix=self.platform_prefix or "",
             keyspace_prefix=self.keyspace_prefix or "",
