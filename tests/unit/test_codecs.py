@@ -66,7 +66,7 @@ def test_truncated(key: str, text: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(17, len(body) - 1))
     found, fault = text_and_fault(body[:at], key)
     assert text.startswith(found)
-    assert "truncated" in fault or found == text[: len(text) // 64 * 64], "between two blocks nobody can tell"
+    assert "truncated" in fault or len(found) % 64 == 0, "between two blocks nobody can tell"
     assert bool(fault) == (decoded_whole(body[:at], key, "utf-8", 10**6) is None)
 
 
