@@ -227,11 +227,11 @@ class TestCsv:
 
     def test_a_return_alone_ends_no_record_and_begins_no_value(self) -> None:
         """What is malformed ends with its line, whatever stands elsewhere in the object."""
-        body = b'a,b\n1,p\r"x\n2,y"\n3,z\n'
-        for other in (b"", b'4,5" disk\n'):
-            rows, rejects = take([body + other], AB, "csv")
-            assert [row["a"] for _, _, row in rows][:2] == [2, 3]
-            assert [r.raw for r in rejects] == [b'1,p\r"x']
+        for line in (b'1,p\r"x', b'1\r,"x'):
+            for other in (b"", b'4,5" disk\n'):
+                rows, rejects = take([b"a,b\n" + line + b'\n2,y"\n3,z\n' + other], AB, "csv")
+                assert [row["a"] for _, _, row in rows][:2] == [2, 3]
+                assert [r.raw for r in rejects] == [line]
 
     @pytest.mark.parametrize(
         ("body", "reason"),
