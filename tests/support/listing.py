@@ -18,7 +18,7 @@ def listed_in_chains(store: ObjectStore, prefix: str, cuts: Iterable[str]) -> tu
 
 
 def parallel_listing(store: ObjectStore, prefix: str, wanted: Iterable[str]) -> tuple[Counter[str], int]:
-    """How often each key is listed by chains from cuts chosen near the `wanted` keys; how many cuts did as they should."""
+    """How often each key is listed by chains from cuts chosen near the `wanted` keys; how many cuts were good."""
     cuts = choose_cuts(store, prefix, list(wanted))
     found, overran = listed_in_chains(store, prefix, cuts)
     return found, len(cuts) - overran
