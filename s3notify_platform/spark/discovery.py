@@ -103,7 +103,8 @@ def lister(
                     yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
                     rows = []
             rows += counted(bucket)
-            rows.append(_row(COUNTS, OVERRAN, size=sum(chain.overran for chain in chains)))
+            if overran := sum(chain.overran for chain in chains):
+                rows.append(_row(COUNTS, OVERRAN, size=overran))
             yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
 
     return run

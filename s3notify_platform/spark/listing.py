@@ -65,34 +65,35 @@ def listing(spark: SparkSession, source: Source, wanted: frozenset[Slot], tasks:
     starts: list[Start] = []
     cuts: frozenset[str] = frozenset()
     if page.next_token is not None:
-        sample = quantiles_of(table, newest, source.slots, tasks * CHAINS_AT_ONCE)
-        cuts = frozenset(choose_cuts(bucket, source.prefix, sample)) - {meta.key for meta in page.objects}
+        listed = frozenset(meta.key for meta in page.objects)
+        sample = quantiles_of(table, newest, source.slots, tasks * CHAINS_AT_ONCE, listed)
+        cuts = frozenset(choose_cuts(bucket, source.prefix, sample)) - listed
         starts = [Start(token=page.next_token), *(Start(after=cut) for cut in sorted(cuts))]
     rows += counted(platform, bucket)
     frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=LISTED))
     if starts:
         dealt = assign_slots((Slot(n) for n in range(len(starts))), min(tasks, len(starts)))
         parts = [[starts[n] for n in numbers] for numbers in dealt.ranges]
-        listed = spark.range(0, len(parts), 1, len(parts)).mapInArrow(
+        objects = spark.range(0, len(parts), 1, len(parts)).mapInArrow(
             lister(source, wanted, parts, cuts), LISTED_DDL
         )
-        frame = frame.union(listed)
+        frame = frame.union(objects)
     return Listing(rows=frame, chains=max(1, len(starts)))
 
 
 def quantiles_of(
-    table: SlotTable, newest: Mapping[Slot, Generation | None], slots: int, most: int
+    table: SlotTable, newest: Mapping[Slot, Generation | None], slots: int, most: int, listed: frozenset[str]
 ) -> list[str]:
-    """Keys that cut the bucket into up to `most` about equal parts, each worth a chain; none without a sample."""
+    """Keys that cut what is not yet listed into up to `most` equal parts, each worth a chain; none without a sample."""
     committed = [slot for slot, generation in newest.items() if generation != 0]
     # Slots that are known to have a commit first: `newest` could not tell of the others.
     committed.sort(key=lambda slot: newest[slot] is None)
 
-    def keys_of(slot: Slot) -> frozenset[str] | None:
+    def keys_of(slot: Slot) -> set[str] | None:
         try:
             generation = newest[slot]
             head = table.head(slot) if generation is None else table.read(slot, generation)
-            return None if head is None else frozenset(table.states(head))
+            return None if head is None else table.states(head).keys() - listed
         except S3NotifyError:
             return None  # vacuum was quicker; or it is damaged, which the comparison will say
 

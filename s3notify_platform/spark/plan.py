@@ -55,9 +55,9 @@ class Plan:
 
     `listed` counts the objects of each slot; `errors` are of slots whose bucket or state could not be read, or whose
     state is `lost`, and which therefore have no plan. `entries` were there before the bucket was looked at: remove
-    them when their slot is committed. `plain` slots were last signalled by a writer that does not queue, which a plan by entries
-    cannot follow: without entries they have no plan. `untold` are the changed keys, found by a listing, of which no
-    entry told.
+    them when their slot is committed. `plain` slots were last signalled by a writer that does not queue, which a plan
+    by entries cannot follow: without entries they have no plan. `untold` are the changed keys, found by a listing, of
+    which no entry told.
     `committed` slots were known to have a commit before the table was looked at. `chains`: in how many the bucket was
     listed, and how many of the places where one was to end it `overran`, because the server does not list on from
     there as it should.
@@ -88,9 +88,9 @@ def plan(
     """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
 
     `listing`: by one LIST for each 1000 objects of the source prefix, and what `spark.listing` says. Else by the
-    entries of the source's topic: `NotificationQueue.entries` for them, at most 1 HEAD for each key that they name, and 1 HEAD of each slot's
-    signal; `NotFoundError` if there is no topic. For the states, either way: one LIST and more
-    (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has one). 1 GET of
+    entries of the source's topic: `NotificationQueue.entries` for them, at most 1 HEAD for each key that they name,
+    and 1 HEAD of each slot's signal; `NotFoundError` if there is no topic. For the states, either way: one LIST and
+    more (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has one). 1 GET of
     `CommittedSlots`: a slot that had a commit, and has none, is lost.
     """
     wanted = sorted(set(slots))
