@@ -10,9 +10,9 @@ import pyarrow.json as pa_json
 from s3notify_platform.spark.records import Convert, Offsets, Records, line_ranges
 
 
-def filled_lines(body: bytes) -> tuple[Offsets, Offsets]:
+def filled_lines(body: bytes, *, mark: bool = True) -> tuple[Offsets, Offsets]:
     """`line_ranges` without blank lines."""
-    starts, ends = line_ranges(body)
+    starts, ends = line_ranges(body, mark=mark)
     filled = ends > starts
     return starts[filled], ends[filled]
 

@@ -7,7 +7,7 @@ follows it, reading every object for the first time, takes many times that.
 The driver reads the queue's entries before anything is listed, and gives tasks nothing but where to begin.
 
 Requests, beside 1 LIST for each 1000 objects: `SlotTable.newest`, `NotificationQueue.entries`; where the first page is
-not all, for `SAMPLE_SLOTS` slots 1 GET (a LIST more for some) and what their states take; for each cut 3 LISTs of
+not all, for `SAMPLE_SLOTS` slots 1 GET (a LIST more for some) and 1 for each page of states; for each cut 3 LISTs of
 `HANDOVER_KEYS` keys.
 """
 
@@ -39,6 +39,9 @@ from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.layout import Generation
 
 SAMPLE_SLOTS: Final = 4
+
+PAGES_ENOUGH: Final = 8
+"""Pages of states that a slot has, for the first key of each to be sample enough without reading any."""
 
 CHAIN_OBJECTS: Final = 5_000
 """Objects that are worth a chain of their own: 5 LISTs, against 3 for the cut. Smaller buckets are one chain."""
@@ -89,18 +92,23 @@ def quantiles_of(
     # Slots that are known to have a commit first: `newest` could not tell of the others.
     committed.sort(key=lambda slot: newest[slot] is None)
 
-    def keys_of(slot: Slot) -> set[str] | None:
+    def sample_of(slot: Slot) -> tuple[int, set[str]] | None:
         try:
             generation = newest[slot]
             head = table.head(slot) if generation is None else table.read(slot, generation)
-            return None if head is None else table.states(head).keys() - listed
+            if head is None:
+                return None
+            if len(head.pages) >= PAGES_ENOUGH:
+                return head.objects, {page.first for page in head.pages}
+            keys = table.states(head).keys() - listed
         except S3NotifyError:
             return None  # vacuum was quicker; or it is damaged, which the comparison will say
+        return len(keys), keys
 
     with ThreadPoolExecutor(SAMPLE_SLOTS) as pool:
-        found = [keys for keys in pool.map(keys_of, committed[:SAMPLE_SLOTS]) if keys is not None]
+        found = [sample for sample in pool.map(sample_of, committed[:SAMPLE_SLOTS]) if sample is not None]
     if not found:
         return []
-    objects = sum(map(len, found)) * slots // len(found)
+    objects = sum(count for count, _ in found) * slots // len(found)
     parts = min(most, objects // CHAIN_OBJECTS)
-    return quantiles((key for keys in found for key in keys), parts) if parts > 1 else []
+    return quantiles((key for _, keys in found for key in keys), parts) if parts > 1 else []

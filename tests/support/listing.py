@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from s3notify_platform.ports import ObjectStore, Page
-from s3notify_platform.protocols.source_enumerator import Chain, choose_cuts, pages_of
+from s3notify_platform.protocols.source_enumerator import Chain, choose_cuts, listed_pages
 from s3notify_platform.stores.memory import MemoryObjectStore
 
 
@@ -13,7 +13,7 @@ def listed_in_chains(store: ObjectStore, prefix: str, cuts: Iterable[str]) -> tu
     """How often each key is listed by a chain from the beginning and one from each cut; and the cuts overrun."""
     every = frozenset(cuts)
     chains = [Chain(store, prefix, cuts=every, after=cut) for cut in (None, *sorted(every))]
-    found = Counter(meta.key for page in pages_of(chains, 4) for meta in page)
+    found = Counter(meta.key for page in listed_pages(chains, 4) for meta in page)
     return found, sum(chain.overran for chain in chains)
 
 

@@ -8,11 +8,14 @@ Steps
        keys that changed, and the bucket is asked what is there under each now (`Enumerator.current`): nothing is
        listed.
     2. `changes_of_slot` compares what was found with the slot's committed state: a key not in the state, or with
-       another ETag, is a split to read; a key in the state that is not in the bucket has left.
-    3. `deal` gives the splits to tasks by bytes. Slots are dealt to parallel runs, and to tasks that follow entries,
+       another ETag, is a split to read; one that was not read to its end is read on from its offset; a key in the
+       state that is not in the bucket has left.
+    3. `within` cuts the work to what one round may read, `parts_of` a big object to what one task may, and `deal`
+       gives the splits to tasks by bytes. Slots are dealt to parallel runs, and to tasks that follow entries,
        by `assign_slots`.
-    4. Entries are removed after the commit that has seen them.
-    5. A slot that was committed for the first time is noted in `CommittedSlots`. Who plans reads that before it
+    4. The commit keeps for every object version `(key, etag, offset, reach_end)`, together with its rows.
+    5. Entries are removed after the commit that has seen them.
+    6. A slot that was committed for the first time is noted in `CommittedSlots`. Who plans reads that before it
        looks at the table: a slot that is in it and has no commit has lost its state, and is refused.
 
 Storage (partition / key; JSON)
@@ -29,9 +32,10 @@ Invariants
     - A listing is complete whatever order the server lists in, and in however many chains.
     - State that was there never starts empty: lost commits are an error, not a second ingestion of everything.
 
-Limits. A plan holds at most `max_objects` changes, deletions first; a slot with more is `complete=False` and is
-planned again after its commit. A plain signal may hide behind a queued one of the same slot until the next plain
-one: from then on, for `PLAIN_SECONDS`, all that is signalled is listed; the sweep finds what came before.
+Limits. A plan holds at most `max_objects` changes, deletions first, and reads about `max_bytes`; a slot with more is
+`complete=False` and is planned again after its commit. A plain signal may hide behind a queued one of the same slot
+until the next plain one: from then on, for `PLAIN_SECONDS`, all that is signalled is listed; the sweep finds what came
+before.
 
 Differs from the original: overwrites, deletions and emptied objects are changes like any other; notifications
 are removed when they are committed, not when they are read; ranges of slots do not overlap.
@@ -43,13 +47,16 @@ from s3notify_platform.protocols.source_enumerator.assignment import BALANCE_SLA
 from s3notify_platform.protocols.source_enumerator.enumerator import (
     OBJECT_COST_BYTES,
     Enumerator,
+    ObjectState,
     ObjectVersion,
     SlotChanges,
     Split,
     changes_of_slot,
     deal,
+    parts_of,
+    within,
 )
-from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_cuts, pages_of, quantiles
+from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_cuts, listed_pages, quantiles
 from s3notify_platform.protocols.source_enumerator.records import (
     COMMITTED,
     PARTITION,
@@ -72,6 +79,7 @@ __all__ = [
     "CommittedSlots",
     "Enumerator",
     "ListingDebt",
+    "ObjectState",
     "ObjectVersion",
     "Owed",
     "SlotChanges",
@@ -80,6 +88,8 @@ __all__ = [
     "changes_of_slot",
     "choose_cuts",
     "deal",
-    "pages_of",
+    "listed_pages",
+    "parts_of",
     "quantiles",
+    "within",
 ]

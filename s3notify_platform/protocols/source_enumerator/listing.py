@@ -113,7 +113,7 @@ class Chain:
         return False
 
 
-def pages_of(chains: Iterable[Chain], at_once: int) -> Iterator[Sequence[ObjectMeta]]:
+def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[Sequence[ObjectMeta]]:
     """The pages of all chains as they come, `at_once` of the chains under way. Holds a page for each of these."""
     waiting = iter(chains)
     with ThreadPoolExecutor(at_once) as pool:
