@@ -5,7 +5,7 @@ slot), and the entries that are to be removed, which the topic's capacity bounds
 pass through Spark's own shuffle, which spills, and never through the driver.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -131,7 +131,7 @@ def _refuse_lost(found: Plan, committed: frozenset[Slot], source: Source) -> Non
         found.errors[slot] = f"CorruptError: {lost_state(source, [slot])}"
 
 
-def lost_state(source: Source, slots: Sequence[Slot]) -> str:
+def lost_state(source: Source, slots: Iterable[Slot]) -> str:
     """What is wrong with slots whose commits are gone, and what a person can do."""
     names = ",".join(map(str, sorted(slots)))
     return (
