@@ -28,7 +28,7 @@ def planned(lake: Lake) -> Plan:
 def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
     """What a plan says is to be done."""
     return {
-        slot: ({v.key for v in p.changes.read}, set(p.changes.gone))
+        slot: ({split.version.key for split in p.changes.read}, set(p.changes.gone))
         for slot, p in found.slots.items()
         if p.changes
     }
