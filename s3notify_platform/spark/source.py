@@ -178,9 +178,7 @@ class Source:
 
     def records(self, store: ObjectStore | None = None) -> RecordStore:
         """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
-        if self.records_table is not None:
-            return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
-        return ObjectRecordStore(store or shared_store(self.platform), f"{self.platform_prefix}records/")
+        return records_of_source(self.platform, self.platform_prefix, self.records_table, store=store)
 
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
         """The notification queue of the source's bucket, in which the source's topic has its name. No request."""
@@ -190,6 +188,15 @@ class Source:
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""
         return tuple(Slot(n) for n in range(self.slots))
+
+
+def records_of_source(
+    platform: S3Config, prefix: str, table: DynamoConfig | None, *, store: ObjectStore | None = None
+) -> RecordStore:
+    """Where a source with this platform prefix keeps its records: in `table`, or on the bucket. No request."""
+    if table is not None:
+        return records_of(table, f"{platform.bucket}/{prefix}")
+    return ObjectRecordStore(store or shared_store(platform), f"{prefix}records/")
 
 
 def _left_by_probe(stored: bytes, place: str) -> dict[str, Any]:
