@@ -3,6 +3,7 @@
 Off unless `delta: true`: it costs a run after each batch, which only those want who read by Delta.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -15,7 +16,7 @@ from s3notify_platform.orchestration.automation import follow_bucket
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.delta import DeltaView, Synced
+from s3notify_platform.table.delta import Synced
 
 
 class ViewConfig(dg.Config):
@@ -46,32 +47,28 @@ def _view_asset(assets: SourceAssets, table: str) -> dg.AssetsDefinition:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         started = SYSTEM_CLOCK.monotonic()
         try:
-            io.check_store()
-            source = io.source
-            asset = None if table == source.name else table
-            synced = _synced(
-                source.view(asset), source.all_slots(), _reported(context.instance, table), config
-            )
+            metadata = _sync(io, table, _reported(context.instance, table), repair=config.repair)
         except S3NotifyError as error:
             raise dg.Failure(str(error), allow_retries=not isinstance(error, UsageError)) from error
-        uri = f"s3://{source.platform.bucket}/{source.table_layout(asset).view}"
-        return dg.MaterializeResult(
-            metadata=_metadata(synced, uri) | {"seconds": round(SYSTEM_CLOCK.monotonic() - started, 3)}
-        )
+        metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
+        return dg.MaterializeResult(metadata=metadata)
 
     return view
 
 
-def _synced(
-    view: DeltaView, every: tuple[Slot, ...], reported: dict[Slot, int], config: ViewConfig
-) -> Synced:
-    """Show what was reported since; all slots if nothing was: then somebody asks who knows of more.
+def _sync(io: SlotIOManager, table: str, reported: Mapping[Slot, int], *, repair: bool) -> dict[str, Any]:
+    """Show what was reported since the last time; all slots if nothing was: then somebody asks who knows of more.
 
-    1 query tells which slots were committed, in place of a request for each of them.
+    Dagster's events tell which slots were committed, in 1 query in place of a request for each slot.
     """
+    io.check_store()
+    source = io.source
+    asset = None if table == source.name else table
+    view = source.view(asset)
     shown = view.generations()
     behind = [slot for slot, generation in reported.items() if generation > shown.get(slot, 0)]
-    return view.sync(every if config.repair or not behind else behind, repair=config.repair)
+    synced = view.sync(source.all_slots() if repair or not behind else behind, repair=repair)
+    return _metadata(synced, f"s3://{source.platform.bucket}/{source.table_layout(asset).view}")
 
 
 def _reported(instance: dg.DagsterInstance, table: str) -> dict[Slot, int]:

@@ -134,19 +134,21 @@ class DeltaView:
         ever shown too; it takes back a slot whose table was restored to an older state.
 
         Requests: 2 GETs and 1 LIST for the log; 1 LIST and 2 GETs for each slot (1 GET less if it is shown already);
-        1 LIST and 1 GET if the schema grew; 1 PUT, and the log once more. A repair, a checkpoint, and a version that
+        1 LIST and 1 GET if the schema grew; 1 PUT. A repair, a checkpoint, and a version that
         is not ours read the log from its last checkpoint on.
 
-        `UsageError` names a column that Delta cannot have. `CorruptError`: the log is damaged, or a slot's head is older
-        than what is shown; the message says what to do. `FencedError`: took longer than a run may live; sync again.
+        `UsageError` names a column that Delta cannot have. `CorruptError`: the log is damaged, or a slot's head is
+        older than what is shown; the message says what to do. `FencedError`: took longer than a run may; sync again.
         `ConflictError`: lost `ATTEMPTS` races; sync again.
         """
         began = self._clock.monotonic()
         asked = set(slots)
         heads: dict[Slot, SlotCommit | None] = {}
         done, compare, replay = Synced(), repair, False
+        log: LogView | None = None
         while True:
-            log = self._log.read(replay=replay or compare)
+            if log is None:
+                log = self._log.read(replay=replay or compare)
             compare = compare or log.foreign
             if compare and log.state is not None:
                 asked |= log.generations.keys() | self._log.files_by_slot(log.state).keys()
@@ -154,15 +156,18 @@ class DeltaView:
             try:
                 behind = self._behind(log, heads, repair=repair)
             except _HistoryGoneError:
-                replay = True
+                log, replay = None, True
                 continue
             if not behind and not log.foreign:
                 return self._checkpointed(log, done)
             part = _of_one_version(behind)
-            if self._commit(log, part, heads, compare=compare, began=began):
+            log = self._commit(log, part, heads, compare=compare, began=began)
+            if log is not None:
                 done = _counted(done, part)
                 if len(part) == len(behind):
                     repair = compare = replay = False
+                elif compare:
+                    log = None
                 continue
             done = replace(done, lost_races=done.lost_races + 1)
             if done.lost_races >= ATTEMPTS:
@@ -220,8 +225,8 @@ class DeltaView:
         *,
         compare: bool,
         began: float,
-    ) -> bool:
-        """Create the next version; whether it is ours. If that cannot be found out, the log itself will say."""
+    ) -> LogView | None:
+        """Create the next version; None if it is not ours. If that cannot be found out, the log itself will say."""
         if self._commits is None:
             raise UsageError(f"{self._place}: opened to be read; nothing says how to commit here")
         now_ms = self._clock.wall_ms()
@@ -239,12 +244,17 @@ class DeltaView:
                 self._table.layout.log_version(log.version + 1), dump_version(actions)
             )
         except UnknownOutcomeError:
-            return False
+            return None
         match outcome:
             case Committed():
-                return True
+                return LogView(
+                    version=log.version + 1,
+                    checkpoint=log.checkpoint,
+                    summary=summary,
+                    generations=summary.generations,
+                )
             case Lost():
-                return False
+                return None
             case _ as unreachable:
                 assert_never(unreachable)
 
