@@ -282,8 +282,8 @@ def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, re
     except S3NotifyError as error:
         raise click.ClickException(str(error)) from error
     click.echo(
-        f"removed {report.commits_removed} commits, {report.files_removed} files and {report.log_removed} objects of the "
-        f"Delta log, {report.bytes_removed} bytes; "
+        f"removed {report.commits_removed} commits, {report.files_removed} files and {report.log_removed} objects of "
+        f"the Delta log, {report.bytes_removed} bytes; "
         f"kept {report.commits_kept} commits and {report.files_kept} files"
     )
 

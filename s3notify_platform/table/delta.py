@@ -37,6 +37,7 @@ from s3notify_platform.errors import (
     ConflictError,
     CorruptError,
     FencedError,
+    UnavailableError,
     UnknownOutcomeError,
     UsageError,
 )
@@ -303,7 +304,10 @@ class DeltaView:
         done = replace(done, version=log.version, rows=sum(rows.values()))
         if log.version - max(log.checkpoint, 0) < CHECKPOINT_VERSIONS:
             return done
-        self._log.checkpoint(log)
+        try:
+            self._log.checkpoint(log)
+        except UnavailableError:
+            return done  # what was asked for is shown; the next sync makes up for this
         return replace(done, checkpoint=log.version)
 
 
