@@ -109,7 +109,7 @@ def doctor(
 )
 @click.option(
     "--role",
-    type=click.Choice(["writer", "publisher", "run", "reader", "sweep", "inlet", "outlet"]),
+    type=click.Choice(["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]),
     help="iam: this role's policy only.",
 )
 @click.option("--account", help="iam: AWS account of the tables, 12 digits.")
