@@ -46,12 +46,12 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.delta_format import (
     DeltaSchema,
-    Json,
     Summary,
     delta_schema,
     dump_version,
     opening_actions,
     paths_of,
+    raised,
     slot_actions,
 )
 from s3notify_platform.table.delta_log import NO_VERSION, REQUESTS_IN_FLIGHT, DeltaLog, LogView
@@ -286,7 +286,7 @@ class DeltaView:
                 table_id=earlier.table_id if earlier else known.get("id") or self._new_id(),
                 created_ms=earlier.created_ms if earlier else known.get("createdTime") or now_ms,
                 schema=pinned.generation if pinned else 0,
-                protocol=_higher(protocol, schema.protocol),
+                protocol=raised(protocol, schema.protocol),
                 generations=generations,
                 rows=rows,
             ),
@@ -341,10 +341,3 @@ def _counted(done: Synced, part: Iterable[_Behind]) -> Synced:
             files_removed=done.files_removed + len(each.shown.keys() - paths.keys()),
         )
     return replace(done, versions=done.versions + 1)
-
-
-def _higher(known: Json | None, wanted: Json) -> Json:
-    """A protocol is never taken back."""
-    if known is not None and known["minReaderVersion"] > wanted["minReaderVersion"]:
-        return known
-    return wanted

@@ -170,6 +170,19 @@ def _protocol(features: set[str]) -> Json:
     }
 
 
+def raised(known: Json | None, wanted: Json) -> Json:
+    """The protocol that allows what both do: of a table it is never taken back."""
+    if known is None:
+        return wanted
+    if known["minReaderVersion"] < 3 and wanted["minReaderVersion"] < 3:
+        return max(known, wanted, key=lambda protocol: int(protocol["minReaderVersion"]))
+    needed: Json = {"minReaderVersion": 3, "minWriterVersion": 7}
+    mapped = {"columnMapping"} if 2 in (known["minReaderVersion"], wanted["minReaderVersion"]) else set()
+    for features in ("readerFeatures", "writerFeatures"):
+        needed[features] = sorted({*known.get(features, ()), *wanted.get(features, ()), *mapped})
+    return needed
+
+
 # Actions
 
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import os
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -316,6 +317,8 @@ class TestCheckpoints:
         viewed.view.sync(SLOTS)
         same(viewed, tmp_path / "without")
         viewed.store.put(LAYOUT.log_hint, json.dumps({"version": 3, "parts": 2}).encode())
+        for version in range(CHECKPOINT_VERSIONS):
+            viewed.store.delete(LAYOUT.log_version(version))
         assert viewed.view.sync(SLOTS, repair=True).versions == 0
 
 
@@ -437,14 +440,36 @@ class TestOtherPrograms:
         shown.commit(1, [shown.file(1, ids(9))])
         place = Path(shown.copied_to(tmp_path))
         before = set(place.rglob("*.parquet"))
+        for path in before:
+            os.utime(path, (0, 0))
         table = deltalake.DeltaTable(str(place))
         table.create_checkpoint()
-        assert table.vacuum(dry_run=False) == []
+        assert table.vacuum(dry_run=False, full=True) == []
         table.cleanup_metadata()
         assert before <= set(place.rglob("*.parquet"))
         on_disk(shown, tmp_path, lambda table: None)
         shown.view.sync([])
         shown.view.sync(SLOTS, repair=True)
+        same(shown, tmp_path / "after")
+
+    def test_a_protocol_that_was_raised_stays_so(self, shown: Viewed, tmp_path: Path) -> None:
+        """And is raised further by what our own columns need."""
+        on_disk(
+            shown,
+            tmp_path,
+            lambda table: table.alter.add_feature(
+                deltalake.TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True
+            ),
+        )
+        shown.view.sync([])
+        (protocol,) = actions(shown, 2, "protocol")
+        assert (protocol["minReaderVersion"], protocol["readerFeatures"]) == (3, ["timestampNtz"])
+        shown.pin(spark_schema(id="long", **{"Order ID": "string"}))
+        shown.append(1, ids(1, **{"Order ID": ["x"]}))
+        shown.view.sync(SLOTS)
+        (protocol,) = actions(shown, 3, "protocol")
+        assert protocol["readerFeatures"] == ["columnMapping", "timestampNtz"]
+        assert {"columnMapping", "timestampNtz"} <= {*protocol["writerFeatures"]}
         same(shown, tmp_path / "after")
 
     def test_what_cannot_be_undone_is_said(self, shown: Viewed) -> None:
