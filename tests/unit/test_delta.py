@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UsageError
+from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -336,6 +337,26 @@ class TestRaces:
         store = FaultyStore(viewed.store, at("put", Fault.LOST))
         assert over(viewed, store).view.sync(SLOTS).lost_races == 0
         assert viewed.view.generations() == {1: 1, 2: 1}
+
+    @pytest.mark.parametrize("applied", [True, False])
+    def test_what_the_commit_layer_cannot_find_out(self, viewed: Viewed, applied: bool) -> None:
+        """Is told by the log itself: shown or not, the sync goes on from there."""
+
+        class Doubtful(NativeCommit):
+            doubts = 1
+
+            def put_if_absent(self, path: str, body: bytes, **more: Any) -> Any:
+                self.doubts -= 1
+                if self.doubts < 0 or applied:
+                    found = super().put_if_absent(path, body, **more)
+                if self.doubts >= 0:
+                    raise UnknownOutcomeError("lost")
+                return found
+
+        commits = Doubtful(viewed.store, clock=viewed.clock)
+        view = DeltaView(viewed.table, viewed.schemas, commits, name="orders", clock=viewed.clock)
+        assert view.sync(SLOTS).version == 0
+        assert view.generations() == {1: 1, 2: 1}
 
     def test_two_syncs_at_once(self, viewed: Viewed, tmp_path: Path) -> None:
         """The one that loses goes on with what is left; no slot is taken back, none shown twice."""
