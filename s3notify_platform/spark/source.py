@@ -19,6 +19,7 @@ from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX, queue_records, records_of
 from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.delta import DeltaView
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
 
@@ -118,6 +119,10 @@ class Source:
         """Names of the objects of a downstream slot table."""
         return TableLayout(prefix=f"{self.platform_prefix}derived/{asset}/")
 
+    def table_layout(self, asset: str | None = None) -> TableLayout:
+        """Names of the objects of the table, or of that of a slot asset."""
+        return self.derived_layout(asset) if asset else self.layout
+
     def decided(self, store: ObjectStore) -> "Source":
         """The source with its commit settled, which it must be before anything is committed.
 
@@ -175,6 +180,14 @@ class Source:
         """A client of the table's pinned schema. No request."""
         store = shared_store(self.platform)
         return SchemaRegistry(store, layout or self.layout, self.commits(store))
+
+    def view(self, asset: str | None = None, *, store: ObjectStore | None = None) -> DeltaView:
+        """The table, or that of a slot asset, as a Delta table. No request."""
+        layout = self.table_layout(asset)
+        store = store or shared_store(self.platform)
+        commits = self.commits(store)
+        table = SlotTable(store, layout, commits)
+        return DeltaView(table, SchemaRegistry(store, layout, commits), commits, name=asset or self.name)
 
     def records(self, store: ObjectStore | None = None) -> RecordStore:
         """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
