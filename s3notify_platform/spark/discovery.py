@@ -263,7 +263,8 @@ class _Comparison:
             pending=pending,
             stale=stale,
         )
-        told = {row["key"]: TOLD for row in found.entries}
+        # What a commit has left to be read is known of, too.
+        told = dict.fromkeys([*pending, *(row["key"] for row in found.entries)], TOLD)
         rows = [
             _row(
                 found.slot, "read", key=split.version.key, etag=split.version.etag, size=split.version.size,
