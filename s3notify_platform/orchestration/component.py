@@ -111,6 +111,10 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         alias="schema",
         description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
     )
+    misfits: Literal["quarantine", "rescue"] = Field(
+        default="quarantine",
+        description="Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued",
+    )
     transform: str | None = Field(
         default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage"
     )
@@ -263,6 +267,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             queue_shards=self.queue_shards,
             slots=self.slots,
             max_objects=self.max_objects,
+            misfits=self.misfits,
             code_version=self.code_version,
         )
         _ = io.source  # its own checks, before anything is built

@@ -44,6 +44,7 @@ from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_
 from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.ingest import SlotResult
 from s3notify_platform.spark.load import LINEAGE, load_slots
+from s3notify_platform.spark.rescue import Misfits
 from s3notify_platform.spark.source import MAX_OBJECTS, Source
 from s3notify_platform.stores.capabilities import CommitChoice
 from s3notify_platform.stores.config import S3Config
@@ -91,6 +92,10 @@ class SlotIOManager(dg.ConfigurableIOManager):
     )
     slots: int = Field(default=SLOT_COUNT, description="Slots of the keyspace, the same for all its parties")
     max_objects: int = Field(default=MAX_OBJECTS, description="Objects taken in at once")
+    misfits: Misfits = Field(
+        default="quarantine",
+        description="quarantine, or rescue: values that do not fit go to the column _rescued",
+    )
     code_version: str | None = Field(
         default=None, description="Of the transform; another one reads objects again"
     )
@@ -115,6 +120,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
             queue_prefix=self.queue_prefix,
             slots=self.slots,
             max_objects=self.max_objects,
+            misfits=self.misfits,
             code_version=self.code_version,
             commit=self.commit,
             lease_table=self.dynamodb.config(self.dynamodb.lease_table),
@@ -301,6 +307,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
                 "rejects": result.rejects,
                 "objects_gone": result.gone,
                 "bytes": result.bytes,
+                **{name: n for name in ("misfits", "unnamed") if (n := sum(getattr(result, name).values()))},
                 "files": files,
                 "live_rejects": rejects,
                 "dagster/partition_row_count": rows,

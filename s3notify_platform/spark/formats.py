@@ -1,13 +1,15 @@
 """Bytes of objects to Arrow rows and rejects: JSONL, CSV, Parquet, text, binary. Pure, no Spark.
 
-The entry to parsing: `parse` hands JSONL to `jsonl` and CSV to `csv_records`, which find their bad records as
-`records` says; the other formats are here. Rows and rejects together are as many as the records. A Parquet
-file that cannot be read is one reject, and none of its rows are taken in. `inference` finds schemas.
+The entry to parsing: `parse` hands JSONL to `jsonl`, CSV to `csv_records` and Parquet to `parquet_files`; text
+and binary are here. Records that are bad are found as `records` says. Rows and rejects together are as many as
+the records. A Parquet file that cannot be read is one reject, and none of its rows are taken in. `inference`
+finds schemas.
 
 `_offset` is the byte at which a record starts in its object; for Parquet, the row number.
 
-Fields the schema does not name: with a given schema they are left out, as declared; with an inferred one the
-record is a reject (`Reject.unknown_field`), because nobody has decided to lose them.
+Values that do not fit their column, and fields that the schema does not name: see `rescue`. Without it, a misfit
+makes its record a reject. Fields that a given schema does not name are left out, as declared, and counted; with an
+inferred one the record is a reject, because nobody has decided to lose them.
 
 Timestamps without a zone are UTC.
 """
@@ -17,21 +19,21 @@ from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.spark.csv_records import parse_csv
-from s3notify_platform.spark.jsonl import filled_lines, json_block
+from s3notify_platform.spark.jsonl import JsonLines, filled_lines
+from s3notify_platform.spark.parquet_files import parse_parquet
 from s3notify_platform.spark.records import (
-    UNKNOWN_FIELD,
+    Converted,
+    Mended,
     Parsed,
     Records,
+    Wanted,
     line_ranges,
     parse_lines,
-    reason_of,
-    rejected_whole,
 )
+from s3notify_platform.spark.rescue import RESCUED, Misfits
 
 Format = Literal["auto", "jsonl", "csv", "parquet", "text", "binary"]
 FORMATS: Final = ("auto", "jsonl", "csv", "parquet", "text", "binary")
@@ -45,7 +47,7 @@ _SUFFIXES: Final = {
     "log": "text",
 }  # fmt: skip
 
-RESERVED: Final = frozenset({"_kind", "_slot", "_key", "_etag", "_offset", "_note", "_raw"})
+RESERVED: Final = frozenset({"_kind", "_slot", "_key", "_etag", "_offset", "_note", "_raw", RESCUED.name})
 """Names that a source's columns cannot have."""
 
 
@@ -76,62 +78,50 @@ def _json_gives(kind: pa.DataType) -> bool:
 
 
 def parse(
-    objects: Sequence[bytes], schema: pa.Schema, fmt: str, *, inferred: bool = False
+    objects: Sequence[bytes],
+    schema: pa.Schema,
+    fmt: str,
+    *,
+    inferred: bool = False,
+    misfits: Misfits = "quarantine",
 ) -> Iterator[Parsed]:
     """Parse whole objects of one format, in order, block by block. Never raises for bad data."""
+    wanted = Wanted(schema=schema, inferred=inferred, rescue=misfits == "rescue")
     match fmt:
         case "jsonl":
-            yield from parse_lines(objects, schema, json_block(schema, inferred=inferred), filled_lines)
+            yield from parse_lines(objects, JsonLines(wanted), filled_lines)
         case "text":
-            yield from parse_lines(objects, schema, _text_block, line_ranges)
+            yield from parse_lines(objects, _TextLines(wanted), line_ranges)
         case "csv":
-            yield from parse_csv(objects, schema, inferred=inferred)
+            yield from parse_csv(objects, wanted)
         case "parquet":
-            yield from _parquet(objects, schema, inferred=inferred)
+            yield from parse_parquet(objects, wanted)
         case "binary":
             count = len(objects)
-            table = pa.table({"content": pa.array(objects, pa.binary())}, schema=schema)
+            table = wanted.rows(_only("content", pa.array(objects, pa.binary()), schema))
             yield Parsed(table=table, index=np.arange(count), offset=np.zeros(count, np.int64))
         case _:
             raise UsageError(f"format {fmt!r}: use one of {', '.join(FORMATS)}")
 
 
-def _text_block(records: Records) -> pa.Table:
-    view = records.body
-    lines = [
-        view[s:e].decode("utf-8") for s, e in zip(records.start.tolist(), records.end.tolist(), strict=True)
-    ]
-    return pa.table({"value": pa.array(lines, pa.string())})
+class _TextLines:
+    """The parser of lines that are one value each."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+
+    def convert(self, records: Records) -> Converted:
+        lines = [records.raw(number).decode("utf-8") for number in range(len(records.start))]
+        return Converted(table=_only("value", pa.array(lines, pa.string()), self.wanted.schema))
+
+    def unnamed(self, raw: bytes) -> dict[str, str]:  # noqa: ARG002 - a line has nothing besides
+        return {}
+
+    def mend(self, records: Records) -> Mended:
+        return Mended(table=self.wanted.schema.empty_table(), odds=[None] * len(records.start))
 
 
-def _parquet(objects: Sequence[bytes], schema: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
-    for index, body in enumerate(objects):
-        if not body:
-            continue
-        try:
-            # The whole object first: half an object's rows are never taken in.
-            table = _read_parquet(body, schema, inferred=inferred)
-        except Exception as error:  # noqa: BLE001 - a corrupt file can raise anything, and must stop no other
-            yield rejected_whole(index, body, f"Parquet: {reason_of(error)}", schema)
-            continue
-        count = table.num_rows
-        yield Parsed(table=table, index=np.full(count, index), offset=np.arange(count))
-
-
-def _read_parquet(body: bytes, schema: pa.Schema, *, inferred: bool) -> pa.Table:
-    file = pq.ParquetFile(pa.BufferReader(body))
-    names = file.schema_arrow.names
-    unknown = [name for name in names if name not in schema.names]
-    if unknown and (inferred or len(unknown) == len(names)):
-        raise pa.ArrowInvalid(f"column {unknown[0]!r} {UNKNOWN_FIELD}")
-    table = file.read(columns=[name for name in schema.names if name in names], use_threads=False)
-    table.validate(full=True)
-    columns = []
-    for column in schema:
-        if column.name in names:
-            # Spark's time ends at microseconds.
-            options = pc.CastOptions(target_type=column.type, allow_time_truncate=True)
-            columns.append(pc.cast(table[column.name], options=options))
-        else:
-            columns.append(pa.nulls(table.num_rows, column.type))
+def _only(name: str, values: pa.Array, schema: pa.Schema) -> pa.Table:
+    """A table with values in one column."""
+    columns = [values if column.name == name else pa.nulls(len(values), column.type) for column in schema]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -18,7 +18,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from s3notify_platform import errors
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
@@ -28,6 +36,7 @@ from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema
+from s3notify_platform.spark.inference import in_spark_types
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.plan import Plan, SlotPlan, plan
 from s3notify_platform.spark.read import (
@@ -39,6 +48,7 @@ from s3notify_platform.spark.read import (
     infer_schema,
     splits_frame,
 )
+from s3notify_platform.spark.rescue import RESCUED, added
 from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
@@ -95,6 +105,10 @@ class SlotResult:
     live_rows: int = 0
     live_files: int = 0
     live_rejects: int = 0
+    unnamed: Mapping[str, int] = field(default_factory=dict)
+    """Values that the schema does not name, by path: left out if it was given, else in `_rescued` or quarantine."""
+    misfits: Mapping[str, int] = field(default_factory=dict)
+    """Values that do not fit their columns, by path: in `_rescued`, or in quarantine with their records."""
     failed_objects: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
@@ -111,7 +125,8 @@ class BatchResult:
     `entries`, by slot, were there before the bucket was looked at: remove those of the slots that are `ok`.
     `plain` slots were last signalled by a writer that does not queue, so only a listing can tell; without entries
     they have no result.
-    `untold` counts the changes that a listing found and no entry told of.
+    `untold` counts the changes that a listing found and no entry told of. `schema_added` has the fields that this
+    batch brought to the table, by path, with their types.
     """
 
     slots: Mapping[Slot, SlotResult]
@@ -122,6 +137,7 @@ class BatchResult:
     requests: Mapping[str, int]
     tasks: int
     """Tasks that sealed slots."""
+    schema_added: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -161,6 +177,7 @@ class _Run:
     results: dict[Slot, SlotResult] = field(default_factory=dict)
     spent: _Spent = field(default_factory=_Spent)
     lost: Counter[Slot] = field(default_factory=Counter)
+    schema_added: dict[str, str] = field(default_factory=dict)
 
     @property
     def skip(self) -> frozenset[str]:
@@ -227,6 +244,7 @@ class Ingest:
             seconds=spent.seconds,
             requests=spent.requests,
             tasks=spent.tasks,
+            schema_added=state.schema_added,
         )
 
     def _round(self, slots: Sequence[Slot], state: _Run) -> list[Slot]:
@@ -298,18 +316,26 @@ class Ingest:
         """Manifest rows of `busy`, one each, sealed with a schema that has the fields of their objects."""
         schema = self._schema(busy, state)
         sealed: list[dict[str, Any]] = []
+        evolutions = MAX_EVOLUTIONS if schema.pinned.inferred else 0
         for attempt in range(MAX_EVOLUTIONS + 1):
-            evolving = schema.pinned.inferred and attempt < MAX_EVOLUTIONS
+            evolving = attempt < evolutions
             rows = self._jobs(busy, schema, state, evolving=evolving)
             sealed += [row for row in rows if not row["unknown"]]
-            wider = {Slot(row["slot"]): set(json.loads(row["unknown"])) for row in rows if row["unknown"]}
+            wider = {Slot(row["slot"]): json.loads(row["unknown"]) for row in rows if row["unknown"]}
             if not wider:
                 break
             busy = [p for p in busy if p.slot in wider]
-            versions = [v for p in busy for v in p.changes.read if v.key in wider[p.slot]]
-            self._progress(f"inferring what {len(versions)} objects with new fields add to the schema")
-            found = self._inferred(versions, state)
-            schema = self._pinned(StructType.fromJson(json.loads(schema.pinned.source)), found, inferred=True)
+            self._progress(f"{len(wider)} slots have new fields")
+            told = {fields for of_slot in wider.values() for fields in of_slot}
+            earlier = schema.pinned.generation
+            schema = self._pinned(
+                StructType.fromJson(json.loads(schema.pinned.source)),
+                _together(told, self._source.format),
+                state,
+                inferred=True,
+            )
+            if schema.pinned.generation == earlier:
+                evolutions = 0
         return sealed
 
     def _jobs(
@@ -382,7 +408,7 @@ class Ingest:
             return splits.mapInArrow(read_sealer(context, reader), SEALED_DDL)
         everything = reader.read_frame(splits)
         if self._transform is not None:
-            everything = self._transformed(everything, schema.source)
+            everything = self._transformed(everything, self._delivered(schema.source))
         return (
             everything.repartition(min(self._width, len(part)), "_slot")
             .sortWithinPartitions("_slot", "_kind", "_key", "_offset")
@@ -405,16 +431,16 @@ class Ingest:
         """What this batch is parsed with: as declared, as pinned, or inferred from a sample of it."""
         none = StructType()
         if self._source.schema is not None:
-            return self._pinned(none, parse_schema(self._source.schema, self._source), inferred=False)
+            return self._pinned(none, parse_schema(self._source.schema, self._source), state, inferred=False)
         if self._source.format in FIXED_SCHEMAS:
             fixed = from_arrow_schema(FIXED_SCHEMAS[self._source.format])
-            return self._pinned(none, fixed, inferred=False)
+            return self._pinned(none, fixed, state, inferred=False)
         head = self._source.schemas().head()
         if head is not None and head.inferred and json.loads(head.source)["fields"]:
-            return self._pinned(none, StructType.fromJson(json.loads(head.source)), inferred=True)
+            return self._pinned(none, StructType.fromJson(json.loads(head.source)), state, inferred=True)
         self._progress("inferring the schema from a sample")
         return self._pinned(
-            none, self._inferred([v for p in busy for v in p.changes.read], state), inferred=True
+            none, self._inferred([v for p in busy for v in p.changes.read], state), state, inferred=True
         )
 
     def _inferred(self, versions: Sequence[ObjectVersion], state: _Run) -> StructType:
@@ -427,21 +453,27 @@ class Ingest:
         state.spent.took("infer", self._clock.monotonic() - started)
         return found or StructType()
 
-    def _pinned(self, known: StructType, found: StructType, *, inferred: bool) -> _Schema:
+    def _pinned(self, known: StructType, found: StructType, state: _Run, *, inferred: bool) -> _Schema:
         """The schema `known`, with what only `found` has, pinned with the columns of the rows it leads to."""
         registry = self._source.schemas()
         source = merged(known.json(), found.json(), strict=False)
         for _ in range(PIN_ATTEMPTS):
             parsing = StructType.fromJson(json.loads(source))
-            pinned = registry.pin(
-                source=source, rows=self._check_transform(parsing).json(), inferred=inferred
-            )
+            rows = self._check_transform(self._delivered(parsing)).json()
+            pinned = registry.pin(source=source, rows=rows, inferred=inferred, batch=state.batch)
             if pinned is not None:
+                if pinned.batch == state.batch:
+                    state.schema_added |= pinned.added
                 return _Schema(source=parsing, pinned=pinned)
             # Another run was first to infer: what it found stands, and ours adds to it.
             head = registry.head()
             source = merged(head.source, source, strict=False) if head is not None else source
         raise ConflictError("the table's schema kept changing; try again")
+
+    def _delivered(self, source: StructType) -> StructType:
+        """The columns that rows have as they are read."""
+        rescue = self._source.misfits == "rescue"
+        return StructType([*source.fields, StructField(RESCUED.name, StringType())]) if rescue else source
 
     def _check_transform(self, source: StructType) -> StructType:
         """The columns that data files will have; `UsageError` if the transform raises or loses lineage."""
@@ -505,6 +537,8 @@ class Ingest:
                     live_rows=commit.rows,
                     live_files=len(commit.files),
                     live_rejects=sum(file.rows for file in commit.rejects),
+                    unnamed=json.loads(row["unnamed"]),
+                    misfits=json.loads(row["misfits"]),
                 )
 
 
@@ -529,8 +563,17 @@ def _added(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         gone=earlier.gone + later.gone,
         superseded=earlier.superseded + later.superseded,
         bytes=earlier.bytes + later.bytes,
+        unnamed=added([earlier.unnamed, later.unnamed]),
+        misfits=added([earlier.misfits, later.misfits]),
         failed_objects=failed,
     )
+
+
+def _together(told: Iterable[str], fmt: str) -> StructType:
+    """The new fields that tasks told of, as one schema: of types that differ, the widest."""
+    schemas = [to_arrow_schema(StructType.fromJson(json.loads(one)), timezone="UTC") for one in sorted(told)]
+    found = in_spark_types(schemas, fmt)
+    return from_arrow_schema(found) if found is not None else StructType()
 
 
 def parse_schema(declared: str, source: Source) -> StructType:

@@ -24,8 +24,9 @@ from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Obj
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
-from s3notify_platform.spark.inference import infer
-from s3notify_platform.spark.records import Parsed, rejected_whole
+from s3notify_platform.spark.inference import in_spark_types, infer
+from s3notify_platform.spark.records import Parsed, Wanted, rejected_whole
+from s3notify_platform.spark.rescue import Tally, added
 from s3notify_platform.spark.source import Source
 
 KIND_SLOT: Final = 0
@@ -125,7 +126,13 @@ class SplitReader:
     @property
     def output(self) -> pa.Schema:
         """Control columns, then the data's."""
-        return pa.schema([*CONTROL_SCHEMA, *self.schema])
+        return pa.schema([*CONTROL_SCHEMA, *self.wanted.output])
+
+    @property
+    def wanted(self) -> Wanted:
+        """What records are to become."""
+        rescue = self.source.misfits == "rescue"
+        return Wanted(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
     def read_frame(self, splits: DataFrame) -> DataFrame:
         """Slots, outcomes, rejects and rows of `splits`."""
@@ -142,7 +149,7 @@ class SplitReader:
         """What was fetched together: outcomes first, then rejects and rows, each batch in order of slots."""
         ordered = sorted(versions, key=lambda version: (version.slot, version.key))
         for window in fetch(self.source.bucket, ordered):
-            batches = _parse_window(window, self.source, self.schema, self.output, inferred=self.inferred)
+            batches = _parse_window(window, self.source, self.wanted, self.output)
             yield list(batches)[::-1]
 
 
@@ -162,26 +169,27 @@ def splits_of(batches: Batches) -> tuple[list[Slot], list[ObjectVersion]]:
     return slots, versions
 
 
-def _parse_window(
-    window: Sequence[Fetched], source: Source, data: pa.Schema, output: pa.Schema, *, inferred: bool
-) -> Batches:
+def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, output: pa.Schema) -> Batches:
     outcomes: list[tuple[object, ...]] = []
     by_format = lambda f: (f.status, format_of(f.version.key, source.format) or "")  # noqa: E731
     for (status, fmt), group in groupby(sorted(window, key=by_format), key=by_format):
         part = list(group)
         rows = np.zeros(len(part), np.int64)
         rejects = np.zeros(len(part), np.int64)
-        unknown: set[int] = set()
+        unnamed: list[Tally] = []
+        misfits: list[Tally] = []
+        beyond: list[pa.Schema] = []
         if status == "ok":
-            for parsed in _parsed(part, fmt, data, inferred=inferred):
+            for parsed in _parsed(part, fmt, source, wanted):
+                unnamed.append(parsed.unnamed)
+                misfits.append(parsed.misfits)
+                beyond += parsed.beyond
                 if len(parsed.index):
                     rows += np.bincount(parsed.index, minlength=len(part))
                     yield from _row_batches(part, parsed, output)
                 if parsed.rejects:
                     for reject in parsed.rejects:
                         rejects[reject.index] += 1
-                        if inferred and reject.unknown_field:
-                            unknown.add(reject.index)
                     yield _control(
                         output,
                         [
@@ -189,27 +197,36 @@ def _parse_window(
                             for r in parsed.rejects
                         ],
                     )
+        wider = in_spark_types(beyond, fmt)
+        new_fields = from_arrow_schema(wider).json() if wider is not None else None
         for number, fetched in enumerate(part):
+            others = added(tally[number] for tally in unnamed if number in tally)
             note = {
                 "status": status,
                 "size": len(fetched.body) if status == "ok" else fetched.version.size,
                 "rows": int(rows[number]),
                 "rejects": int(rejects[number]),
                 "reason": fetched.reason,
-                "unknown_field": number in unknown,
+                "unknown_field": new_fields if others and wanted.inferred else None,
+                "unnamed": others,
+                "misfits": added(tally[number] for tally in misfits if number in tally),
             }
             outcomes.append((KIND_OUTCOME, *_place(fetched), None, json.dumps(note), None))
     yield _control(output, outcomes)
 
 
-def _parsed(part: Sequence[Fetched], fmt: str, data: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
+def _parsed(part: Sequence[Fetched], fmt: str, source: Source, wanted: Wanted) -> Iterator[Parsed]:
     if fmt:
-        yield from parse([fetched.body for fetched in part], data, fmt, inferred=inferred)
+        bodies = [fetched.body for fetched in part]
+        yield from parse(bodies, wanted.schema, fmt, inferred=wanted.inferred, misfits=source.misfits)
         return
     for number, fetched in enumerate(part):
         if fetched.body:
             yield rejected_whole(
-                number, fetched.body, "the key's suffix names no format; set the source's format", data
+                number,
+                fetched.body,
+                "the key's suffix names no format; set the source's format",
+                wanted.output,
             )
 
 

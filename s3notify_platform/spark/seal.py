@@ -25,6 +25,7 @@ from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import StoredObject, Written
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader, splits_of
+from s3notify_platform.spark.rescue import added
 from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.stores.counting import CountingStore
@@ -52,19 +53,21 @@ SLOTS_IN_FLIGHT: Final = 48
 BYTES_IN_FLIGHT: Final = 256 << 20
 """Arrow bytes of slots that wait to be written, in one task."""
 
-UNKNOWN_KEYS: Final = 8
-"""Objects with unknown fields that a slot names."""
+UNKNOWN_SCHEMAS: Final = 8
+"""Different sets of unknown fields that a slot tells at once."""
 
 SEALED_SCHEMA: Final = pa.schema(
     [
         ("slot", pa.int32()), ("error", pa.string()), ("body", pa.binary()), ("objects", pa.int64()),
         ("rows", pa.int64()), ("rejects", pa.int64()), ("gone", pa.int64()), ("superseded", pa.int64()),
         ("bytes", pa.int64()), ("failed", pa.string()), ("unknown", pa.string()), ("requests", pa.string()),
+        ("unnamed", pa.string()), ("misfits", pa.string()),
     ]
 )  # fmt: skip
 SEALED_DDL: Final = (
     "slot int, error string, body binary, objects bigint, rows bigint, rejects bigint, gone bigint, "
-    "superseded bigint, bytes bigint, failed string, unknown string, requests string"
+    "superseded bigint, bytes bigint, failed string, unknown string, requests string, unnamed string, "
+    "misfits string"
 )
 
 Batches = Iterator[pa.RecordBatch]
@@ -319,9 +322,9 @@ class SlotSeal:
         read = {key: o for key, o in self.outcomes.items() if o["status"] == "ok"}
         gone = {key for key in self.context.gone.get(self.slot, ()) if key in live}
         gone |= {key for key, o in self.outcomes.items() if o["status"] == "deleted" and key in live}
-        unknown = [key for key, outcome in read.items() if outcome["unknown_field"]]
+        unknown = sorted({o["unknown_field"] for o in read.values() if o["unknown_field"]})
         if self.context.evolving and unknown:
-            return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_KEYS])}
+            return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_SCHEMAS])}
         self._check_all_arrived(read)
         changed = self._changed(head, live, read, gone) if read or gone else []
         failed = {key: o["reason"] for key, o in self.outcomes.items() if o["status"] == "failed"}
@@ -335,6 +338,8 @@ class SlotSeal:
             "superseded": sum(o["status"] == "superseded" for o in self.outcomes.values()),
             "bytes": sum(o["size"] for o in read.values()),
             "failed": json.dumps(failed) if failed else None,
+            "unnamed": json.dumps(added(o["unnamed"] for o in read.values())),
+            "misfits": json.dumps(added(o["misfits"] for o in read.values())),
         }
 
     def _check_all_arrived(self, read: Mapping[str, dict[str, Any]]) -> None:

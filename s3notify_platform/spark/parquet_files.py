@@ -1,0 +1,145 @@
+"""Parquet files to Arrow rows: columns by name, cast to the schema's types.
+
+A file that cannot be read is one reject, as is, without `rescue`, one whose values do not fit: half an object's rows
+are never taken in. Times are cut at microseconds, where Spark's end; Parquet's old INT96 ones are read so too.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from s3notify_platform.spark.records import (
+    UNKNOWN_FIELD,
+    Parsed,
+    Wanted,
+    reason_of,
+    rejected_whole,
+    unnamed_columns,
+)
+from s3notify_platform.spark.rescue import Odd, Tally, below, count, fitted, text_of
+
+
+def parse_parquet(objects: Sequence[bytes], wanted: Wanted) -> Iterator[Parsed]:
+    """Whole files, one after another."""
+    for index, body in enumerate(objects):
+        if not body:
+            continue
+        misfits: Tally = {}
+        try:
+            parsed = _parsed(index, body, wanted, misfits)
+        except Exception as error:  # noqa: BLE001 - a corrupt file can raise anything, and must stop no other
+            parsed = rejected_whole(index, body, f"Parquet: {reason_of(error)}", wanted.output)
+            parsed.misfits = misfits
+        yield parsed
+
+
+def _parsed(index: int, body: bytes, wanted: Wanted, misfits: Tally) -> Parsed:
+    file = pq.ParquetFile(pa.BufferReader(body), coerce_int96_timestamp_unit="us")
+    schema, names = wanted.schema, file.schema_arrow.names
+    besides = [name for name in names if name not in schema.names]
+    if besides and len(besides) == len(names) and not wanted.inferred:
+        raise pa.ArrowInvalid(f"column {besides[0]!r} {UNKNOWN_FIELD}")
+    all_needed = wanted.inferred or wanted.rescue
+    chosen = names if all_needed else [name for name in names if name in schema.names]
+    table = file.read(columns=chosen, use_threads=False)
+    table.validate(full=True)
+    unnamed, beyond = unnamed_columns(table, schema)
+    tally: Tally = {}
+    for path, places in unnamed.items():
+        count(tally, index, [path], len(places))
+    if not all_needed and besides:
+        count(tally, index, [below("", name) for name in besides], table.num_rows)
+    if unnamed and wanted.inferred and not wanted.rescue:
+        found = rejected_whole(
+            index, body, f"Parquet: column {next(iter(unnamed))!r} {UNKNOWN_FIELD}", schema
+        )
+        found.unnamed, found.beyond = tally, [beyond]
+        return found
+    odds: dict[int, Odd] = {}
+    columns = [_column(table, column, odds, wanted, (misfits, index)) for column in schema]
+    if wanted.rescue:
+        _rescue_unnamed(table, unnamed, schema, odds)
+    rows = wanted.rows(
+        pa.Table.from_arrays(columns, schema=schema),
+        [odds.get(row) for row in range(table.num_rows)] if odds else None,
+    )
+    return Parsed(
+        table=rows,
+        index=np.full(table.num_rows, index),
+        offset=np.arange(table.num_rows),
+        unnamed=tally,
+        misfits=misfits,
+        beyond=[beyond] if beyond is not None and wanted.inferred else [],
+    )
+
+
+def _column(
+    table: pa.Table, column: pa.Field, odds: dict[int, Odd], wanted: Wanted, misfits: tuple[Tally, int]
+) -> pa.Array:
+    if column.name not in table.schema.names:
+        return pa.nulls(table.num_rows, column.type)
+    values, path = table[column.name].combine_chunks(), below("", column.name)
+
+    def single(number: int) -> pa.Array:
+        count(*misfits, [path])
+        odds.setdefault(number, Odd()).misfits[path] = text_of(_plain(values[number]))
+        return pa.nulls(1, column.type)
+
+    try:
+        return _cast(values, column.type)
+    except pa.ArrowException as error:
+        if not wanted.rescue:
+            count(*misfits, [path])
+            raise pa.ArrowInvalid(f"column {column.name!r} does not fit {column.type}: {error}") from error
+    return fitted(values, column.type, _cast, single)
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    return pc.cast(values, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
+
+
+def _rescue_unnamed(
+    table: pa.Table, unnamed: dict[str, np.ndarray], schema: pa.Schema, odds: dict[int, Odd]
+) -> None:
+    """Put what `schema` does not name into `odds`, value by value."""
+    rows = np.unique(np.concatenate(list(unnamed.values()))).tolist() if unnamed else []
+    kinds = {column.name: column.type for column in schema}
+    for column in table.schema:
+        if column.name in kinds and not pa.types.is_nested(column.type):
+            continue
+        values = table[column.name].combine_chunks()
+        for row in rows:
+            found = _besides({column.name: _plain(values[row])}, kinds, "")
+            odds.setdefault(row, Odd()).unnamed |= {path: text_of(value) for path, value in found}
+
+
+def _besides(values: dict[str, Any], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        place = below(path, name)
+        if value is None:
+            continue
+        if name not in kinds:
+            yield place, value
+        else:
+            yield from _within(value, kinds[name], place)
+
+
+def _within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        yield from _besides(value, {part.name: part.type for part in kind}, path)
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _within(item, kind.value_type, f"{path}[{place}]")
+
+
+def _plain(value: pa.Scalar) -> Any:
+    """A Python value; nanoseconds, which Python lacks, as text."""
+    if pa.types.is_timestamp(value.type) or pa.types.is_time(value.type) or pa.types.is_duration(value.type):
+        return str(value.cast(pa.string())) if value.is_valid else None
+    return value.as_py()
