@@ -201,7 +201,15 @@ class CsvRecords:
         columns = [
             self._fitted([values.get(c.name) for values in split], c, kept) for c in self.wanted.schema
         ]
-        return Mended(table=pa.Table.from_arrays(columns, schema=self.wanted.schema), odds=odds)
+        table = pa.Table.from_arrays(columns, schema=self.wanted.schema)
+        beyond = self._beyond(split) if self.wanted.inferred and any(odd.unnamed for odd in kept) else []
+        return Mended(table=table, odds=odds, beyond=beyond)
+
+    def _beyond(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
+        """What an inferred schema lacks of mended records."""
+        names = [name for name in self._besides if any(values.get(name) for values in split)]
+        rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
+        return [read_csv(rows.encode(), names, csv_options(names, None)).schema]
 
     def _unnamed(self, values: dict[str, str]) -> dict[str, str]:
         return {below("", name): values[name] for name in self._besides if values.get(name)}
@@ -242,9 +250,13 @@ def _read_values(values: Sequence[str | None], kind: pa.DataType) -> pa.Array:
     """Texts as one column."""
     if pa.types.is_string(kind) or pa.types.is_timestamp(kind):
         return _typed(pa.array(values, pa.string()), kind)
-    quoted = ('"' + (value or "").replace('"', '""') + '"\n' for value in values)
     options = csv_options(["v"], pa.schema([("v", kind)]))
-    return read_csv("".join(quoted).encode(), ["v"], options)["v"].combine_chunks()
+    rows = "".join(f"{_quoted(value)}\n" for value in values)
+    return read_csv(rows.encode(), ["v"], options)["v"].combine_chunks()
+
+
+def _quoted(value: str | None) -> str:
+    return '"' + (value or "").replace('"', '""') + '"'
 
 
 def csv_names(header: bytes, schema: pa.Schema | None) -> tuple[list[str], str]:

@@ -82,7 +82,21 @@ class JsonLines:
         ]
         for odd, parts in zip(found, split, strict=True):
             odd.unnamed |= dict(_unnamed(parts, {}, ""))
-        return Mended(table=pa.Table.from_arrays(columns, schema=self.wanted.schema), odds=odds)
+        table = pa.Table.from_arrays(columns, schema=self.wanted.schema)
+        return Mended(table=table, odds=odds, beyond=self._beyond(records, odds))
+
+    def _beyond(self, records: Records, odds: Sequence[Odd | None]) -> list[pa.Schema]:
+        """What an inferred schema lacks of mended records."""
+        found = []
+        for number, odd in enumerate(odds):
+            if odd is None or not odd.unnamed or not self.wanted.inferred:
+                continue
+            try:
+                beyond = unnamed_columns(read_json(records.raw(number), None), self.wanted.schema)[1]
+            except pa.ArrowException:
+                continue
+            found += [beyond] if beyond is not None else []
+        return found
 
     def _read(self, joined: bytes, unexpected: str) -> pa.Table:
         schema = self.wanted.schema

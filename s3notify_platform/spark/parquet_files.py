@@ -85,6 +85,8 @@ def _column(
     values, path = table[column.name].combine_chunks(), below("", column.name)
 
     def single(number: int) -> pa.Array:
+        if not values[number].is_valid:  # of a type that has no way to the column's
+            return pa.nulls(1, column.type)
         count(*misfits, [path])
         odds.setdefault(number, Odd()).misfits[path] = text_of(_plain(values[number]))
         return pa.nulls(1, column.type)

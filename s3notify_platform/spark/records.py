@@ -213,6 +213,7 @@ class Mended:
 
     table: pa.Table
     odds: list[Odd | None]
+    beyond: Sequence[pa.Schema] = ()
 
 
 class Parser(Protocol):
@@ -319,6 +320,7 @@ class _Rows:
         if kept:
             numbers = np.array([number for number, _ in kept], np.int64)
             self._add(numbers, self.parser.wanted.rows(mended.table, [odd for _, odd in kept]))
+            self.beyond += mended.beyond
 
     def reject(self, number: int, reason: str, odd: Odd | None = None) -> None:
         """A record that is not taken in."""

@@ -132,9 +132,10 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
 
 def odd_reason(odd: Odd, schema: pa.Schema, error: str) -> str:
     """Why a record is rejected: the first value that does not fit, and what the parser says of it."""
-    if not odd.misfits:
+    misfits = [(path, text) for path, text in odd.misfits.items() if path not in (EXTRA, MISSING)]
+    if not misfits:
         return error
-    path, text = next(iter(odd.misfits.items()))
+    path, text = misfits[0]
     column = re.split(r"[.\[]", path, maxsplit=1)[0]
     kind = schema.field(column).type if column in schema.names else None
     wanted = f" does not fit {kind}" if kind is not None and column == path else " does not fit"
