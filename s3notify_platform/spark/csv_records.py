@@ -32,6 +32,7 @@ from s3notify_platform.spark.records import (
     Records,
     Wanted,
     blocks,
+    check_finite,
     convert_or_halve,
     ranges_between,
     reason_of,
@@ -165,9 +166,12 @@ class CsvRecords:
     def convert(self, records: Records) -> Converted:
         """See `records.Parser`."""
         check_csv_records(records)
-        table = read_csv(records.joined(), self._names, self._options)
+        joined = records.joined()
+        table = read_csv(joined, self._names, self._options)
         schema = self.wanted.schema
         columns = [_typed(table[column.name].combine_chunks(), column.type) for column in schema]
+        for values in columns:
+            check_finite(values, joined)
         named = pa.Table.from_arrays(columns, schema=schema)
         if not self._besides:
             return Converted(table=named)
@@ -243,6 +247,9 @@ def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
         values = pc.utf8_trim_whitespace(values)
         nulls = pc.is_in(values, pa.array(_CSV_NULLS))
         return timestamps(pc.if_else(nulls, pa.scalar(None, pa.string()), values), kind)
+    if pa.types.is_decimal(kind):
+        # pyarrow 26 lets 10000 through for decimal(6, 2).
+        values.validate(full=True)
     return values.cast(kind)
 
 
@@ -251,8 +258,10 @@ def _read_values(values: Sequence[str | None], kind: pa.DataType) -> pa.Array:
     if pa.types.is_string(kind) or pa.types.is_timestamp(kind):
         return _typed(pa.array(values, pa.string()), kind)
     options = csv_options(["v"], pa.schema([("v", kind)]))
-    rows = "".join(f"{_quoted(value)}\n" for value in values)
-    return read_csv(rows.encode(), ["v"], options)["v"].combine_chunks()
+    rows = "".join(f"{_quoted(value)}\n" for value in values).encode()
+    array = _typed(read_csv(rows, ["v"], options)["v"].combine_chunks(), kind)
+    check_finite(array, rows)
+    return array
 
 
 def _quoted(value: str | None) -> str:

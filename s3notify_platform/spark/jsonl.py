@@ -20,6 +20,7 @@ from s3notify_platform.spark.records import (
     Offsets,
     Records,
     Wanted,
+    check_finite,
     line_ranges,
     timestamps,
     unnamed_columns,
@@ -57,9 +58,9 @@ class JsonLines:
                 raise
             # Values that nobody asked for contradict each other.
             table = self._read(joined, "ignore")
-            return Converted(table=self._typed(table), unnamed=self._looked_up(records))
+            return Converted(table=self._typed(table, joined), unnamed=self._looked_up(records))
         unnamed, beyond = unnamed_columns(table, self.wanted.schema)
-        return Converted(table=self._typed(table), unnamed=unnamed, beyond=beyond)
+        return Converted(table=self._typed(table, joined), unnamed=unnamed, beyond=beyond)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
@@ -112,8 +113,10 @@ class JsonLines:
             return table
         return read_json(joined, _options(schema, unexpected, times=True))
 
-    def _typed(self, table: pa.Table) -> pa.Table:
+    def _typed(self, table: pa.Table, joined: bytes) -> pa.Table:
         columns = [_typed(table[column.name].combine_chunks(), column.type) for column in self.wanted.schema]
+        for values in columns:
+            check_finite(values, joined)
         return pa.Table.from_arrays(columns, schema=self.wanted.schema)
 
     def _looked_up(self, records: Records) -> dict[str, Offsets]:
@@ -178,7 +181,10 @@ def _as_read(kind: pa.DataType, *, times: bool) -> pa.DataType:
 
 def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """What was read, as `kind`; fields that it does not have are left out."""
-    if values.type.equals(kind):
+    if pa.types.is_decimal(kind):
+        # pyarrow 26 lets 10000 through for decimal(6, 2).
+        values.validate(full=True)
+    if values.type.equals(kind) and not pa.types.is_nested(kind):
         return values
     if pa.types.is_string(values.type) and pa.types.is_timestamp(kind):
         return timestamps(values, kind)
@@ -199,7 +205,9 @@ def _read_values(raws: Sequence[str | None], kind: pa.DataType) -> pa.Array:
     for times in (False, True):
         try:
             table = read_json(joined, _options(schema, "error", times=times))
-            return _typed(table["v"].combine_chunks(), kind)
+            values = _typed(table["v"].combine_chunks(), kind)
+            check_finite(values, joined)
+            return values
         except pa.ArrowInvalid as error:
             if times or "to timestamp" not in str(error):
                 raise

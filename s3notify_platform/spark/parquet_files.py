@@ -16,8 +16,10 @@ from s3notify_platform.spark.records import (
     UNKNOWN_FIELD,
     Parsed,
     Wanted,
+    check_finite,
     reason_of,
     rejected_whole,
+    timestamps,
     unnamed_columns,
 )
 from s3notify_platform.spark.rescue import Odd, Tally, below, count, fitted, text_of
@@ -103,7 +105,23 @@ def _column(
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
+    found = values.type
+    if pa.types.is_string(found) and pa.types.is_timestamp(kind):
+        return timestamps(values, kind)
+    if (pa.types.is_temporal(kind) and not (pa.types.is_temporal(found) or _is_text(found))) or (
+        pa.types.is_boolean(kind) and not (pa.types.is_boolean(found) or _is_text(found))
+    ):
+        raise pa.ArrowInvalid(f"{found} is no {kind}")  # a cast would guess
+    if pa.types.is_integer(found) and pa.types.is_decimal(kind):
+        # A cast goes by the types' digits, not by the values'.
+        values = pc.cast(values, pa.decimal128(20, 0))
+    if pa.types.is_float32(kind):
+        check_finite(pc.cast(values, kind), int(pc.sum(pc.is_inf(values)).as_py() or 0))
     return pc.cast(values, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_null(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _rescue_unnamed(

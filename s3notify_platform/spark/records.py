@@ -6,6 +6,7 @@ of them becomes a reject with its offset, reason and raw bytes, or is mended, as
 another: rows and rejects together are as many as the records.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -398,6 +399,17 @@ def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Offse
         if having:
             beyond.append(column)
     return found, pa.schema(beyond) if beyond else None
+
+
+_INFINITY: Final = re.compile(rb"(?i)inf")
+
+
+def check_finite(values: pa.Array, written: int | bytes) -> None:
+    """Refuse infinities beyond those `written` (or their number): numbers too large for a floating point column."""
+    if pa.types.is_floating(values.type) and (found := pc.sum(pc.is_inf(values)).as_py()):
+        allowed = written if isinstance(written, int) else len(_INFINITY.findall(written))
+        if found > allowed:
+            raise pa.ArrowInvalid(f"a number is too large for {values.type}")
 
 
 def timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
