@@ -25,7 +25,7 @@ from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensors import build_sensor
 from s3notify_platform.orchestration.summary import build_summary
 from s3notify_platform.slots import SLOT_COUNT
-from s3notify_platform.spark.source import MAX_OBJECTS
+from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
 
@@ -145,7 +145,16 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     queue_shards: int = Field(default=8, description="Parts of the topic: more for more writers at once")
     slots: int = SLOT_COUNT
-    max_objects: int = MAX_OBJECTS
+    max_objects: int = Field(default=MAX_OBJECTS, description="Objects that are read before a commit")
+    max_bytes: int = Field(
+        default=MAX_BYTES, description="Bytes that are read before a commit; bigger objects in parts"
+    )
+    max_seconds: float = Field(
+        default=MAX_SECONDS, description="After so long a run leaves the rest to the next batch"
+    )
+    split_bytes: int = Field(
+        default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
+    )
     interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
     parallel_runs: int = Field(default=1, description="Runs that a batch is split into")
     max_open: int = Field(default=1, description="Batches in flight at once; their slots are disjoint")
@@ -268,6 +277,9 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             slots=self.slots,
             max_objects=self.max_objects,
             misfits=self.misfits,
+            max_bytes=self.max_bytes,
+            max_seconds=self.max_seconds,
+            split_bytes=self.split_bytes,
             code_version=self.code_version,
         )
         _ = io.source  # its own checks, before anything is built

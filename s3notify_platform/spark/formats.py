@@ -1,9 +1,9 @@
 """Bytes of objects to Arrow rows and rejects: JSONL, CSV, Parquet, text, binary. Pure, no Spark.
 
-The entry to parsing: `parse` hands JSONL to `jsonl`, CSV to `csv_records` and Parquet to `parquet_files`; text
-and binary are here. Records that are bad are found as `records` says. Rows and rejects together are as many as
-the records. A Parquet file that cannot be read is one reject, and none of its rows are taken in. `inference`
-finds schemas.
+The entry to parsing: `parse` hands JSONL to `jsonl` and CSV to `csv_records`, which find their bad records as
+`records` says, and Parquet to `parquet`; the other formats are here. Rows and rejects together are as many as the
+records; a row group that cannot be read is one reject. `inference` finds schemas. What is compressed or encoded has
+been decoded before, by `codecs`.
 
 `_offset` is the byte at which a record starts in its object; for Parquet, the row number.
 
@@ -21,9 +21,10 @@ import numpy as np
 import pyarrow as pa
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.spark.codecs import without_suffix
 from s3notify_platform.spark.csv_records import parse_csv
 from s3notify_platform.spark.jsonl import JsonLines, filled_lines
-from s3notify_platform.spark.parquet_files import parse_parquet
+from s3notify_platform.spark.parquet import parse_parquet
 from s3notify_platform.spark.records import (
     Converted,
     Mended,
@@ -52,10 +53,13 @@ RESERVED: Final = frozenset({"_kind", "_slot", "_key", "_etag", "_offset", "_not
 
 
 def format_of(key: str, declared: str) -> str | None:
-    """The format of an object: as declared, or under `auto` by the key's last suffix, or None."""
+    """The format of an object: as declared, or under `auto` by the key's last suffix, or None.
+
+    The suffix of a compression is passed over.
+    """
     if declared != "auto":
         return declared
-    return _SUFFIXES.get(key.rsplit("/", 1)[-1].rsplit(".", 1)[-1].lower())
+    return _SUFFIXES.get(without_suffix(key.rsplit("/", 1)[-1]).rsplit(".", 1)[-1].lower())
 
 
 def check_schema(schema: pa.Schema, declared: str) -> None:
@@ -91,37 +95,41 @@ def parse(
         case "jsonl":
             yield from parse_lines(objects, JsonLines(wanted), filled_lines)
         case "text":
-            yield from parse_lines(objects, _TextLines(wanted), line_ranges)
+            yield from parse_lines(objects, TextLines(wanted), line_ranges)
         case "csv":
             yield from parse_csv(objects, wanted)
         case "parquet":
-            yield from parse_parquet(objects, wanted)
+            for index, body in enumerate(objects):
+                yield from parse_parquet(index, body, wanted)
         case "binary":
             count = len(objects)
-            table = wanted.rows(_only("content", pa.array(objects, pa.binary()), schema))
+            table = wanted.rows(only_column("content", pa.array(objects, pa.binary()), schema))
             yield Parsed(table=table, index=np.arange(count), offset=np.zeros(count, np.int64))
         case _:
             raise UsageError(f"format {fmt!r}: use one of {', '.join(FORMATS)}")
 
 
-class _TextLines:
+class TextLines:
     """The parser of lines that are one value each."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
 
     def convert(self, records: Records) -> Converted:
+        """See `records.Parser`."""
         lines = [records.raw(number).decode("utf-8") for number in range(len(records.start))]
-        return Converted(table=_only("value", pa.array(lines, pa.string()), self.wanted.schema))
+        return Converted(table=only_column("value", pa.array(lines, pa.string()), self.wanted.schema))
 
     def unnamed(self, raw: bytes) -> dict[str, str]:  # noqa: ARG002 - a line has nothing besides
+        """See `records.Parser`."""
         return {}
 
     def mend(self, records: Records) -> Mended:
+        """See `records.Parser`. A line is one value, or none."""
         return Mended(table=self.wanted.schema.empty_table(), odds=[None] * len(records.start))
 
 
-def _only(name: str, values: pa.Array, schema: pa.Schema) -> pa.Table:
+def only_column(name: str, values: pa.Array, schema: pa.Schema) -> pa.Table:
     """A table with values in one column."""
     columns = [values if column.name == name else pa.nulls(len(values), column.type) for column in schema]
     return pa.Table.from_arrays(columns, schema=schema)

@@ -31,9 +31,9 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str)
 
 
-def filled_lines(body: bytes) -> tuple[Offsets, Offsets]:
+def filled_lines(body: bytes, *, mark: bool = True) -> tuple[Offsets, Offsets]:
     """`line_ranges` without blank lines."""
-    starts, ends = line_ranges(body)
+    starts, ends = line_ranges(body, mark=mark)
     filled = ends > starts
     return starts[filled], ends[filled]
 

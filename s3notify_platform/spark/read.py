@@ -1,15 +1,17 @@
 """Second job, first half: splits to rows. Each task fetches its objects and parses them to Arrow.
 
 Splits are dealt by slots, so that a task can seal what it read (`seal.read_sealer`) and no row passes through
-the JVM. Where one slot has much more to read than others, or a transform has to see the rows, they are dealt
-one by one, and Spark's shuffle brings the rows of a slot together.
+the JVM. Where one slot has much more to read than others, or an object is big, they are dealt one by one: each task
+writes its rows to files (`parts.part_writer`), and the slot's sealer is told of them. Only where a transform has to
+see the rows does Spark's shuffle bring those of a slot together.
 
 A batch of the output holds one kind of record (`_kind`): a slot of the batch (so that a slot with nothing to
-read is sealed too), the outcome of one object, a reject, or rows. The driver never sees them.
+read is sealed too), the outcome of an object or of a part of one, files, a reject, or rows. The driver never sees
+them.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -20,19 +22,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, ObjectVersion, deal
-from s3notify_platform.slots import Slot
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
 from s3notify_platform.spark.inference import in_spark_types, infer
 from s3notify_platform.spark.records import Parsed, Wanted, rejected_whole
 from s3notify_platform.spark.rescue import Tally, added
 from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.split_reader import SplitEnd, read_split
+from s3notify_platform.spark.splits import is_big, splits_of
 
 KIND_SLOT: Final = 0
 KIND_OUTCOME: Final = 1
-KIND_REJECT: Final = 2
-KIND_ROW: Final = 3
+KIND_FILES: Final = 2
+KIND_REJECT: Final = 3
+KIND_ROW: Final = 4
 
 LINEAGE_COLUMNS: Final = ("_slot", "_key", "_etag", "_offset")
 """What a transform receives beside the source's columns and has to keep."""
@@ -44,68 +48,14 @@ CONTROL_SCHEMA: Final = pa.schema(
     ]
 )  # fmt: skip
 
-TASK_BYTES: Final = 64 << 20
-SKEW: Final = 1.5
-"""How much more than the mean a task may have to read, for each slot to be read in one task."""
-
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
 
 Batches = Iterator[pa.RecordBatch]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
-    """Who reads what. `together`: all of a slot's versions are read by one task."""
-
-    versions: Sequence[ObjectVersion]
-    tasks: int
-    slot_tasks: Sequence[int]
-    version_tasks: Sequence[int]
-    together: bool
-
-
-def splits_frame(spark: SparkSession, slots: Sequence[Slot], dealt: Dealt) -> DataFrame:
-    """The splits as a DataFrame, one Spark partition for each task; a row without a key for each slot."""
-    versions, sentinels = dealt.versions, len(slots)
-    table = pa.table(
-        {
-            "task": pa.array([*dealt.slot_tasks, *dealt.version_tasks], pa.int32()),
-            "slot": pa.array([*slots, *(v.slot for v in versions)], pa.int32()),
-            "key": pa.array([None] * sentinels + [v.key for v in versions], pa.string()),
-            "etag": pa.array([None] * sentinels + [v.etag for v in versions], pa.string()),
-            "size": pa.array([0] * sentinels + [v.size for v in versions], pa.int64()),
-        }
-    )
-    return spark.createDataFrame(table).repartitionById(dealt.tasks, "task")
-
-
-def deal_splits(slots: Sequence[Slot], versions: Sequence[ObjectVersion], width: int) -> Dealt:
-    """Deal `versions` to tasks: slot by slot if that is about as balanced as one by one. Pure."""
-    total = sum(version.size for version in versions)
-    tasks = max(1, min(len(slots), max(width, -(-total // TASK_BYTES))))
-    costs = dict.fromkeys(slots, 0)
-    for version in versions:
-        costs[version.slot] += version.size + OBJECT_COST_BYTES
-    slot_tasks = deal(list(costs.values()), tasks)
-    loads = [0] * tasks
-    for cost, task in zip(costs.values(), slot_tasks, strict=True):
-        loads[task] += cost
-    if max(loads) <= max(TASK_BYTES, SKEW * sum(loads) / tasks):
-        task_of = dict(zip(slots, slot_tasks, strict=True))
-        version_tasks = [task_of[version.slot] for version in versions]
-        return Dealt(
-            versions=versions, tasks=tasks, slot_tasks=slot_tasks, version_tasks=version_tasks, together=True
-        )
-    tasks = min(len(versions), max(width, -(-total // TASK_BYTES)))
-    version_tasks = deal([version.size for version in versions], tasks)
-    return Dealt(
-        versions=versions,
-        tasks=tasks,
-        slot_tasks=[0] * len(slots),
-        version_tasks=version_tasks,
-        together=False,
-    )
+Outcome = dict[str, Any]
+"""The note of a `KIND_OUTCOME`: what became of an object, or of a part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,34 +89,88 @@ class SplitReader:
         return splits.mapInArrow(self._run, from_arrow_schema(self.output))
 
     def _run(self, batches: Batches) -> Batches:
-        slots, versions = splits_of(batches)
+        slots, splits = splits_of(batches)
         if slots:
-            yield _control(self.output, [(KIND_SLOT, slot, None, None, None, None, None) for slot in slots])
-        for window in self.windows(versions):
+            yield control(self.output, [(KIND_SLOT, slot, None, None, None, None, None) for slot in slots])
+        whole, big = self.sorted_out(splits)
+        for window in self.windows(whole):
             yield from window
+        for split in big:
+            yield from self.pieces(split)
 
-    def windows(self, versions: Sequence[ObjectVersion]) -> Iterator[list[pa.RecordBatch]]:
-        """What was fetched together: outcomes first, then rejects and rows, each batch in order of slots."""
-        ordered = sorted(versions, key=lambda version: (version.slot, version.key))
-        for window in fetch(self.source.bucket, ordered):
+    def sorted_out(self, splits: Iterable[Split]) -> tuple[list[Split], list[Split]]:
+        """Those of whole objects, which `windows` reads, and those that `pieces` does."""
+        found: tuple[list[Split], list[Split]] = ([], [])
+        for split in splits:
+            found[is_big(split, self.source)].append(split)
+        return found
+
+    def windows(self, splits: Sequence[Split]) -> Iterator[list[pa.RecordBatch]]:
+        """Whole objects, those that were fetched together at once: outcomes first, then rejects and rows.
+
+        Each batch is in order of slots.
+        """
+        versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
+        for window in fetch(self.source.bucket, versions):
             batches = _parse_window(window, self.source, self.wanted, self.output)
             yield list(batches)[::-1]
 
+    def pieces(self, split: Split) -> Batches:
+        """A part of an object, or a big one, piece by piece: rejects and rows, and at last the outcome."""
+        version = split.version
+        place = (version.slot, version.key, version.etag)
+        note = whole_outcome("ok", version.size) | {"start": split.start}
+        fmt = format_of(version.key, self.source.format)
+        if fmt is None:
+            yield control(self.output, [(KIND_REJECT, *place, 0, _NO_FORMAT, b"")])
+            note |= {"rejects": 1}
+            yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
+            return
+        unnamed: list[Tally] = []
+        misfits: list[Tally] = []
+        beyond: list[pa.Schema] = []
+        for found in read_split(self.source.bucket, split, fmt, self.wanted, encoding=self.source.encoding):
+            if isinstance(found, SplitEnd):
+                by_record = found.status == "by_record"
+                read = by_record and (split.by_record or split.start == 0)
+                note |= {"status": "ok" if read else found.status, "by_record": by_record}
+                note |= {"offset": found.offset, "reach_end": found.reach_end, "reason": found.reason}
+                continue
+            note["rows"] += len(found.index)
+            note["rejects"] += len(found.rejects)
+            unnamed.append(found.unnamed)
+            misfits.append(found.misfits)
+            beyond += found.beyond
+            if len(found.index):
+                yield from _row_batches([version], found, self.output)
+            if found.rejects:
+                rejects = [(KIND_REJECT, *place, r.offset, r.reason, r.raw) for r in found.rejects]
+                yield control(self.output, rejects)
+        note |= {
+            "unnamed": added(tally.get(0, {}) for tally in unnamed),
+            "new_fields": _new_fields(beyond, fmt),
+        }
+        note |= {"misfits": added(tally.get(0, {}) for tally in misfits)}
+        note["bytes"] = min(split.end, version.size) - split.start if note["status"] == "ok" else 0
+        yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
 
-def splits_of(batches: Batches) -> tuple[list[Slot], list[ObjectVersion]]:
-    """The slots and object versions that a task was dealt."""
-    slots: list[Slot] = []
-    versions: list[ObjectVersion] = []
-    for batch in batches:
-        for row in batch.to_pylist():
-            if row["key"] is None:
-                slots.append(Slot(row["slot"]))
-            else:
-                version = ObjectVersion(
-                    slot=Slot(row["slot"]), key=row["key"], etag=row["etag"], size=row["size"]
-                )
-                versions.append(version)
-    return slots, versions
+
+def whole_outcome(status: str, size: int) -> Outcome:
+    """The outcome of an object that was read whole, or not at all."""
+    return {
+        "status": status, "size": size, "rows": 0, "rejects": 0, "reason": "", "new_fields": [], "start": 0,
+        "offset": size, "reach_end": True, "by_record": False, "bytes": size if status == "ok" else 0, "data": [],
+        "rejected": [], "failed": "", "unnamed": {}, "misfits": {},
+    }  # fmt: skip
+
+
+def _new_fields(beyond: Sequence[pa.Schema], fmt: str) -> list[str]:
+    """What objects have beyond an inferred schema, as Spark schema JSON."""
+    wider = in_spark_types(beyond, fmt)
+    return [from_arrow_schema(wider).json()] if wider is not None else []
+
+
+_NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
 
 
 def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, output: pa.Schema) -> Batches:
@@ -186,33 +190,31 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
                 beyond += parsed.beyond
                 if len(parsed.index):
                     rows += np.bincount(parsed.index, minlength=len(part))
-                    yield from _row_batches(part, parsed, output)
+                    yield from _row_batches([fetched.version for fetched in part], parsed, output)
                 if parsed.rejects:
                     for reject in parsed.rejects:
                         rejects[reject.index] += 1
-                    yield _control(
+                    yield control(
                         output,
                         [
                             (KIND_REJECT, *_place(part[r.index]), r.offset, r.reason, r.raw)
                             for r in parsed.rejects
                         ],
                     )
-        wider = in_spark_types(beyond, fmt)
-        new_fields = from_arrow_schema(wider).json() if wider is not None else None
+        new_fields = _new_fields(beyond, fmt)
         for number, fetched in enumerate(part):
             others = added(tally[number] for tally in unnamed if number in tally)
-            note = {
-                "status": status,
-                "size": len(fetched.body) if status == "ok" else fetched.version.size,
+            size = len(fetched.body) if status == "ok" else fetched.version.size
+            note = whole_outcome(status, size) | {
                 "rows": int(rows[number]),
                 "rejects": int(rejects[number]),
                 "reason": fetched.reason,
-                "unknown_field": new_fields if others and wanted.inferred else None,
+                "new_fields": new_fields if others and wanted.inferred else [],
                 "unnamed": others,
                 "misfits": added(tally[number] for tally in misfits if number in tally),
             }
             outcomes.append((KIND_OUTCOME, *_place(fetched), None, json.dumps(note), None))
-    yield _control(output, outcomes)
+    yield control(output, outcomes)
 
 
 def _parsed(part: Sequence[Fetched], fmt: str, source: Source, wanted: Wanted) -> Iterator[Parsed]:
@@ -222,22 +224,18 @@ def _parsed(part: Sequence[Fetched], fmt: str, source: Source, wanted: Wanted) -
         return
     for number, fetched in enumerate(part):
         if fetched.body:
-            yield rejected_whole(
-                number,
-                fetched.body,
-                "the key's suffix names no format; set the source's format",
-                wanted.output,
-            )
+            yield rejected_whole(number, fetched.body, _NO_FORMAT, wanted.output)
 
 
 def _place(fetched: Fetched) -> tuple[int, str, str]:
     return fetched.version.slot, fetched.version.key, fetched.version.etag
 
 
-def _row_batches(part: Sequence[Fetched], parsed: Parsed, output: pa.Schema) -> Batches:
+def _row_batches(part: Sequence[ObjectVersion], parsed: Parsed, output: pa.Schema) -> Batches:
     count = len(parsed.index)
     index = pa.array(parsed.index, pa.int64())
-    slot, key, etag = (pa.array(column).take(index) for column in zip(*map(_place, part), strict=True))
+    places = ((version.slot, version.key, version.etag) for version in part)
+    slot, key, etag = (pa.array(column).take(index) for column in zip(*places, strict=True))
     columns = [
         pa.array(np.full(count, KIND_ROW), pa.int32()),
         slot.cast(pa.int32()),
@@ -251,7 +249,8 @@ def _row_batches(part: Sequence[Fetched], parsed: Parsed, output: pa.Schema) -> 
     yield from pa.Table.from_arrays(columns, schema=output).combine_chunks().to_batches(max_chunksize=100_000)
 
 
-def _control(output: pa.Schema, rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+def control(output: pa.Schema, rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+    """Records of one kind that are no rows."""
     columns: list[Any] = list(zip(*rows, strict=True)) if rows else [[] for _ in CONTROL_SCHEMA]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, CONTROL_SCHEMA, strict=True)]
     blank = [pa.nulls(len(rows), field.type) for field in list(output)[len(CONTROL_SCHEMA) :]]

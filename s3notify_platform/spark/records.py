@@ -146,12 +146,17 @@ def rejected_whole(index: int, body: bytes, reason: str, schema: pa.Schema) -> P
     return Parsed(table=schema.empty_table(), index=none, offset=none, rejects=[reject])
 
 
-def line_ranges(body: bytes) -> tuple[Offsets, Offsets]:
-    """Byte ranges of the lines of one object, without their line ends and without a byte order mark."""
-    return ranges_between(body, np.frombuffer(body, np.uint8) == NEWLINE)
+def line_ranges(body: bytes, *, mark: bool = True) -> tuple[Offsets, Offsets]:
+    """Byte ranges of the lines of one object, without their line ends and without a byte order mark.
+
+    `mark`: this is the object's beginning, the only place where there may be one.
+    """
+    return ranges_between(body, np.frombuffer(body, np.uint8) == NEWLINE, mark=mark)
 
 
-def ranges_between(body: bytes, breaks: npt.NDArray[np.bool_]) -> tuple[Offsets, Offsets]:
+def ranges_between(
+    body: bytes, breaks: npt.NDArray[np.bool_], *, mark: bool = True
+) -> tuple[Offsets, Offsets]:
     """The same, of the pieces between `breaks`."""
     octets = np.frombuffer(body, np.uint8)
     ends = np.flatnonzero(breaks).astype(np.int64)
@@ -161,7 +166,7 @@ def ranges_between(body: bytes, breaks: npt.NDArray[np.bool_]) -> tuple[Offsets,
         starts, ends = starts[:-1], ends[:-1]
     if len(starts) == 0:
         return starts, ends
-    if body.startswith(BOM):
+    if mark and body.startswith(BOM):
         starts[0] = len(BOM)
     returned = (ends > starts) & (octets[np.maximum(ends - 1, 0)] == RETURN)
     return starts, ends - returned

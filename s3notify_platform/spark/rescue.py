@@ -88,6 +88,11 @@ def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> Non
         counter[re.sub(r"\[\d+\]", "[]", path)] += times
 
 
+def renumbered(tally: Tally, numbers: Sequence[int]) -> Tally:
+    """The same, of objects that have other `numbers`."""
+    return {numbers[index]: counts for index, counts in tally.items()}
+
+
 def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The sum; beyond `MAX_PATHS` the rarest are one."""
     total: Counter[str] = Counter()

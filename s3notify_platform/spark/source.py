@@ -26,6 +26,15 @@ from s3notify_platform.table.schema import SchemaRegistry
 MAX_OBJECTS: Final = 100_000
 """Object versions that one plan holds; what is beyond is planned after the commit."""
 
+MAX_BYTES: Final = 4 << 30
+"""Bytes that one round reads before it commits; what is beyond is read after the commit, big objects in parts."""
+
+SPLIT_BYTES: Final = 64 << 20
+"""Objects up to this size are read whole by one task, larger ones in parts of it by many."""
+
+MAX_SECONDS: Final = 3600.0
+"""After so long a run begins no other round, and leaves the rest to the next."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
@@ -53,6 +62,11 @@ class Source:
     max_objects: int = MAX_OBJECTS
     misfits: Misfits = "quarantine"
     """Where values go that do not fit their column: with their record to quarantine, or alone to `_rescued`."""
+    max_bytes: int = MAX_BYTES
+    max_seconds: float = MAX_SECONDS
+    split_bytes: int = SPLIT_BYTES
+    encoding: str = "utf-8"
+    """Of text formats; a byte order mark says otherwise."""
     code_version: str | None = None
     """Of the transform. Objects whose rows another version made are read again; None: whatever made them stays."""
     commit: CommitChoice = "auto"
@@ -64,8 +78,11 @@ class Source:
             raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
         _one_of("format", self.format, FORMATS, self.name)
         _one_of("misfits", self.misfits, MISFITS, self.name)
-        if self.max_objects < 1:
-            raise UsageError(f"max_objects={self.max_objects} of source {self.name!r}: must be at least 1")
+        for limit in ("max_objects", "max_bytes", "split_bytes"):
+            if getattr(self, limit) < 1:
+                raise UsageError(
+                    f"{limit}={getattr(self, limit)} of source {self.name!r}: must be at least 1"
+                )
         if self.commit == "dynamodb" and self.lease_table is None:
             raise UsageError(f"source {self.name!r}: commit: dynamodb needs a lease_table")
         check_slot_count(self.slots)
@@ -77,6 +94,9 @@ class Source:
             object.__setattr__(self, "platform_prefix", f"_s3notify/{self.name}/")
         if not self.keyspace_prefix:
             object.__setattr__(self, "keyspace_prefix", f"{self.platform_prefix}keyspace/")
+        self._check_prefixes()
+
+    def _check_prefixes(self) -> None:
         same = (self.bucket.bucket, self.bucket.endpoint_url) == (
             self.platform.bucket,
             self.platform.endpoint_url,

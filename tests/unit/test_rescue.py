@@ -227,7 +227,11 @@ class TestQuarantine:
             (b'{"b":{"c":1}}', "jsonl", "b: '{\"c\":1}' does not fit string: "),
             (b"a,b\n1.5,x\n", "csv", "a: '1.5' does not fit int64: "),
             (b"a,b\n1,x,y\n", "csv", "CSV parse error: Row #1: Expected 2 columns, got 3"),
-            (parquet(pa.table({"a": ["no"]})), "parquet", "Parquet: column 'a' does not fit int64: "),
+            (
+                parquet(pa.table({"a": ["no"]})),
+                "parquet",
+                "Parquet: row group 0: column 'a' does not fit int64: ",
+            ),
             (parquet(pa.table({"a": pa.array([2**63], pa.uint64())})), "parquet", str(2**63)),
         ],
     )

@@ -1,86 +1,64 @@
-"""Parquet files to Arrow rows: columns by name, cast to the schema's types.
+"""Columns of Parquet files in the schema's types, by name; what does not fit, and what has no column.
 
-A file that cannot be read is one reject, as is, without `rescue`, one whose values do not fit: half an object's rows
-are never taken in. Times are cut at microseconds, where Spark's end; Parquet's old INT96 ones are read so too.
+Times are cut at microseconds, where Spark's end. Casts that would guess, as of a number to a time, are none.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from s3notify_platform.spark.records import (
     UNKNOWN_FIELD,
-    Parsed,
     Wanted,
     check_finite,
     reason_of,
-    rejected_whole,
     timestamps,
     unnamed_columns,
 )
 from s3notify_platform.spark.rescue import Odd, Tally, below, count, fitted, text_of
 
 
-def parse_parquet(objects: Sequence[bytes], wanted: Wanted) -> Iterator[Parsed]:
-    """Whole files, one after another."""
-    for index, body in enumerate(objects):
-        if not body:
-            continue
-        misfits: Tally = {}
-        try:
-            parsed = _parsed(index, body, wanted, misfits)
-        except Exception as error:  # noqa: BLE001 - a corrupt file can raise anything, and must stop no other
-            parsed = rejected_whole(index, body, f"Parquet: {reason_of(error)}", wanted.output)
-            parsed.misfits = misfits
-        yield parsed
+@dataclass(slots=True, kw_only=True)
+class Fit:
+    """A table's rows in the columns wanted, or the `error` for which none is taken in. As in `Parsed`, of object 0."""
+
+    rows: pa.Table | None = None
+    error: str = ""
+    unnamed: Tally = field(default_factory=dict)
+    misfits: Tally = field(default_factory=dict)
+    beyond: list[pa.Schema] = field(default_factory=list)
 
 
-def _parsed(index: int, body: bytes, wanted: Wanted, misfits: Tally) -> Parsed:
-    file = pq.ParquetFile(pa.BufferReader(body), coerce_int96_timestamp_unit="us")
-    schema, names = wanted.schema, file.schema_arrow.names
-    besides = [name for name in names if name not in schema.names]
-    if besides and len(besides) == len(names) and not wanted.inferred:
-        raise pa.ArrowInvalid(f"column {besides[0]!r} {UNKNOWN_FIELD}")
-    all_needed = wanted.inferred or wanted.rescue
-    chosen = names if all_needed else [name for name in names if name in schema.names]
-    table = file.read(columns=chosen, use_threads=False)
-    table.validate(full=True)
+def fit_rows(table: pa.Table, wanted: Wanted) -> Fit:
+    """The rows of a table. Never raises for bad data."""
+    schema, fit = wanted.schema, Fit()
     unnamed, beyond = unnamed_columns(table, schema)
-    tally: Tally = {}
     for path, places in unnamed.items():
-        count(tally, index, [path], len(places))
-    if not all_needed and besides:
-        count(tally, index, [below("", name) for name in besides], table.num_rows)
+        count(fit.unnamed, 0, [path], len(places))
+    if wanted.inferred and beyond is not None:
+        fit.beyond.append(beyond)
     if unnamed and wanted.inferred and not wanted.rescue:
-        found = rejected_whole(
-            index, body, f"Parquet: column {next(iter(unnamed))!r} {UNKNOWN_FIELD}", schema
-        )
-        found.unnamed, found.beyond = tally, [beyond]
-        return found
+        fit.error = f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}"
+        return fit
     odds: dict[int, Odd] = {}
-    columns = [_column(table, column, odds, wanted, (misfits, index)) for column in schema]
+    try:
+        columns = [_column(table, column, odds, wanted, fit.misfits) for column in schema]
+    except pa.ArrowException as error:
+        fit.error = reason_of(error)
+        return fit
     if wanted.rescue:
         _rescue_unnamed(table, unnamed, schema, odds)
-    rows = wanted.rows(
-        pa.Table.from_arrays(columns, schema=schema),
-        [odds.get(row) for row in range(table.num_rows)] if odds else None,
-    )
-    return Parsed(
-        table=rows,
-        index=np.full(table.num_rows, index),
-        offset=np.arange(table.num_rows),
-        unnamed=tally,
-        misfits=misfits,
-        beyond=[beyond] if beyond is not None and wanted.inferred else [],
-    )
+    texts = [odds.get(row) for row in range(table.num_rows)] if odds else None
+    fit.rows = wanted.rows(pa.Table.from_arrays(columns, schema=schema), texts)
+    return fit
 
 
 def _column(
-    table: pa.Table, column: pa.Field, odds: dict[int, Odd], wanted: Wanted, misfits: tuple[Tally, int]
+    table: pa.Table, column: pa.Field, odds: dict[int, Odd], wanted: Wanted, misfits: Tally
 ) -> pa.Array:
     if column.name not in table.schema.names:
         return pa.nulls(table.num_rows, column.type)
@@ -89,7 +67,7 @@ def _column(
     def single(number: int) -> pa.Array:
         if not values[number].is_valid:  # of a type that has no way to the column's
             return pa.nulls(1, column.type)
-        count(*misfits, [path])
+        count(misfits, 0, [path])
         odds.setdefault(number, Odd()).misfits[path] = text_of(_plain(values[number]))
         return pa.nulls(1, column.type)
 
@@ -97,7 +75,7 @@ def _column(
         return _cast(values, column.type)
     except pa.ArrowException as error:
         if not wanted.rescue:
-            count(*misfits, [path])
+            count(misfits, 0, [path])
             raise pa.ArrowInvalid(f"column {column.name!r} does not fit {column.type}: {error}") from error
     return fitted(values, column.type, _cast, single)
 
