@@ -8,7 +8,7 @@ microseconds.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,22 @@ from s3notify_platform.spark.records import (
 from s3notify_platform.spark.rescue import Odd, below, fitted
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str)
+_WHITE: Final = " \t\r\n"
+_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+"""Numbers stay as they are spelled."""
+
+_CONSTANTS: Final = {True: "true", False: "false"}
+
+
+_INTEGER: Final = re.compile(r"[ \t\r\n]*(?:-?\d+|null)[ \t\r\n]*\Z")
+_NUMBER: Final = re.compile(r"[ \t\r\n]*[-\dNIn]")
+_STRING: Final = re.compile(r'[ \t\r\n]*["n]')
+_FITTING: Final = {
+    **dict.fromkeys((pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id), _INTEGER),
+    **dict.fromkeys((pa.float32().id, pa.float64().id), _NUMBER),
+    **dict.fromkeys((pa.string().id, pa.binary().id, pa.date32().id, pa.timestamp("us").id), _STRING),
+}
+"""How texts of the values of a type look; not all that look so are."""
 
 
 def filled_lines(body: bytes, *, mark: bool = True) -> tuple[Offsets, Offsets]:
@@ -64,7 +79,11 @@ class JsonLines:
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
-        return dict(_unnamed(split_object(raw.decode()), _kinds(self.wanted.schema), ""))
+        text = raw.decode()
+        found = dict(_besides(_DECODER.decode(text), _kinds(self.wanted.schema), ""))
+        if any(isinstance(value, dict | list) for value in found.values()):
+            return dict(_unnamed(split_object(text), _kinds(self.wanted.schema), ""))
+        return {path: value if isinstance(value, str) else _CONSTANTS[value] for path, value in found.items()}
 
     def mend(self, records: Records) -> Mended:
         """See `records.Parser`."""
@@ -124,10 +143,10 @@ class JsonLines:
         kinds = _kinds(self.wanted.schema)
         for number in range(len(records.start)):
             try:
-                split = split_object(records.raw(number).decode())
-            except ValueError as error:
+                split = _DECODER.decode(records.raw(number).decode())
+            except (ValueError, RecursionError) as error:
                 raise pa.ArrowInvalid(str(error)) from error
-            for path, _ in _unnamed(split, kinds, ""):
+            for path, _ in _besides(split, kinds, ""):
                 places.setdefault(path, []).append(number)
         return {path: np.array(numbers, np.int64) for path, numbers in places.items()}
 
@@ -160,6 +179,15 @@ class JsonLines:
             odd.misfits[path] = _text(raw)
             return pa.nulls(1, kind)
 
+        # What is of another kind needs no parser to be told.
+        fitting = _FITTING.get(kind.id)
+        other = [n for n, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
+        if not other or pa.types.is_nested(kind):
+            return fitted(raws, kind, _read_values, single)
+        raws = list(raws)
+        for number in other:
+            odds[number].misfits[path] = _text(raws[number] or "")
+            raws[number] = None
         return fitted(raws, kind, _read_values, single)
 
 
@@ -216,6 +244,25 @@ def _read_values(raws: Sequence[str | None], kind: pa.DataType) -> pa.Array:
 
 def _kinds(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
     return {part.name: part.type for part in fields}
+
+
+def _besides(values: dict[str, Any], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, Any]]:
+    """What a decoded object has that `kinds` do not name, at any depth, nulls excepted."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name not in kinds:
+            yield below(path, name), value
+        elif isinstance(value, dict | list):
+            yield from _besides_within(value, kinds[name], below(path, name))
+
+
+def _besides_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        yield from _besides(value, _kinds(kind), path)
+    elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _besides_within(item, kind.value_type, f"{path}[{place}]")
 
 
 def _unnamed(split: dict[str, str], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, str]]:
@@ -294,6 +341,8 @@ def _value_end(text: str, start: int) -> int:
 
 
 def _past_space(text: str, start: int) -> int:
+    if text[start : start + 1] not in _WHITE:
+        return start
     found = _SPACE.match(text, start)
     return found.end() if found else start
 

@@ -1,9 +1,9 @@
 """What the formats of records share: byte ranges, blocks, and the search for the records that are bad.
 
 Small objects are joined and parsed at once (5 to 10 times faster than one by one); when that fails, or gives
-another number of rows than there are records, the block is halved until the bad records stand alone, and each
-of them becomes a reject with its offset, reason and raw bytes, or is mended, as `rescue` says. No record stops
-another: rows and rejects together are as many as the records.
+another number of rows than there are records, the block is halved until few records are left, and these are taken
+value by value. A record with values that do not fit is a reject with its offset, reason and raw bytes, or keeps
+what fits, as `rescue` says. No record stops another: rows and rejects together are as many as the records.
 """
 
 import re
@@ -35,7 +35,7 @@ UNKNOWN_FIELD: Final = "is not in the schema"
 
 BOM: Final = b"\xef\xbb\xbf"
 MEND_RECORDS: Final = 32
-"""Under `rescue`, a block of so few records that fails is mended as a whole, column by column."""
+"""A block of so few records that fails is looked at value by value, column by column."""
 
 NEWLINE: Final = ord("\n")
 RETURN: Final = ord("\r")
@@ -258,20 +258,15 @@ def convert_or_halve(records: Records, parser: Parser) -> Parsed:
             if found.table.num_rows != high - low:
                 raise pa.ArrowInvalid(f"{found.table.num_rows} records where one was expected")
         except (pa.ArrowException, UnicodeError) as error:
-            if high - low > (MEND_RECORDS if parser.wanted.rescue else 1):
+            if high - low > MEND_RECORDS:
                 middle = (low + high) // 2
                 pending += [(middle, high), (low, middle)]
                 continue
-            mended = parser.mend(part)
-            if parser.wanted.rescue:
-                rows.take_mended(low, mended)
-                left = [low + number for number, odd in enumerate(mended.odds) if odd is None]
-                if high - low > 1:
-                    pending += [(number, number + 1) for number in left]
-                    continue
-                if not left:
-                    continue
-            rows.reject(low, reason_of(error), mended.odds[0])
+            left = rows.take_mended(low, parser.mend(part))
+            if high - low == 1 and left:
+                rows.reject(low, reason_of(error))
+            else:
+                pending += [(number, number + 1) for number in left]
             continue
         rows.take(low, found)
     return rows.result()
@@ -317,28 +312,41 @@ class _Rows:
         else:
             self._add(np.arange(low, low + count_), found.table)
 
-    def take_mended(self, low: int, mended: Mended) -> None:
-        """Records with values that do not fit."""
-        kept = [(low + number, odd) for number, odd in enumerate(mended.odds) if odd is not None]
-        for number, odd in kept:
-            count(self.misfits, int(self.records.index[number]), odd.misfits)
-            count(self.unnamed, int(self.records.index[number]), odd.unnamed)
+    def take_mended(self, low: int, mended: Mended) -> list[int]:
+        """Records that were looked at value by value. Returns the numbers of those that could not be."""
+        wanted = self.parser.wanted
+        kept: list[tuple[int, int, Odd]] = []
+        left: list[int] = []
+        place = 0
+        for number, odd in enumerate(mended.odds, low):
+            if odd is None:
+                left.append(number)
+                continue
+            index = int(self.records.index[number])
+            count(self.misfits, index, odd.misfits)
+            if wanted.rescue or not odd.misfits:
+                count(self.unnamed, index, odd.unnamed)
+            if odd.misfits and not wanted.rescue:
+                self.reject(number, odd_reason(odd, wanted.schema))
+            elif odd.unnamed and wanted.inferred and not wanted.rescue:
+                self.reject(number, f"field {next(iter(odd.unnamed))!r} {UNKNOWN_FIELD}")
+            else:
+                kept.append((number, place, odd))
+            place += 1
         if kept:
-            numbers = np.array([number for number, _ in kept], np.int64)
-            self._add(numbers, self.parser.wanted.rows(mended.table, [odd for _, odd in kept]))
-            self.beyond += mended.beyond
+            numbers, places, odds = zip(*kept, strict=True)
+            table = mended.table if len(kept) == place else mended.table.take(pa.array(places))
+            self._add(np.array(numbers, np.int64), wanted.rows(table, odds))
+        self.beyond += mended.beyond
+        return left
 
-    def reject(self, number: int, reason: str, odd: Odd | None = None) -> None:
+    def reject(self, number: int, reason: str) -> None:
         """A record that is not taken in."""
         raw = self.records.raw(number)
-        if not raw.strip():
-            return
-        index = int(self.records.index[number])
-        if odd is not None:
-            count(self.misfits, index, odd.misfits)
-            reason = odd_reason(odd, self.parser.wanted.schema, reason)
-        offset = int(self.records.offset[number])
-        self.rejects.append(Reject(index=index, offset=offset, reason=reason, raw=raw[:MAX_RAW_BYTES]))
+        if raw.strip():
+            index, offset = int(self.records.index[number]), int(self.records.offset[number])
+            reject = Reject(index=index, offset=offset, reason=reason[:500], raw=raw[:MAX_RAW_BYTES])
+            self.rejects.append(reject)
 
     def _add(self, numbers: Offsets, rows: pa.Table) -> None:
         self.tables.append(rows)

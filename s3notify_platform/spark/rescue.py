@@ -135,16 +135,15 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
-def odd_reason(odd: Odd, schema: pa.Schema, error: str) -> str:
-    """Why a record is rejected: the first value that does not fit, and what the parser says of it."""
-    misfits = [(path, text) for path, text in odd.misfits.items() if path not in (EXTRA, MISSING)]
-    if not misfits:
-        return error
-    path, text = misfits[0]
-    column = re.split(r"[.\[]", path, maxsplit=1)[0]
-    kind = schema.field(column).type if column in schema.names else None
-    wanted = f" does not fit {kind}" if kind is not None and column == path else " does not fit"
-    return f"{path}: {text[:SHOWN_CHARS]!r}{wanted}: {error}"[:500]
+def odd_reason(odd: Odd, schema: pa.Schema) -> str:
+    """Why a record is rejected: the first value that does not fit."""
+    path, text = next(iter(odd.misfits.items()))
+    if path == EXTRA:
+        return f"more values than the header has names: {text}"
+    if path == MISSING:
+        return f"no values for {text}"
+    kind = f" {schema.field(path).type}" if path in schema.names else ""
+    return f"{path}: {text[:SHOWN_CHARS]!r} does not fit{kind}"
 
 
 def rescued_column(odds: Sequence[Odd | None]) -> pa.Array:

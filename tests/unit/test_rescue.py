@@ -223,10 +223,10 @@ class TestQuarantine:
     @pytest.mark.parametrize(
         ("body", "fmt", "reason"),
         [
-            (b'{"a":"x"}', "jsonl", "a: 'x' does not fit int64: JSON parse error"),
-            (b'{"b":{"c":1}}', "jsonl", "b: '{\"c\":1}' does not fit string: "),
-            (b"a,b\n1.5,x\n", "csv", "a: '1.5' does not fit int64: "),
-            (b"a,b\n1,x,y\n", "csv", "CSV parse error: Row #1: Expected 2 columns, got 3"),
+            (b'{"a":"x"}', "jsonl", "a: 'x' does not fit int64"),
+            (b'{"b":{"c":1}}', "jsonl", "b: '{\"c\":1}' does not fit string"),
+            (b"a,b\n1.5,x\n", "csv", "a: '1.5' does not fit int64"),
+            (b"a,b\n1,x,y\n", "csv", 'more values than the header has names: ["y"]'),
             (
                 parquet(pa.table({"a": ["no"]})),
                 "parquet",
