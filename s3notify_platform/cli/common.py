@@ -3,7 +3,7 @@
 import functools
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -126,3 +126,16 @@ def run_in_foreground(service: "Service") -> None:
     finally:
         counts = " ".join(f"{name}={number}" for name, number in service.counts().items())
         click.echo(f"{service.name}: {counts}", err=True)
+
+
+def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """A table for people."""
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(*(Column(head, overflow="fold") for head in heads))
+    for row in rows:
+        # Keys and errors are others' text, not markup.
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console().print(table)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
@@ -12,7 +12,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration.assets import MISFITS, SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
-from s3notify_platform.spark.plan import plan
+from s3notify_platform.spark.plan import lost_state, plan
 from s3notify_platform.spark.rescue import added
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.task_chain import forget_ended
@@ -72,18 +72,42 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
 
 
 def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
-    """Compare and repair. One LIST for each 1000 objects of the source, 1 LIST and 1 GET for each slot.
+    """Compare and repair. One LIST for each 1000 objects of the source (see `plan`), 1 LIST and 1 GET for each slot.
 
     What is on its way is not lost: a change that has an entry in the queue. What seems lost is looked at again,
-    for the same requests, since a batch may have committed it in between.
+    for the same requests, since a batch may have committed it in between. Of more than `max_objects` changes the
+    rest is counted only: batches, and the next sweep, get to it.
+
+    Refuses, and repairs nothing, where the committed state of a slot has gone missing.
     """
     # Rows that an older code version made are not lost; a backfill makes them anew.
     source = replace(io.source, code_version=None)
     spark = io.spark.spark_session
     ship_package(spark)
+    started = SYSTEM_CLOCK.monotonic()
     found = plan(spark, source, source.all_slots(), parallelism(spark))
+    seconds = SYSTEM_CLOCK.monotonic() - started
+    objects = sum(found.listed.values())
+    told: dict[str, Any] = {
+        "objects_in_bucket": objects,
+        "seconds": round(seconds, 3),
+        "objects_per_second": round(objects / max(seconds, 0.001), 1),
+        "ranges": found.chains,
+        "cuts_overrun": found.overran,
+        "requests": dg.MetadataValue.json(found.requests),
+    }
+    if found.lost:
+        return dg.AssetCheckResult(
+            check_name="nothing_lost",
+            asset_key=source.name,
+            passed=False,
+            severity=dg.AssetCheckSeverity.ERROR,
+            description=f"Refused, nothing was repaired: {lost_state(source, found.lost)}",
+            metadata={"slots_lost": dg.MetadataValue.json(sorted(found.lost)), **told},
+        )
     on_their_way = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
     on_their_way -= sum(map(len, found.untold.values()))
+    beyond = sum(p.changes.beyond for p in found.slots.values())
     again = plan(spark, source, found.untold, parallelism(spark)).untold if found.untold else {}
     both = {slot: keys & again.get(slot, frozenset()) for slot, keys in found.untold.items()}
     lost = {slot: keys for slot, keys in both.items() if keys}
@@ -91,18 +115,18 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name="nothing_lost",
         asset_key=source.name,
-        passed=not lost and not found.errors,
+        passed=not (lost or beyond or found.errors),
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
-            "objects_in_bucket": sum(found.listed.values()),
             "found_by_sweep": sum(map(len, lost.values())),
             "on_their_way": on_their_way,
+            "beyond_max_objects": beyond,
             "slots_signalled": len(lost),
             "slots_unreadable": dg.MetadataValue.json(
                 {str(slot): found.errors[slot] for slot in sorted(found.errors)[:UNREADABLE_SHOWN]}
             ),
             "first_key": min((min(keys) for keys in lost.values()), default=""),
-            "requests": dg.MetadataValue.json(found.requests),
+            **told,
         },
     )
 

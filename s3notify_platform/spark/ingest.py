@@ -30,10 +30,10 @@ from pyspark.sql.types import (
 
 from s3notify_platform import errors
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import ConflictError, S3NotifyError, UsageError
+from s3notify_platform.errors import ConflictError, CorruptError, S3NotifyError, UsageError
 from s3notify_platform.protocols.conditional_commit import Committed, Lost
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, within
+from s3notify_platform.protocols.source_enumerator import CommittedSlots, ObjectVersion, within
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema
 from s3notify_platform.spark.inference import in_spark_types
@@ -177,6 +177,8 @@ class _Run:
     spent: _Spent = field(default_factory=_Spent)
     lost: Counter[Slot] = field(default_factory=Counter)
     schema_added: dict[str, str] = field(default_factory=dict)
+    known: set[Slot] = field(default_factory=set)
+    """Slots that are known to have a commit (`CommittedSlots`)."""
 
     @property
     def skip(self) -> frozenset[str]:
@@ -232,6 +234,7 @@ class Ingest:
         started = self._clock.monotonic()
         while pending:
             pending = self._round(pending, state)
+            self._remember(state)
             if self._clock.monotonic() - started >= self._source.max_seconds:
                 break
         for slot in pending:
@@ -249,11 +252,22 @@ class Ingest:
             schema_added=state.schema_added,
         )
 
+    def _remember(self, state: _Run) -> None:
+        """Note slots that are committed for the first time, so that it is noticed if they lose their commits."""
+        new = {slot for slot, result in state.results.items() if result.generation} - state.known
+        try:
+            CommittedSlots(self._source.records()).add(new)
+        except S3NotifyError as error:
+            self._progress(f"did not note the first commits of {len(new)} slots, the next run will: {error}")
+        else:
+            state.known |= new
+
     def _round(self, slots: Sequence[Slot], state: _Run) -> list[Slot]:
         """One plan and what follows from it; the slots that have to be planned again."""
         planned_at = self._clock.monotonic()
         self._progress(f"planning {len(slots)} slots")
         found = self._plan(slots, state)
+        state.known |= found.committed
         state.entries.update(found.entries)
         state.plain |= found.plain
         state.untold += sum(map(len, found.untold.values()))
@@ -449,6 +463,11 @@ class Ingest:
     def _schema(self, busy: Sequence[SlotPlan], state: _Run) -> _Schema:
         """What this batch is parsed with: as declared, as pinned, or inferred from a sample of it."""
         none = StructType()
+        if state.known and self._source.schemas().head() is None:
+            raise CorruptError(
+                f"{self._source.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
+                "loss of the whole table by `s3notify table forget`"
+            )
         if self._source.schema is not None:
             return self._pinned(none, parse_schema(self._source.schema, self._source), state, inferred=False)
         if self._source.format in FIXED_SCHEMAS:
