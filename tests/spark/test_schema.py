@@ -124,6 +124,28 @@ def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
     assert sum(part.table.num_rows for part in parts) == len(rows)
 
 
+@pytest.mark.parametrize("misfits", ["quarantine", "rescue"])
+def test_a_big_object_grows_the_schema_from_its_last_part(lake_of: Callable[..., Lake], misfits: str) -> None:
+    """What one of the tasks that share it finds is known to all, before anything of it is committed."""
+    lake = lake_of(slots=1, split_bytes=2000, misfits=misfits)
+    lake.put("a.jsonl", [{"n": -1}])
+    lake.ingest()
+    body = (
+        b"".join(b'{"n": %d}\n' % n for n in range(1000)) + b'{"n": "x"}\n{"n": 1000, "late": {"x": 1.5}}\n'
+    )
+    lake.put("big.jsonl", body)
+    result = lake.ingest()
+    (slot,) = result.slots.values()
+    assert (slot.ok, slot.misfits, result.schema_added) == (True, {"n": 1}, {"late": "struct<x: double>"})
+    rows = lake.values()
+    assert sorted(row["n"] for row in rows if row["n"] is not None) == [*range(-1, 1001)]
+    assert [row["late"] for row in rows if row["late"]] == [{"x": 1.5}]
+    if misfits == "rescue":
+        assert [row["_rescued"] for row in rows if row["_rescued"]] == ['{"n":"x"}']
+    else:
+        assert [reject["raw"] for reject in lake.rejects()] == [b'{"n": "x"}']
+
+
 def test_what_cannot_grow_is_rejected(lake: Lake) -> None:
     """A field with a name that is kept, or that Spark could not tell from another: no column, and nothing waits."""
     lake.put("a.jsonl", [{"id": 1}])
