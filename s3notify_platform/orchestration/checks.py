@@ -1,27 +1,37 @@
-"""Asset checks of a source: nothing lost (bucket against state), and chains settled."""
+"""Asset checks of a source: nothing lost (bucket against state), chains settled, changes of the schema."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import dagster as dg
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.orchestration.assets import SourceAssets
+from s3notify_platform.orchestration.assets import MISFITS, SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
 from s3notify_platform.spark.plan import lost_state, plan
+from s3notify_platform.spark.rescue import added
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.task_chain import forget_ended
 
 UNREADABLE_SHOWN: Final = 20
+
+EVENTS_LOOKED_AT: Final = 5000
+EVENTS_AT_ONCE: Final = 1000
+
+GENERATION: Final = "schema_generation"
+EVENT: Final = "newest_event"
+"""Metadata that the next evaluation starts from."""
 
 OVERDUE_SECONDS: Final = 3600
 """An open chain older than this is shown; by the wall clock, for people."""
 
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
-    """Both checks, as one step."""
+    """All checks, as one step."""
 
     @dg.multi_asset_check(
         name=f"{assets.name}_checks",
@@ -37,6 +47,12 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
                 asset=assets.name,
                 description="No batch is open for longer than an hour. Chains that ended a week ago are removed.",
             ),
+            dg.AssetCheckSpec(
+                "schema_changes",
+                asset=assets.name,
+                description="Since the last look: what the schema was widened by, which changes nothing that was "
+                "there, and whether values came that do not fit their columns. Only those make it fail.",
+            ),
         ],
         can_subset=True,
         required_resource_keys={assets.io_key},
@@ -44,7 +60,13 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         for key in sorted(context.selected_asset_check_keys):
-            yield nothing_lost(io) if key.name == "nothing_lost" else chains_settled(io, context.instance)
+            match key.name:
+                case "nothing_lost":
+                    yield nothing_lost(io)
+                case "chains_settled":
+                    yield chains_settled(io, context.instance)
+                case _:
+                    yield schema_changes(io, context.instance)
 
     return checks
 
@@ -134,3 +156,73 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
             "overdue_batches": dg.MetadataValue.json([chain.tag for chain in overdue][:20]),
         },
     )
+
+
+def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
+    """Look at the schema's generations, and at the batches, since the check last ran.
+
+    Dagster's own check of column schemas compares the last two materializations; here those are of two slots. 1 LIST
+    and 1 GET for each new generation; up to `EVENTS_LOOKED_AT` events, of which each batch's last one tells.
+    """
+    seen_generation, seen_event = _last_look(io, instance)
+    history = io.source.schemas().history(after=seen_generation)
+    misfits, newest_event = _misfits_since(io, instance, seen_event)
+    changes = [
+        {
+            "generation": schema.generation,
+            "batch": schema.batch,
+            "at": datetime.fromtimestamp(schema.created_ms / 1000, UTC).isoformat(timespec="seconds"),
+            "added": dict(schema.added),
+        }
+        for schema in history
+        if schema.added
+    ]
+    columns = ", ".join(f"{path} ({count})" for path, count in misfits.items())
+    return dg.AssetCheckResult(
+        check_name="schema_changes",
+        asset_key=io.source_name,
+        passed=not misfits,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"Values that do not fit their columns: {columns}" if misfits else None,
+        metadata={
+            GENERATION: max((schema.generation for schema in history), default=seen_generation),
+            EVENT: newest_event,
+            "added": dg.MetadataValue.json(changes),
+            "misfits": dg.MetadataValue.json(misfits),
+        },
+    )
+
+
+def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, int]:
+    """The schema generation and the event that the check's last evaluation had seen."""
+    key = dg.AssetCheckKey(dg.AssetKey(io.source_name), "schema_changes")
+    evaluated = (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
+    records = instance.event_log_storage.get_asset_check_execution_history(
+        key, limit=1, status=set(evaluated)
+    )
+    event = records[0].event if records else None
+    if event is None or event.dagster_event is None:
+        return 0, 0
+    metadata = event.dagster_event.asset_check_evaluation_data.metadata
+    generation, seen = (metadata[name].value for name in (GENERATION, EVENT))
+    assert isinstance(generation, int)
+    assert isinstance(seen, int)
+    return generation, seen
+
+
+def _misfits_since(io: SlotIOManager, instance: dg.DagsterInstance, seen: int) -> tuple[dict[str, int], int]:
+    """Misfits of the batches reported after event `seen`, by path, and the newest event."""
+    wanted = dg.AssetRecordsFilter(dg.AssetKey(io.source_name), after_storage_id=seen)
+    found: list[Mapping[str, int]] = []
+    newest, cursor = seen, None
+    for _ in range(EVENTS_LOOKED_AT // EVENTS_AT_ONCE):
+        page = instance.fetch_materializations(wanted, limit=EVENTS_AT_ONCE, cursor=cursor)
+        for record in page.records:
+            newest = max(newest, record.storage_id)
+            told = record.asset_materialization and record.asset_materialization.metadata.get(MISFITS)
+            if isinstance(told, dg.JsonMetadataValue) and isinstance(told.data, dict):
+                found.append(told.data)
+        if not page.has_more:
+            break
+        cursor = page.cursor
+    return added(found), newest

@@ -113,6 +113,10 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         alias="schema",
         description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
     )
+    misfits: Literal["quarantine", "rescue"] = Field(
+        default="quarantine",
+        description="Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued",
+    )
     encoding: str = Field(
         default="utf-8", description="Of texts without a byte order mark: utf-8, cp1252, latin-1, …"
     )
@@ -283,6 +287,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             queue_shards=self.queue_shards,
             slots=self.slots,
             max_objects=self.max_objects,
+            misfits=self.misfits,
             max_bytes=self.max_bytes,
             max_seconds=self.max_seconds,
             split_bytes=self.split_bytes,

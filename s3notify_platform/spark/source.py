@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, assert_never
 
@@ -12,6 +13,7 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 from s3notify_platform.spark.codecs import check_encoding
 from s3notify_platform.spark.formats import FORMATS
+from s3notify_platform.spark.rescue import MISFITS, Misfits
 from s3notify_platform.stores.capabilities import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
@@ -62,6 +64,8 @@ class Source:
     """Of the notification queue, which the sources of a bucket share. Beside the platform's other objects."""
     slots: int = SLOT_COUNT
     max_objects: int = MAX_OBJECTS
+    misfits: Misfits = "quarantine"
+    """Where values go that do not fit their column: with their record to quarantine, or alone to `_rescued`."""
     max_bytes: int = MAX_BYTES
     max_seconds: float = MAX_SECONDS
     split_bytes: int = SPLIT_BYTES
@@ -74,10 +78,8 @@ class Source:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):
             raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
-        if self.format not in FORMATS:
-            raise UsageError(
-                f"format {self.format!r} of source {self.name!r}: use one of {', '.join(FORMATS)}"
-            )
+        _one_of("format", self.format, FORMATS, self.name)
+        _one_of("misfits", self.misfits, MISFITS, self.name)
         check_encoding(self.encoding)
         for limit in ("max_objects", "max_bytes", "split_bytes"):
             if getattr(self, limit) < 1:
@@ -201,6 +203,11 @@ class Source:
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""
         return tuple(Slot(n) for n in range(self.slots))
+
+
+def _one_of(setting: str, value: str, known: Sequence[str], source: str) -> None:
+    if value not in known:
+        raise UsageError(f"{setting} {value!r} of source {source!r}: use one of {', '.join(known)}")
 
 
 def records_of_source(

@@ -134,7 +134,11 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     }
     assert set(repository.get_top_level_resources()) == {"orders_slots", "clicks_slots"}
     graph = defs.resolve_asset_graph()
-    assert {key.name for key in graph.asset_check_keys} == {"nothing_lost", "chains_settled"}
+    assert {key.name for key in graph.asset_check_keys} == {
+        "nothing_lost",
+        "chains_settled",
+        "schema_changes",
+    }
     for source, slots in {"orders": 1000, "clicks": 100}.items():
         parts = graph.get(dg.AssetKey(source)).partitions_def
         assert isinstance(parts, dg.StaticPartitionsDefinition)

@@ -15,7 +15,7 @@ from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableEr
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.spark.formats import FIXED_SCHEMAS
 from s3notify_platform.spark.ranges import AHEAD, TAIL_BYTES
-from s3notify_platform.spark.records import Parsed
+from s3notify_platform.spark.records import Parsed, Wanted
 from s3notify_platform.spark.split_reader import (
     HEAD_SAMPLE_BYTES,
     Limits,
@@ -345,7 +345,7 @@ def test_few_chunks_are_held() -> None:
             return Chunk(self.body[start:end])
 
     split = Split(version=version(body), start=1000, end=120_000)
-    parts = read_bytes(Source(body), split, "jsonl", AB, inferred=False, limits=Limits(chunk_bytes=1000))
+    parts = read_bytes(Source(body), split, "jsonl", Wanted(schema=AB), limits=Limits(chunk_bytes=1000))
     rows = sum(part.table.num_rows for part in parts if isinstance(part, Parsed))
     assert rows == len([at for at in range(0, len(body), 16) if 1000 <= at < 120_000])
     assert most <= AHEAD + 3
