@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import CorruptError, UsageError
@@ -415,16 +416,26 @@ def encode_checkpoint(state: LogState) -> tuple[bytes, int]:
 
 def decode_checkpoint(body: bytes, *, where: str) -> LogState:
     """Inverse of `encode_checkpoint`, for those of other programs too; `CorruptError` naming `where`."""
+    state = LogState()
     try:
         table = pq.ParquetFile(pa.BufferReader(body)).read()
-        rows = table.select([name for name in _CHECKPOINT.names if name in table.schema.names]).to_pylist(
-            maps_as_pydicts="strict"
-        )
+        for name in ("protocol", "metaData", "txn"):
+            found = table[name].drop_null().to_pylist(maps_as_pydicts="strict")
+            state.apply({name: _filled(value)} for value in found)
+        state.files = {add["path"]: add for add in _adds(table["add"].drop_null())}
     except (pa.ArrowException, ValueError, KeyError) as error:
         raise CorruptError(f"{where}: not a checkpoint of a Delta log ({error})") from error
-    state = LogState()
-    state.apply({name: _filled(value) for name, value in row.items() if value is not None} for row in rows)
     return state
+
+
+def _adds(column: pa.ChunkedArray) -> Iterator[Json]:
+    """Field by field: there are as many as the table has files. What the path tells is not read."""
+    wanted = {"path", "size", "modificationTime", "stats", "deletionVector"}
+    names = [each.name for each in column.type if each.name in wanted]
+    columns = [pc.struct_field(column, [name]).to_pylist() for name in names]
+    for values in zip(*columns, strict=True):
+        add: Json = _filled(dict(zip(names, values, strict=True)))
+        yield add | {"partitionValues": {SLOT_COLUMN: str(slot_of_path(add["path"]))}, "dataChange": False}
 
 
 def _filled(value: Json) -> Json:
