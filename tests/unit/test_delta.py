@@ -609,6 +609,20 @@ class TestVacuum:
         assert [by_delta_rs(place, version=version) for version in young] == [wanted[v] for v in young]
         assert len(viewed.log_objects()) < len(wanted)
 
+    def test_a_log_that_was_cut_behind_a_checkpoint_without_a_hint(
+        self, viewed: Viewed, clock: HandClock, tmp_path: Path
+    ) -> None:
+        """A sync died between the two: readers find the checkpoint, and so do a repair and the next sync."""
+        for n in range(CHECKPOINT_VERSIONS + 1):
+            viewed.commit(1, [viewed.file(1, ids(n))])
+            viewed.view.sync(SLOTS)
+        viewed.store.delete(LAYOUT.log_hint)
+        self.aged(viewed, clock)
+        assert f"{0:020d}.json" not in viewed.log_objects()
+        same(viewed, tmp_path)
+        assert viewed.view.sync(SLOTS, repair=True).checkpoint == CHECKPOINT_VERSIONS
+        same(viewed, tmp_path / "after")
+
     def test_no_view_no_log(self, viewed: Viewed, clock: HandClock) -> None:
         """A table without a view is vacuumed as ever."""
         viewed.commit(1, [viewed.file(1, ids(4))])
