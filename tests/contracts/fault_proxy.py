@@ -51,6 +51,8 @@ class FaultProxy:
         self.answered: list[Answered] = []
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
+        self.forbidden: set[str] = set()
+        """Ends of paths that no GET may read."""
         backend = urlsplit(backend_url)
         proxy = self
 
@@ -70,6 +72,9 @@ class FaultProxy:
                 if fault in _DYNAMO and "X-Amz-Target" in self.headers:
                     status, code = _DYNAMO[fault]
                     self.answer(status, json.dumps({"__type": f"dynamodb#{code}"}).encode())
+                    return
+                if self.command == "GET" and self.path.partition("?")[0].endswith((*proxy.forbidden,)):
+                    self.answer(403, b"<Error><Code>AccessDenied</Code><Message>forbidden</Message></Error>")
                     return
                 if fault in ("409", "500", "503", "slow_down"):
                     self.refuse(fault)
