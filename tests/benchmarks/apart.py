@@ -102,6 +102,8 @@ def _main() -> None:
         os.dup2(2, 1)
         function, arguments = pickle.load(sys.stdin.buffer)
         pickle.dump(function(*arguments), answers)
+    # Threads of obstore's may outlive the last answer, and abort an interpreter that is being torn down.
+    os._exit(0)
 
 
 if __name__ == "__main__":
