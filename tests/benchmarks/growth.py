@@ -34,7 +34,16 @@ from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast_store import FastObjectStore
 from tests.benchmarks.figures import Figure, counted, seconds, short, times
-from tests.benchmarks.lake import SCHEMA, body_of, embedded_spark, key_of, prefix_of, small_objects, source_of
+from tests.benchmarks.lake import (
+    SCHEMA,
+    body_of,
+    embedded_spark,
+    key_of,
+    many_of,
+    prefix_of,
+    small_objects,
+    source_of,
+)
 from tests.benchmarks.simulated_listing import listed_key, simulated_listing
 from tests.benchmarks.sweeping import MILLION, million
 from tests.contracts.fault_proxy import FaultProxy
@@ -81,9 +90,9 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _in_bucket(spark: SparkSession, config: S3Config, total: int) -> Figure:
-    source = _followed(source_of(config, f"growth_{total}", prefix_of(total)))
+    source = _followed(many_of(config, total))
     result = Ingest(spark, source).run(source.all_slots(), batch="first", only_found=True)
-    assert sum(slot.objects for slot in result.slots.values()) == total
+    assert sum(slot.live_objects for slot in result.slots.values()) == total
     keys = [key_of(n * (total // 10) + 1) for n in range(REPEATS + 2)]
     ours = _cost(spark, source, keys)
     return _against_listing(total, ours, config, source, keys[0])

@@ -34,6 +34,7 @@ LINES = 10
 """Of a small object, which then has 2 KB."""
 
 SMALL, BIG = "bench-small", "bench-big"
+BIG_PART = "in/part/"
 IN_FLIGHT = 64
 FILL = 10_000
 PART_BYTES = 32 << 20
@@ -80,7 +81,10 @@ async def _put_all(config: S3Config, numbers: Sequence[int]) -> None:
 
 
 def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
-    """A bucket of `count` objects of about `size` bytes: the first line of each is its own."""
+    """A bucket of `count` objects of about `size` bytes, a fourth of them below `BIG_PART`.
+
+    They differ in their first lines alone.
+    """
     server.create_bucket(BIG)
     config = server.config(BIG)
     store = obstore_store(config)
@@ -89,11 +93,17 @@ def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
 
     def put(number: int) -> None:
         body = _line(number, "first").encode() + block
-        obstore.put(store, f"in/{number:03d}.jsonl", body, chunk_size=PART_BYTES, max_concurrency=4)
+        folder = BIG_PART if number < count // 4 else "in/rest/"
+        obstore.put(store, f"{folder}{number:03d}.jsonl", body, chunk_size=PART_BYTES, max_concurrency=4)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(put, range(count)))
     return config
+
+
+def many_of(config: S3Config, total: int) -> Source:
+    """The source of the first `total` small objects. Several benchmarks commit to its table, the first of them all."""
+    return source_of(config, f"first_{total}", prefix_of(total))
 
 
 def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:

@@ -12,10 +12,19 @@ from pathlib import Path
 
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from tests.benchmarks.apart import Memory, apart
 from tests.benchmarks.figures import Figure, seconds, short
-from tests.benchmarks.lake import big_objects, embedded_spark, prefix_of, small_objects, source_of
+from tests.benchmarks.lake import (
+    BIG_PART,
+    big_objects,
+    embedded_spark,
+    many_of,
+    prefix_of,
+    small_objects,
+    source_of,
+)
 from tests.benchmarks.ways import (
     IN_FLIGHT,
     WARM,
@@ -30,20 +39,23 @@ from tests.benchmarks.ways import (
 
 
 def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
-    many = small_objects(server, 400 if small else 100_000)
-    figures = _compared(many, prefix_of(100_000), "" if small else prefix_of(10_000), big=False)
-    few = big_objects(server, 2, 4 << 20) if small else big_objects(server, 20, 256 << 20)
-    return figures + _compared(few, "in/", "", big=True)
+    total = 100 if small else 100_000
+    many = small_objects(server, total)
+    figures = _compared(many_of(many, total), prefix_of(10_000), big=False)
+    few = big_objects(server, 4, 2 << 20) if small else big_objects(server, 20, 256 << 20)
+    return figures + _compared(source_of(few, "big", "in/"), BIG_PART, big=True)
 
 
-def _compared(config: S3Config, prefix: str, part: str, *, big: bool) -> list[Figure]:
-    ours, memory = apart(ingested, config, prefix)
-    others: list[tuple[str, Took, Memory]] = [_by_spark(config, part or prefix)]
+def _compared(source: Source, part: str, *, big: bool) -> list[Figure]:
+    """`source` as a whole, and the others for what of it is below `part`."""
+    config = source.bucket
+    ours, memory = apart(ingested, source)
+    others: list[tuple[str, Took, Memory]] = [_by_spark(config, part)]
     for how, function in (
         ("one process, obstore + pyarrow, no Spark", alone),
         (f"GET only, {IN_FLIGHT} in flight, bytes thrown away", thrown_away),
     ):
-        others.append((how, *apart(function, config, part or prefix)))
+        others.append((how, *apart(function, config, part)))
     size = f"{ours.bytes / ours.objects / 1e6:,.0f} MB" if big else "2 KB"
     what = f"{ours.objects:,} objects of {size}, bucket to committed table"
     figures = []
@@ -79,7 +91,7 @@ def _compared(config: S3Config, prefix: str, part: str, *, big: bool) -> list[Fi
 # Ours.
 
 
-def ingested(config: S3Config, prefix: str) -> Took:
+def ingested(source: Source) -> Took:
     reading: list[float] = []
 
     def progress(message: str) -> None:
@@ -87,10 +99,9 @@ def ingested(config: S3Config, prefix: str) -> Took:
             reading.append(time.perf_counter())
 
     with embedded_spark() as spark:
-        warm_objects(config)
-        warm = source_of(config, "warm", WARM)
+        warm_objects(source.bucket)
+        warm = source_of(source.bucket, "warm", WARM)
         Ingest(spark, warm).run(warm.all_slots(), batch="warm")
-        source = source_of(config, "scale", prefix)
         with seconds() as took:
             result = Ingest(spark, source, progress=progress).run(
                 source.all_slots(), batch="bench", only_found=True
