@@ -10,7 +10,6 @@ changes under the question. A scan costs 1 LIST and 1 GET for each record, or 1 
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -40,13 +39,14 @@ from s3notify_platform.protocols.notification_queue.entries import (
     shard_of,
     takes,
 )
-from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.protocols.source_enumerator import ListingDebt, ObjectState
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.memory import check_key
-from s3notify_platform.table.commit import ObjectState, SlotCommit, SlotTable
+from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.states import States, pages_of
 
 ENTRIES_MAX: Final = 500
 """Records of one slot and topic that are looked at."""
@@ -250,17 +250,19 @@ def _lists(chain: ChainState) -> bool:
 
 
 def _state_of(
-    table: SlotTable, commit: SlotCommit | None, key: str, bases: dict[str | None, dict[str, ObjectState]]
+    table: SlotTable, commit: SlotCommit | None, key: str, pages: dict[str, States]
 ) -> ObjectState | None:
-    """What a commit knows of the key; a base that was read is in `bases`."""
+    """What a commit knows of the key; a page that was read is in `pages`."""
     if commit is None:
         return None
     for delta in reversed(commit.deltas):
         if delta.key == key:
             return None if delta.gone else delta
-    if commit.base not in bases:
-        bases[commit.base] = table.states(replace(commit, deltas=()))
-    return bases[commit.base].get(key)
+    for page in pages_of(commit.pages, [key]):
+        if page.name not in pages:
+            (pages[page.name],) = table.pages(commit.slot, [page])
+        return pages[page.name].get(key)
+    return None
 
 
 def _held(table: SlotTable, head: SlotCommit, key: str, state: ObjectState) -> CommittedVersion:
@@ -270,7 +272,7 @@ def _held(table: SlotTable, head: SlotCommit, key: str, state: ObjectState) -> C
         size=state.size,
         rows=state.rows,
         rejects=state.rejects,
-        files=tuple(table.layout.data(head.slot, name) for name in state.files),
+        files=tuple(table.layout.data(head.slot, file.name) for file in head.files_of(state)),
         generation=first.generation,
         exact=exact,
         committed_ms=first.created_ms,
@@ -284,7 +286,7 @@ def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tup
 
     Looks back in steps that double, then between the last two: few GETs, however long the slot's history is.
     """
-    bases: dict[str | None, dict[str, ObjectState]] = {}
+    pages: dict[str, States] = {}
     removed: set[int] = set()
     holding = head
 
@@ -293,7 +295,7 @@ def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tup
             return None
         try:
             commit = table.read(head.slot, Generation(number))
-            state = _state_of(table, commit, key, bases)
+            state = _state_of(table, commit, key, pages)
         except CorruptError:  # vacuum took it
             removed.add(number)
             return None
@@ -317,11 +319,11 @@ def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tup
 
 def _rejections(table: SlotTable, head: SlotCommit, state: ObjectState) -> tuple[Rejection, ...]:
     """The first rejects of the version, of those that can be had for few requests."""
-    sizes = {file.name: file.bytes for file in head.rejects}
-    small = [name for name in state.rejected_in if sizes.get(name, 0) <= REJECT_BYTES]
+    holding = head.rejects_of(state) if state.rejects else ()
+    small = [file for file in holding if file.bytes <= REJECT_BYTES]
     found: list[Rejection] = []
-    for name in small[:REJECT_FILES]:
-        got = table.store.get(table.layout.quarantine(head.slot, name))
+    for file in small[:REJECT_FILES]:
+        got = table.store.get(table.layout.quarantine(head.slot, file.name))
         if not isinstance(got, StoredObject):
             continue  # vacuum, after a newer commit
         rows = pq.ParquetFile(pa.BufferReader(got.body)).read(columns=["_key", "_etag", "_offset", "reason"])

@@ -17,6 +17,7 @@ from s3notify_platform.orchestration.channels import (
     HttpInletSettings,
     SqsInletSettings,
     build_channels,
+    queue_spec,
 )
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.explain import build_explain
@@ -25,7 +26,7 @@ from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensors import build_sensor
 from s3notify_platform.orchestration.summary import build_summary
 from s3notify_platform.slots import SLOT_COUNT
-from s3notify_platform.spark.source import MAX_OBJECTS
+from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
 
@@ -111,6 +112,9 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         alias="schema",
         description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
     )
+    encoding: str = Field(
+        default="utf-8", description="Of texts without a byte order mark: utf-8, cp1252, latin-1, …"
+    )
     transform: str | None = Field(
         default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage"
     )
@@ -141,7 +145,16 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     queue_shards: int = Field(default=8, description="Parts of the topic: more for more writers at once")
     slots: int = SLOT_COUNT
-    max_objects: int = MAX_OBJECTS
+    max_objects: int = Field(default=MAX_OBJECTS, description="Objects that are read before a commit")
+    max_bytes: int = Field(
+        default=MAX_BYTES, description="Bytes that are read before a commit; bigger objects in parts"
+    )
+    max_seconds: float = Field(
+        default=MAX_SECONDS, description="After so long a run leaves the rest to the next batch"
+    )
+    split_bytes: int = Field(
+        default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
+    )
     interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
     parallel_runs: int = Field(default=1, description="Runs that a batch is split into")
     max_open: int = Field(default=1, description="Batches in flight at once; their slots are disjoint")
@@ -230,7 +243,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         services = (("sqs", self.sqs), ("http", self.http), ("deliver", self.deliver))
         jobs, sensors = build_channels(assets, services, running=on)
         return dg.Definitions(
-            assets=[slot_assets, summary],
+            assets=[slot_assets, summary, queue_spec(assets)],
             asset_checks=[checks],
             jobs=[ingest_job, sweep_job, build_explain(assets), *jobs],
             sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],
@@ -255,6 +268,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             prefix=self.prefix,
             format=self.format,
             row_schema=self.row_schema,
+            encoding=self.encoding,
             platform_bucket=self.platform_bucket,
             platform_prefix=self.platform_prefix or "",
             keyspace_prefix=self.keyspace_prefix or "",
@@ -263,6 +277,9 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             queue_shards=self.queue_shards,
             slots=self.slots,
             max_objects=self.max_objects,
+            max_bytes=self.max_bytes,
+            max_seconds=self.max_seconds,
+            split_bytes=self.split_bytes,
             code_version=self.code_version,
         )
         _ = io.source  # its own checks, before anything is built

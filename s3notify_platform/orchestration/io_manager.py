@@ -44,7 +44,7 @@ from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_
 from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.ingest import SlotResult
 from s3notify_platform.spark.load import LINEAGE, load_slots
-from s3notify_platform.spark.source import MAX_OBJECTS, Source
+from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
 from s3notify_platform.stores.capabilities import CommitChoice
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
@@ -75,6 +75,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
     row_schema: str | None = Field(
         default=None, description="Columns as Spark DDL; inferred and pinned if missing"
     )
+    encoding: str = Field(default="utf-8", description="Of texts without a byte order mark")
     platform_bucket: str | None = Field(default=None, description="Bucket of the platform's own objects")
     platform_prefix: str = Field(default="", description="Prefix of the platform's own objects, ending in /")
     keyspace_prefix: str = Field(
@@ -90,7 +91,14 @@ class SlotIOManager(dg.ConfigurableIOManager):
         default=TopicSettings().shards, description="Slot ranges that the topic is split into"
     )
     slots: int = Field(default=SLOT_COUNT, description="Slots of the keyspace, the same for all its parties")
-    max_objects: int = Field(default=MAX_OBJECTS, description="Objects taken in at once")
+    max_objects: int = Field(default=MAX_OBJECTS, description="Objects that are read before a commit")
+    max_bytes: int = Field(default=MAX_BYTES, description="Bytes that are read before a commit")
+    max_seconds: float = Field(
+        default=MAX_SECONDS, description="After so long a run leaves the rest to the next batch"
+    )
+    split_bytes: int = Field(
+        default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
+    )
     code_version: str | None = Field(
         default=None, description="Of the transform; another one reads objects again"
     )
@@ -109,12 +117,16 @@ class SlotIOManager(dg.ConfigurableIOManager):
             prefix=self.prefix,
             format=self.format,
             schema=self.row_schema,
+            encoding=self.encoding,
             platform=self._config(self.platform_bucket or self.bucket),
             platform_prefix=self.platform_prefix,
             keyspace_prefix=self.keyspace_prefix,
             queue_prefix=self.queue_prefix,
             slots=self.slots,
             max_objects=self.max_objects,
+            max_bytes=self.max_bytes,
+            max_seconds=self.max_seconds,
+            split_bytes=self.split_bytes,
             code_version=self.code_version,
             commit=self.commit,
             lease_table=self.dynamodb.config(self.dynamodb.lease_table),
@@ -248,9 +260,10 @@ class SlotIOManager(dg.ConfigurableIOManager):
     ) -> None:
         """Report and acknowledge the slots that are committed in all assets of the run; fail for the others.
 
-        `results` is by asset, the first one leading. `entries` of slots that did not fail leave the queue. `plain`
-        slots wait for a listing. Requests: 1 GET and 1 PUT for the chain, however many slots, 1 LIST and 1 GET for
-        each asset's schema, 1 GET for each slot that is unchanged, `NotificationQueue.remove` for the entries.
+        `results` is by asset, the first one leading. `entries` of slots that did not fail leave the queue, but for
+        slots that were not taken in whole, which are asked for again. `plain` slots wait for a listing. Requests: 1
+        GET and 1 PUT for the chain, however many slots, 1 LIST and 1 GET for each asset's schema, 1 GET for each slot
+        that is unchanged, `NotificationQueue.remove` for the entries, `ask_again` for what is left.
         """
         slots = sorted(set().union(*results.values()))
         bad = [s for s in slots if not all(by_slot[s].ok for by_slot in results.values() if s in by_slot)]
@@ -274,8 +287,12 @@ class SlotIOManager(dg.ConfigurableIOManager):
             context.log_event(event)
         # Before the stamp: what a crash leaves here is asked for again.
         # Of slots that are not reported too: nothing is there, and nothing was, or all is as it was.
-        done = {slot: of_slot for slot, of_slot in entries.items() if slot not in bad}
+        unfinished = {
+            s for s in good for by_slot in results.values() if s in by_slot and not by_slot[s].complete
+        }
+        done = {slot: of_slot for slot, of_slot in entries.items() if slot not in {*bad, *unfinished}}
         self.queue.remove(entry for of_slot in done.values() for entry in of_slot)
+        self.ask_again(unfinished, listing=opened.listing)
         if batch.batch:
             waiting = sorted(plain)
             self.debt.owe(waiting, plain=bool(waiting))
@@ -303,6 +320,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
                 "bytes": result.bytes,
                 "files": files,
                 "live_rejects": rejects,
+                "complete": result.complete,
                 "dagster/partition_row_count": rows,
                 "place": dg.MetadataValue.url(self.place(f"{layout.prefix}data/slot={result.slot}/")),
             }
@@ -348,12 +366,16 @@ class SlotIOManager(dg.ConfigurableIOManager):
         if names := [str(slot) for slot in sorted(done)]:
             self.chains.stamp_children(batch.batch, names, operation_id=operation_id)
 
-    def ask_again(self, slots: Iterable[Slot]) -> None:
-        """Have slots compared by the next listing. 1 read and 1 write, 1 PUT for each slot and one for the root."""
+    def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
+        """Have slots taken up by the next batch, and compared by a listing; else by what is known of them.
+
+        1 read and 1 write for a listing, 1 PUT for each slot and one for the root.
+        """
         wanted = sorted(set(slots))
         if not wanted:
             return
-        self.debt.owe(wanted)
+        if listing:
+            self.debt.owe(wanted)
         prefix = self.source.keyspace_prefix
         names = [signal_key(prefix, slot) for slot in wanted]
 

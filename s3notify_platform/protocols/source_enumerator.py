@@ -7,9 +7,12 @@ Steps
        heard of its topic. From then on the entries of its topic name the keys that changed, and the bucket is
        asked what is there under each now (`Enumerator.current`): nothing is listed.
     2. `changes_of_slot` compares what was found with the slot's committed state: a key not in the state, or with
-       another ETag, is a split to read; a key in the state that is not in the bucket has left.
-    3. `deal` gives the splits to tasks by bytes.
-    4. Entries are removed after the commit that has seen them.
+       another ETag, is a split to read; one that was not read to its end is read on from its offset; a key in the
+       state that is not in the bucket has left.
+    3. `within` cuts the work to what one round may read, `parts_of` a big object to what one task may, and `deal`
+       gives the splits to tasks by bytes.
+    4. The commit keeps for every object version `(key, etag, offset, reach_end)`, together with its rows.
+    5. Entries are removed after the commit that has seen them.
 
 Storage (partition / key; JSON)
     enumerator / to_list    slots that have to be compared by a listing, and when a writer was last seen that
@@ -22,9 +25,10 @@ Invariants
     - An object that changes after it was enumerated fails its pinned read and is left to its own entry.
     - A slot that was signalled by a writer without an entry is listed, and stays owed until it has been.
 
-Limits. A plan holds at most `max_objects` changes, deletions first; a slot with more is `complete=False` and is
-planned again after its commit. A plain signal may hide behind a queued one of the same slot until the next plain
-one: from then on, for `PLAIN_SECONDS`, all that is signalled is listed; the sweep finds what came before.
+Limits. A plan holds at most `max_objects` changes, deletions first, and reads about `max_bytes`; a slot with more is
+`complete=False` and is planned again after its commit. A plain signal may hide behind a queued one of the same slot
+until the next plain one: from then on, for `PLAIN_SECONDS`, all that is signalled is listed; the sweep finds what came
+before.
 
 Differs from the original: overwrites, deletions and emptied objects are changes like any other; notifications
 are removed when they are committed, not when they are read.
@@ -33,7 +37,7 @@ are removed when they are committed, not when they are read.
 import heapq
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
@@ -80,11 +84,39 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectState:
+    """What a commit knows of one object version.
+
+    Reading goes on at `offset`, and is done if `reach_end`: bytes of the object, or its records if it is read
+    `by_record` (see `Split`). Its rows and rejects are in files of the generations `since` to `until`.
+    `code_version` is that of the transform which made the rows, if it has one. `reason`: why it is in quarantine as a
+    whole; it is not read again until it changes or is sent again. `gone` marks a key whose object has left.
+    """
+
+    key: str
+    etag: str
+    size: int
+    offset: int = 0
+    reach_end: bool = True
+    by_record: bool = False
+    rows: int = 0
+    rejects: int = 0
+    since: int = 0
+    until: int = 0
+    code_version: str = ""
+    reason: str = ""
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotChanges:
-    """What one slot needs. `complete` is False if `max_objects` cut it short."""
+    """What one slot needs: each object to read, from where, and the keys that have left.
+
+    `complete` is False if a limit cut it short.
+    """
 
     slot: Slot
-    read: tuple[ObjectVersion, ...]
+    read: tuple[Split, ...]
     gone: tuple[str, ...]
     complete: bool
 
@@ -95,19 +127,29 @@ class SlotChanges:
 def changes_of_slot(
     slot: Slot,
     found: Iterable[ObjectVersion],
-    committed: Mapping[str, str],
+    states: Mapping[str, ObjectState],
     *,
     max_objects: int,
     touched: Collection[str] | None = None,
+    pending: Collection[str] = (),
+    stale: Collection[str] = (),
 ) -> SlotChanges:
-    """Compare one slot's enumerated versions with its committed ETags by key. Pure.
+    """Compare one slot's enumerated versions with its committed states by key. Pure.
 
-    `touched`: the keys that were looked at; None: all of the slot, so that what was not found has left.
+    `touched`: the keys that were looked at; None: all of the slot, so that what was not found has left. `pending` keys
+    are read on where that ended, or again if it was done, although their ETag is the same; `stale` ones are read again.
     """
-    looked_at = committed if touched is None else touched
+    looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
-    gone = sorted(key for key in looked_at if key in committed and key not in versions)[: max_objects + 1]
-    read = sorted((v for v in versions.values() if committed.get(v.key) != v.etag), key=lambda v: v.key)
+    gone = sorted(key for key in looked_at if key in states and key not in versions)[: max_objects + 1]
+    read: list[Split] = []
+    for key in sorted(versions):
+        version, state = versions[key], states.get(key)
+        same = state is not None and state.etag == version.etag
+        if not same or key in stale or key in pending:
+            start = state.offset if state and same and key not in stale and not state.reach_end else 0
+            by_record = bool(state and start and state.by_record)
+            read.append(Split(version=version, start=start, end=version.size, by_record=by_record))
     room = max_objects - len(gone[:max_objects])
     return SlotChanges(
         slot=slot,
@@ -115,6 +157,38 @@ def changes_of_slot(
         gone=tuple(gone[:max_objects]),
         complete=len(gone) <= max_objects and len(read) <= room,
     )
+
+
+def within(
+    changes: Iterable[SlotChanges], max_bytes: int, *, least: int, cuttable: Callable[[Split], bool]
+) -> Iterator[SlotChanges]:
+    """As much of the work as `max_bytes` holds, in order; what comes first is done, whatever its size. Pure.
+
+    An object that does not fit is cut where it may be, though to no less than `least` bytes, and otherwise left for
+    the next round with all that follows. Every split may decode to as many bytes as were left for it.
+    """
+    left, taken = max_bytes, False
+    for each in changes:
+        read: list[Split] = []
+        for split in each.read:
+            size = split.end - split.start
+            limited = replace(split, limit_bytes=max(left, least))
+            if size > left and cuttable(split) and (left >= least or not taken):
+                limited = replace(limited, end=min(split.end, split.start + max(left, least)))
+            elif size > left and taken:
+                break
+            read.append(limited)
+            left, taken = max(0, left - size), True
+        cut = len(read) < len(each.read) or any(
+            one.end != whole.end for one, whole in zip(read, each.read, strict=False)
+        )
+        yield replace(each, read=tuple(read), complete=each.complete and not cut)
+
+
+def parts_of(split: Split, size: int) -> list[Split]:
+    """The split, cut into parts of `size` bytes, that many tasks may read at once. Pure."""
+    starts = range(split.start, max(split.end, split.start + 1), size)
+    return [replace(split, start=start, end=min(start + size, split.end)) for start in starts]
 
 
 def deal(sizes: Sequence[int], tasks: int) -> list[int]:

@@ -25,6 +25,7 @@ from s3notify_platform.spark.records import (
     NEWLINE,
     RETURN,
     UNKNOWN_FIELD,
+    Convert,
     Offsets,
     Parsed,
     Records,
@@ -36,7 +37,7 @@ from s3notify_platform.spark.records import (
 )
 
 _QUOTE: Final = ord('"')
-_BORDERS: Final = np.frombuffer(b',\r\n"', np.uint8)
+_COMMA: Final = ord(",")
 
 _CSV_VALUE: Final = rb'(?:"(?:[^"]++|"")*+"(?=[,\r\n]|\Z)|(?!")[^,\r\n]*+)'
 _CSV_RECORD: Final = re.compile(_CSV_VALUE + b"(?:," + _CSV_VALUE + b")*+")
@@ -45,56 +46,112 @@ _CSV_RECORD: Final = re.compile(_CSV_VALUE + b"(?:," + _CSV_VALUE + b")*+")
 _CSV_NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a")
 """What stands for null, except in a string column."""
 
-_HEADER_BYTES: Final = 1 << 20
+HEADER_BYTES: Final = 1 << 20
+
+
+_OPEN: Final = re.compile(rb'"(?:[^"]++|"")*+"?+\Z')
+"""A quoted value that may go on behind the end."""
 
 
 def csv_ranges(body: bytes) -> tuple[Offsets, Offsets]:
     """Byte ranges of the records of one object, its header line among them; blank lines left out."""
+    return csv_cut(body, mark=True, final=True, limit=len(body))[:2]
+
+
+def csv_cut(body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
+    """The same of a body that begins with a record, and where the first one begins that may go on behind it.
+
+    Unless `final`, more may follow. A record longer than `limit` counts as malformed. `mark`: this is the object's
+    beginning.
+    """
+    first = len(BOM) if mark and body.startswith(BOM) else 0
     octets = np.frombuffer(body, np.uint8)
     breaks = octets == NEWLINE
+    whole = len(body) if final else body.rfind(b"\n") + 1
     if b'"' in body:
-        if _quotes_are_plain(octets):
-            breaks &= ~np.logical_xor.accumulate(octets == _QUOTE)
+        inside = np.logical_xor.accumulate(octets == _QUOTE)
+        outer = breaks & ~inside
+        if not final:
+            last = np.flatnonzero(outer)[-1:]
+            whole = int(last[0]) + 1 if len(last) else 0
+        if (
+            whole
+            and quotes_are_plain(octets[first:whole], inside[first:whole])
+            and _short(outer, whole, limit)
+        ):
+            breaks = outer
         else:
-            breaks = _scanned_breaks(body)
-    starts, ends = ranges_between(body, breaks)
+            breaks, whole = _scanned_breaks(body, first, final=final, limit=limit)
+    starts, ends = ranges_between(body[:whole], breaks[:whole], mark=mark)
     filled = ends > starts
-    return starts[filled], ends[filled]
+    return starts[filled], ends[filled], whole
 
 
-def _quotes_are_plain(octets: npt.NDArray[np.uint8]) -> bool:
-    """Whether every quote stands at the border of its value, or is doubled: then each second one closes."""
-    places = np.flatnonzero(octets == _QUOTE)
-    if len(places) % 2:
+def _short(breaks: npt.NDArray[np.bool_], whole: int, limit: int) -> bool:
+    """Whether no piece between breaks is longer than `limit`."""
+    if whole <= limit:
+        return True
+    places = np.concatenate([[-1], np.flatnonzero(breaks[:whole]), [whole]])
+    return bool((np.diff(places) - 1 <= limit).all())
+
+
+def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: npt.NDArray[np.bool_]) -> bool:
+    """Whether each second quote closes a value: all stand at a border of theirs, or are doubled.
+
+    `inside`: whether a quoted value is open behind each byte. A carriage return that stands alone outside of quotes
+    makes its record malformed, and so is not plain either.
+    """
+    if len(octets) and inside[-1]:
         return False
     padded = np.concatenate([[NEWLINE], octets, [NEWLINE]])
-    return bool(
-        np.isin(padded[places[::2]], _BORDERS).all() and np.isin(padded[places[1::2] + 2], _BORDERS).all()
-    )
+    opening, closing = quote_borders(padded)
+    places = np.flatnonzero(octets == _QUOTE)
+    returns = np.flatnonzero(octets == RETURN)
+    alone = returns[padded[returns + 2] != NEWLINE]
+    return bool(opening[places[::2]].all() and closing[places[1::2]].all() and inside[alone].all())
 
 
-def _scanned_breaks(body: bytes) -> npt.NDArray[np.bool_]:
+def quote_borders(padded: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Of each byte but the first and last, whether a quote there could open or close a value."""
+    before, behind = padded[:-2], padded[2:]
+    opening = (before == _COMMA) | (before == NEWLINE) | (before == _QUOTE)
+    closing = (behind == _COMMA) | (behind == NEWLINE) | (behind == RETURN) | (behind == _QUOTE)
+    return opening, closing
+
+
+def _scanned_breaks(body: bytes, place: int, *, final: bool, limit: int) -> tuple[npt.NDArray[np.bool_], int]:
     """Where records end, found one by one; a malformed record ends with its line."""
     breaks = np.zeros(len(body), np.bool_)
-    place = len(BOM) if body.startswith(BOM) else 0
-    while place < len(body):
-        record = _CSV_RECORD.match(body, place)
-        end = record.end() if record else place
+    begin = place
+    while begin < len(body):
+        record = _CSV_RECORD.match(body, begin)
+        end = record.end() if record else begin
+        if not final and len(body) - begin <= limit and _may_go_on(body, end):
+            break
         if body[end : end + 2] == b"\r\n":
             end += 1
-        if end < len(body) and body[end] != NEWLINE:
-            end = body.find(b"\n", place)
+        if end - begin > limit or (end < len(body) and body[end] != NEWLINE):
+            end = body.find(b"\n", begin)
         if not 0 <= end < len(body):
             break
         breaks[end] = True
-        place = end + 1
-    return breaks
+        begin = end + 1
+    return breaks, len(body) if final else begin if begin > place else 0
+
+
+def _may_go_on(body: bytes, end: int) -> bool:
+    """Whether what follows could change a record that is well-formed up to `end`."""
+    if end >= len(body) - 1:
+        return body[end:] != b"\n"
+    quote = end + (body[end] == _COMMA)
+    return body[quote] == _QUOTE and _OPEN.match(body, quote) is not None
 
 
 def check_csv_records(records: Records) -> None:
     """Refuse what pyarrow would split or join otherwise than `csv_ranges` did."""
     octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
-    if RETURN not in octets and _quotes_are_plain(octets):
+    inside = np.logical_xor.accumulate(octets == _QUOTE)
+    if RETURN not in octets and quotes_are_plain(octets, inside):
         return
     for start, end in zip(records.start.tolist(), records.end.tolist(), strict=True):
         if not _CSV_RECORD.fullmatch(records.body, start, end):
@@ -115,8 +172,14 @@ def parse_csv(objects: Sequence[bytes], schema: pa.Schema, *, inferred: bool) ->
 
 def csv_header(body: bytes) -> bytes | None:
     """The first record, raw; None if there is none."""
-    starts, ends = csv_ranges(body[:_HEADER_BYTES])
-    return body[starts[0] : ends[0]] if len(starts) else None
+    place = csv_header_place(body)
+    return None if place is None else body[slice(*place)]
+
+
+def csv_header_place(body: bytes) -> tuple[int, int] | None:
+    """Where the first record stands in an object that begins with `body`; its first `HEADER_BYTES` matter."""
+    starts, ends = csv_ranges(body[:HEADER_BYTES])
+    return (int(starts[0]), int(ends[0])) if len(starts) else None
 
 
 def _csv_run(
@@ -128,6 +191,22 @@ def _csv_run(
             yield rejected_whole(number, objects[number], f"CSV header: {fault}", schema)
         return
 
+    convert = csv_block(names, schema)
+
+    def without_header(body: bytes) -> tuple[Offsets, Offsets]:
+        starts, ends = csv_ranges(body)
+        return starts[1:], ends[1:]
+
+    renumber = np.asarray(numbers, np.int64)
+    for records in blocks([objects[number] for number in numbers], without_header):
+        parsed = convert_or_halve(records, schema, convert)
+        parsed.index = renumber[parsed.index]
+        parsed.rejects = [replace(reject, index=numbers[reject.index]) for reject in parsed.rejects]
+        yield parsed
+
+
+def csv_block(names: list[str], schema: pa.Schema) -> Convert:
+    """A converter of blocks of records with the columns `names` to tables in `schema`."""
     # Timestamps are read as strings: the CSV reader insists on a zone, or on none.
     stamps = [column.name for column in schema if pa.types.is_timestamp(column.type)]
     reading = pa.schema([c.with_type(pa.string()) if c.name in stamps else c for c in schema])
@@ -141,16 +220,7 @@ def _csv_run(
             table = table.set_column(place, name, _timestamps(table[name], schema.field(name).type))
         return table.cast(schema)
 
-    def without_header(body: bytes) -> tuple[Offsets, Offsets]:
-        starts, ends = csv_ranges(body)
-        return starts[1:], ends[1:]
-
-    renumber = np.asarray(numbers, np.int64)
-    for records in blocks([objects[number] for number in numbers], without_header):
-        parsed = convert_or_halve(records, schema, convert)
-        parsed.index = renumber[parsed.index]
-        parsed.rejects = [replace(reject, index=numbers[reject.index]) for reject in parsed.rejects]
-        yield parsed
+    return convert
 
 
 def csv_names(header: bytes, schema: pa.Schema | None, *, inferred: bool) -> tuple[list[str], str]:

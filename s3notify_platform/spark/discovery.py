@@ -5,7 +5,7 @@ slots of its own, with nothing to shuffle. Entries are read before the bucket is
 entry tells of is seen, and the entry may go when the slot is committed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,8 +37,10 @@ _LISTED: Final = pa.schema(
 LISTED_DDL: Final = (
     "slot int, kind string, key string, etag string, size bigint, generation bigint, entry string"
 )
-_PLANNED: Final = _LISTED.append(pa.field("complete", pa.bool_()))
-PLANNED_DDL: Final = f"{LISTED_DDL}, complete boolean"
+_PLANNED: Final = pa.schema(
+    [*_LISTED, ("complete", pa.bool_()), ("start", pa.int64()), ("by_record", pa.bool_())]
+)
+PLANNED_DDL: Final = f"{LISTED_DDL}, complete boolean, start bigint, by_record boolean"
 COUNTS: Final = -1
 """In place of a slot, on rows that count requests: kind is the request's, size the number."""
 
@@ -194,37 +196,41 @@ class _Comparison:
             if plain and not found.touched:
                 return [_row(found.slot, "plain")]
             head = _head(self._table, found)
-            states = self._table.states(head)
+            pending = frozenset(head.pending if head else ())
+            version = self._source.code_version
+            # All rows of the slot have to be made anew, or some that an earlier batch could not.
+            other = version is not None and head is not None and head.code_version != version
+            looked_at = None if found.touched is None or other else found.touched | pending
+            states = self._table.states(head, looked_at)
         except UsageError:
             raise
         except S3NotifyError as error:
             return [_row(found.slot, "error", key=f"{type(error).__name__}: {error}")]
-        version = self._source.code_version
-        # No object has the empty ETag: one whose rows another code version made is read again.
-        stale = {key for key, state in states.items() if version not in (None, state.code_version)}
-        committed: Mapping[str, ETag] = {
-            key: ETag("" if key in stale else state.etag) for key, state in states.items()
-        }
+        stale = {key for key, state in states.items() if other and state.code_version != version}
         versions, touched = found.versions, found.touched
         if touched is not None:
             versions = versions + [
                 ObjectVersion(slot=found.slot, key=key, etag=ETag(states[key].etag), size=states[key].size)
-                for key in stale - touched
+                for key in (stale | pending & states.keys()) - touched
             ]
-        gone = {key for key in (committed if touched is None else touched) if key in committed}
-        gone -= {each.key for each in versions}
         changes = changes_of_slot(
             found.slot,
             [each for each in versions if each.key not in self._skip],
-            {key: etag for key, etag in committed.items() if key not in self._skip or key in gone},
+            # Skipped, not gone.
+            {key: s for key, s in states.items() if key not in self._skip or self._has_left(key, found)},
             max_objects=self._quota,
             touched=touched,
+            pending=pending,
+            stale=stale,
         )
         told = {row["key"]: TOLD for row in found.entries}
         rows = [
-            _row(found.slot, "read", key=v.key, etag=v.etag, size=v.size, entry=told.get(v.key))
-            for v in changes.read
-        ]
+            _row(
+                found.slot, "read", key=split.version.key, etag=split.version.etag, size=split.version.size,
+                entry=told.get(split.version.key), start=split.start, by_record=split.by_record,
+            )
+            for split in changes.read
+        ]  # fmt: skip
         rows += [_row(found.slot, "gone", key=key, entry=told.get(key)) for key in changes.gone]
         if plain:
             rows.append(_row(found.slot, "plain"))
@@ -236,9 +242,14 @@ class _Comparison:
                 "head",
                 generation=head.generation if head else 0,
                 complete=changes.complete,
-                size=len(versions) if touched is None else len(states),
+                size=len(versions) if touched is None else head.objects if head else 0,
             ),
         ]
+
+    @staticmethod
+    def _has_left(key: str, found: _Found) -> bool:
+        looked_at = found.touched is None or key in found.touched
+        return looked_at and all(version.key != key for version in found.versions)
 
     def _queued(self, slot: Slot) -> bool:
         """Whether the slot's last signal is of somebody who queues."""
@@ -272,7 +283,7 @@ def _by_slot(batches: Batches) -> Iterator[_Found]:
                     ObjectVersion(slot=current.slot, key=row["key"], etag=ETag(row["etag"]), size=row["size"])
                 )
             case _:
-                current.entries.append(row | {"complete": True})
+                current.entries.append(_row(**row))
     if current is not None:
         yield current
 
@@ -298,5 +309,13 @@ def _counted(*stores: CountingStore) -> list[Row]:
 
 
 def _row(slot: int, kind: str, **fields: Any) -> Row:
-    blank = {"key": None, "etag": None, "size": 0, "generation": 0, "entry": None, "complete": True}
-    return blank | {"slot": slot, "kind": kind} | fields
+    blank = {
+        "key": None,
+        "etag": None,
+        "size": 0,
+        "generation": 0,
+        "entry": None,
+        "complete": True,
+        "start": 0,
+    }
+    return blank | {"slot": slot, "kind": kind, "by_record": False} | fields

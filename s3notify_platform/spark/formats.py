@@ -1,8 +1,9 @@
 """Bytes of objects to Arrow rows and rejects: JSONL, CSV, Parquet, text, binary. Pure, no Spark.
 
 The entry to parsing: `parse` hands JSONL to `jsonl` and CSV to `csv_records`, which find their bad records as
-`records` says; the other formats are here. Rows and rejects together are as many as the records. A Parquet
-file that cannot be read is one reject, and none of its rows are taken in. `inference` finds schemas.
+`records` says, and Parquet to `parquet`; the other formats are here. Rows and rejects together are as many as the
+records; a row group that cannot be read is one reject. `inference` finds schemas. What is compressed or encoded has
+been decoded before, by `codecs`.
 
 `_offset` is the byte at which a record starts in its object; for Parquet, the row number.
 
@@ -17,21 +18,13 @@ from typing import Final, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.spark.codecs import without_suffix
 from s3notify_platform.spark.csv_records import parse_csv
 from s3notify_platform.spark.jsonl import filled_lines, json_block
-from s3notify_platform.spark.records import (
-    UNKNOWN_FIELD,
-    Parsed,
-    Records,
-    line_ranges,
-    parse_lines,
-    reason_of,
-    rejected_whole,
-)
+from s3notify_platform.spark.parquet import parse_parquet
+from s3notify_platform.spark.records import Parsed, Records, line_ranges, parse_lines
 
 Format = Literal["auto", "jsonl", "csv", "parquet", "text", "binary"]
 FORMATS: Final = ("auto", "jsonl", "csv", "parquet", "text", "binary")
@@ -50,10 +43,13 @@ RESERVED: Final = frozenset({"_kind", "_slot", "_key", "_etag", "_offset", "_not
 
 
 def format_of(key: str, declared: str) -> str | None:
-    """The format of an object: as declared, or under `auto` by the key's last suffix, or None."""
+    """The format of an object: as declared, or under `auto` by the key's last suffix, or None.
+
+    The suffix of a compression is passed over.
+    """
     if declared != "auto":
         return declared
-    return _SUFFIXES.get(key.rsplit("/", 1)[-1].rsplit(".", 1)[-1].lower())
+    return _SUFFIXES.get(without_suffix(key.rsplit("/", 1)[-1]).rsplit(".", 1)[-1].lower())
 
 
 def check_schema(schema: pa.Schema, declared: str) -> None:
@@ -83,11 +79,12 @@ def parse(
         case "jsonl":
             yield from parse_lines(objects, schema, json_block(schema, inferred=inferred), filled_lines)
         case "text":
-            yield from parse_lines(objects, schema, _text_block, line_ranges)
+            yield from parse_lines(objects, schema, text_block, line_ranges)
         case "csv":
             yield from parse_csv(objects, schema, inferred=inferred)
         case "parquet":
-            yield from _parquet(objects, schema, inferred=inferred)
+            for index, body in enumerate(objects):
+                yield from parse_parquet(index, body, schema, inferred=inferred)
         case "binary":
             count = len(objects)
             table = pa.table({"content": pa.array(objects, pa.binary())}, schema=schema)
@@ -96,42 +93,10 @@ def parse(
             raise UsageError(f"format {fmt!r}: use one of {', '.join(FORMATS)}")
 
 
-def _text_block(records: Records) -> pa.Table:
+def text_block(records: Records) -> pa.Table:
+    """A block of lines as the column `value`; what is not UTF-8 is refused."""
     view = records.body
     lines = [
         view[s:e].decode("utf-8") for s, e in zip(records.start.tolist(), records.end.tolist(), strict=True)
     ]
     return pa.table({"value": pa.array(lines, pa.string())})
-
-
-def _parquet(objects: Sequence[bytes], schema: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
-    for index, body in enumerate(objects):
-        if not body:
-            continue
-        try:
-            # The whole object first: half an object's rows are never taken in.
-            table = _read_parquet(body, schema, inferred=inferred)
-        except Exception as error:  # noqa: BLE001 - a corrupt file can raise anything, and must stop no other
-            yield rejected_whole(index, body, f"Parquet: {reason_of(error)}", schema)
-            continue
-        count = table.num_rows
-        yield Parsed(table=table, index=np.full(count, index), offset=np.arange(count))
-
-
-def _read_parquet(body: bytes, schema: pa.Schema, *, inferred: bool) -> pa.Table:
-    file = pq.ParquetFile(pa.BufferReader(body))
-    names = file.schema_arrow.names
-    unknown = [name for name in names if name not in schema.names]
-    if unknown and (inferred or len(unknown) == len(names)):
-        raise pa.ArrowInvalid(f"column {unknown[0]!r} {UNKNOWN_FIELD}")
-    table = file.read(columns=[name for name in schema.names if name in names], use_threads=False)
-    table.validate(full=True)
-    columns = []
-    for column in schema:
-        if column.name in names:
-            # Spark's time ends at microseconds.
-            options = pc.CastOptions(target_type=column.type, allow_time_truncate=True)
-            columns.append(pc.cast(table[column.name], options=options))
-        else:
-            columns.append(pa.nulls(table.num_rows, column.type))
-    return pa.Table.from_arrays(columns, schema=schema)

@@ -25,23 +25,23 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError, S3NotifyError, UsageError
 from s3notify_platform.protocols.conditional_commit import Committed, Lost
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, within
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema
 from s3notify_platform.spark.load import LINEAGE
+from s3notify_platform.spark.parts import part_writer
 from s3notify_platform.spark.plan import Plan, SlotPlan, plan
 from s3notify_platform.spark.read import (
     CONTROL_SCHEMA,
     KIND_ROW,
     LINEAGE_COLUMNS,
     SplitReader,
-    deal_splits,
     infer_schema,
-    splits_frame,
 )
 from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.splits import deal_splits, in_parts, is_big, may_be_cut, splits_frame
 from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
@@ -50,9 +50,6 @@ from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
 Transform = Callable[[DataFrame], DataFrame]
 SlotStatus = Literal["committed", "unchanged", "failed"]
 Progress = Callable[[str], None]
-
-MAX_ROUNDS: Final = 200
-"""Times one run plans anew because slots had more changes than `max_objects`."""
 
 MAX_LOST_RACES: Final = 6
 """Times one run plans a slot anew because another run committed it first."""
@@ -79,7 +76,8 @@ class SlotResult:
     """How one slot ended, and what the run did to it.
 
     `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
-    what the slot holds now. `failed_objects` are keys whose read failed; the other objects are committed.
+    what the slot holds now. `failed_objects` are keys whose read failed; the other objects are committed. `complete`:
+    the run had the time to take in all; else ask for the slot again.
     """
 
     slot: Slot
@@ -95,6 +93,7 @@ class SlotResult:
     live_rows: int = 0
     live_files: int = 0
     live_rejects: int = 0
+    complete: bool = True
     failed_objects: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
@@ -108,7 +107,7 @@ class SlotResult:
 class BatchResult:
     """How a batch ended: its slots, the seconds of each phase, and the requests by kind.
 
-    `entries`, by slot, were there before the bucket was looked at: remove those of the slots that are `ok`.
+    `entries`, by slot, were there before the bucket was looked at: remove those of slots that are `ok` and `complete`.
     `plain` slots were last signalled by a writer that does not queue, so only a listing can tell; without entries
     they have no result.
     `untold` counts the changes that a listing found and no entry told of.
@@ -201,6 +200,9 @@ class Ingest:
     ) -> BatchResult:
         """Ingest `slots`. Each has a result; with `only_found`, only if it has objects or a commit.
 
+        In rounds of `Source.max_objects` and `max_bytes`, each of which ends in commits; none begins after
+        `max_seconds`. So what a crash costs is one round, and an object may take several.
+
         `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
         `run` is whose work it is (default: the batch), so that what it leaves behind if it dies can be told.
         `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
@@ -210,14 +212,14 @@ class Ingest:
             batch=batch, run=run or batch, signals=signals or {}, listing=listing, only_found=only_found
         )
         pending = sorted(set(slots))
-        for _ in range(MAX_ROUNDS):
-            if not pending:
-                break
+        started = self._clock.monotonic()
+        while pending:
             pending = self._round(pending, state)
+            if self._clock.monotonic() - started >= self._source.max_seconds:
+                break
         for slot in pending:
-            state.results[slot] = replace(
-                state.results[slot], status="failed", error="has more objects than one run takes in"
-            )
+            result = state.results.get(slot, SlotResult(slot=slot, status="unchanged"))
+            state.results[slot] = replace(result, complete=False)
         spent = state.spent
         return BatchResult(
             slots=state.results,
@@ -237,7 +239,9 @@ class Ingest:
         state.entries.update(found.entries)
         state.plain |= found.plain
         state.untold += sum(map(len, found.untold.values()))
+        self._cut(found)
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
+        again = [slot for slot, p in found.slots.items() if not p.changes and not p.changes.complete]
         for slot, slot_plan in found.slots.items():
             if not slot_plan.changes:
                 self._unchanged(slot_plan, found.listed[slot], state)
@@ -246,7 +250,7 @@ class Ingest:
                 state.results.get(slot), SlotResult(slot=slot, status="failed", error=error)
             )
         if not busy:
-            return []
+            return again
         self._progress(
             f"reading {sum(len(p.changes.read) for p in busy)} objects of {len(busy)} slots, "
             f"{sum(len(p.changes.gone) for p in busy)} gone"
@@ -257,17 +261,27 @@ class Ingest:
             outcomes = list(pool.map(lambda row: self._commit(row, found, planned_at), sealed))
         state.spent.took("commit", self._clock.monotonic() - started)
         state.spent.asked([("PUT", sum(1 for row in sealed if row["body"]))])
-        again = []
         for outcome in outcomes:
             slot = outcome.slot
             if outcome.error == _LOST:
                 state.lost[slot] += 1
                 if state.lost[slot] < MAX_LOST_RACES:
                     again.append(slot)
-            elif outcome.status != "failed" and not found.slots[slot].changes.complete:
+            elif outcome.status != "failed" and not (found.slots[slot].changes.complete and outcome.complete):
                 again.append(slot)
-            state.results[slot] = _added(state.results.get(slot), outcome)
+            state.results[slot] = _added(state.results.get(slot), replace(outcome, complete=True))
         return again
+
+    def _cut(self, found: Plan) -> None:
+        """Leave what is beyond `max_bytes` for the next round."""
+        cut = within(
+            [p.changes for p in found.slots.values()],
+            self._source.max_bytes,
+            least=self._source.split_bytes,
+            cuttable=lambda split: split.by_record or may_be_cut(split, self._source),
+        )
+        for slot_plan, changes in zip([*found.slots.values()], cut, strict=True):
+            found.slots[slot_plan.slot] = replace(slot_plan, changes=changes)
 
     def _plan(self, slots: Sequence[Slot], state: _Run) -> Plan:
         started = self._clock.monotonic()
@@ -306,7 +320,7 @@ class Ingest:
             if not wider:
                 break
             busy = [p for p in busy if p.slot in wider]
-            versions = [v for p in busy for v in p.changes.read if v.key in wider[p.slot]]
+            versions = [s.version for p in busy for s in p.changes.read if s.version.key in wider[p.slot]]
             self._progress(f"inferring what {len(versions)} objects with new fields add to the schema")
             found = self._inferred(versions, state)
             schema = self._pinned(StructType.fromJson(json.loads(schema.pinned.source)), found, inferred=True)
@@ -316,7 +330,10 @@ class Ingest:
         self, busy: Sequence[SlotPlan], schema: _Schema, state: _Run, *, evolving: bool
     ) -> list[dict[str, Any]]:
         """Manifest rows. A failing job is halved until the slots at fault stand alone."""
-        todo: list[Sequence[SlotPlan]] = [busy]
+        # Slots with big objects for themselves: the others need no shuffle.
+        big = [p for p in busy if any(is_big(split, self._source) for split in p.changes.read)]
+        todo: list[Sequence[SlotPlan]] = [big, [p for p in busy if p not in big]]
+        todo = [part for part in todo if part]
         sealed: list[dict[str, Any]] = []
         jobs = failed = 0
         started = self._clock.monotonic()
@@ -361,9 +378,9 @@ class Ingest:
     def _frame(
         self, part: Sequence[SlotPlan], schema: _Schema, state: _Run, chain: TaskChain, *, evolving: bool
     ) -> DataFrame:
-        versions = [version for p in part for version in p.changes.read]
         slots = [p.slot for p in part]
-        dealt = deal_splits(slots, versions, self._width)
+        work = in_parts(self._spark, self._source, [s for p in part for s in p.changes.read])
+        dealt = deal_splits(slots, work, self._width, big=lambda split: is_big(split, self._source))
         splits = splits_frame(self._spark, slots, dealt)
         reader = SplitReader.of(self._source, schema.source, inferred=schema.pinned.inferred)
         context = SealContext(
@@ -375,14 +392,16 @@ class Ingest:
             schema_generation=schema.pinned.generation,
             transformed=self._transform is not None,
             code_version=self._source.code_version or "",
+            complete=frozenset(p.slot for p in part if p.changes.complete),
             evolving=evolving,
             chain=chain,
         )
-        if self._transform is None and dealt.together:
-            return splits.mapInArrow(read_sealer(context, reader), SEALED_DDL)
-        everything = reader.read_frame(splits)
         if self._transform is not None:
-            everything = self._transformed(everything, schema.source)
+            everything = self._transformed(reader.read_frame(splits), schema.source)
+        elif dealt.together:
+            return splits.mapInArrow(read_sealer(context, reader), SEALED_DDL)
+        else:
+            everything = splits.mapInArrow(part_writer(context, reader), from_arrow_schema(CONTROL_SCHEMA))
         return (
             everything.repartition(min(self._width, len(part)), "_slot")
             .sortWithinPartitions("_slot", "_kind", "_key", "_offset")
@@ -414,7 +433,7 @@ class Ingest:
             return self._pinned(none, StructType.fromJson(json.loads(head.source)), inferred=True)
         self._progress("inferring the schema from a sample")
         return self._pinned(
-            none, self._inferred([v for p in busy for v in p.changes.read], state), inferred=True
+            none, self._inferred([s.version for p in busy for s in p.changes.read], state), inferred=True
         )
 
     def _inferred(self, versions: Sequence[ObjectVersion], state: _Run) -> StructType:
@@ -505,6 +524,7 @@ class Ingest:
                     live_rows=commit.rows,
                     live_files=len(commit.files),
                     live_rejects=sum(file.rows for file in commit.rejects),
+                    complete=not row["unfinished"],
                 )
 
 

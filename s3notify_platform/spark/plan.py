@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.ports import ETag, Version
 from s3notify_platform.protocols.notification_queue import Entry, Event
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.discovery import (
     COUNTS,
@@ -118,10 +118,7 @@ def _collected(topic: str, rows: list[dict[str, Any]]) -> Plan:
         for head in kinds.get("head", ()):
             changes = SlotChanges(
                 slot=slot,
-                read=tuple(
-                    ObjectVersion(slot=slot, key=row["key"], etag=ETag(row["etag"]), size=row["size"])
-                    for row in kinds.get("read", ())
-                ),
+                read=tuple(_split(slot, row) for row in kinds.get("read", ())),
                 gone=tuple(row["key"] for row in kinds.get("gone", ())),
                 complete=head["complete"],
             )
@@ -129,6 +126,11 @@ def _collected(topic: str, rows: list[dict[str, Any]]) -> Plan:
             result.listed[slot] = head["size"]
             result.entries[slot] = tuple(_entry(topic, row) for row in kinds.get("entry", ()))
     return result
+
+
+def _split(slot: Slot, row: dict[str, Any]) -> Split:
+    version = ObjectVersion(slot=slot, key=row["key"], etag=ETag(row["etag"]), size=row["size"])
+    return Split(version=version, start=row["start"], end=version.size, by_record=row["by_record"])
 
 
 def _entry(topic: str, row: dict[str, Any]) -> Entry:

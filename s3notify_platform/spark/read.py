@@ -1,15 +1,18 @@
 """Second job, first half: splits to rows. Each task fetches its objects and parses them to Arrow.
 
 Splits are dealt by slots, so that a task can seal what it read (`seal.read_sealer`) and no row passes through
-the JVM. Where one slot has much more to read than others, or a transform has to see the rows, they are dealt
-one by one, and Spark's shuffle brings the rows of a slot together.
+the JVM. Where one slot has much more to read than others, or an object is big, they are dealt one by one: each task
+writes its rows to files (`parts.part_writer`), and the slot's sealer is told of them. Only where a transform has to
+see the rows does Spark's shuffle bring those of a slot together.
 
 A batch of the output holds one kind of record (`_kind`): a slot of the batch (so that a slot with nothing to
-read is sealed too), the outcome of one object, a reject, or rows. The driver never sees them.
+read is sealed too), the outcome of an object or of a part of one, files, a reject, or rows. The driver never sees
+them.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -20,18 +23,29 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, ObjectVersion, deal
-from s3notify_platform.slots import Slot
+from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.spark.codecs import TEXT_FORMATS, decoded_whole
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
 from s3notify_platform.spark.inference import infer
+from s3notify_platform.spark.ranges import BytesInMemory, RemoteBytes
 from s3notify_platform.spark.records import Parsed, rejected_whole
 from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.split_reader import (
+    HEAD_SAMPLE_BYTES,
+    SplitEnd,
+    head_sample,
+    read_bytes,
+    read_split,
+)
+from s3notify_platform.spark.splits import is_big, splits_of
 
 KIND_SLOT: Final = 0
 KIND_OUTCOME: Final = 1
-KIND_REJECT: Final = 2
-KIND_ROW: Final = 3
+KIND_FILES: Final = 2
+KIND_REJECT: Final = 3
+KIND_ROW: Final = 4
 
 LINEAGE_COLUMNS: Final = ("_slot", "_key", "_etag", "_offset")
 """What a transform receives beside the source's columns and has to keep."""
@@ -43,68 +57,17 @@ CONTROL_SCHEMA: Final = pa.schema(
     ]
 )  # fmt: skip
 
-TASK_BYTES: Final = 64 << 20
-SKEW: Final = 1.5
-"""How much more than the mean a task may have to read, for each slot to be read in one task."""
-
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
+
+DECODED_BYTES: Final = 64 << 20
+"""What the compressed and encoded objects of a window may come to, to be parsed together."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
-    """Who reads what. `together`: all of a slot's versions are read by one task."""
-
-    versions: Sequence[ObjectVersion]
-    tasks: int
-    slot_tasks: Sequence[int]
-    version_tasks: Sequence[int]
-    together: bool
-
-
-def splits_frame(spark: SparkSession, slots: Sequence[Slot], dealt: Dealt) -> DataFrame:
-    """The splits as a DataFrame, one Spark partition for each task; a row without a key for each slot."""
-    versions, sentinels = dealt.versions, len(slots)
-    table = pa.table(
-        {
-            "task": pa.array([*dealt.slot_tasks, *dealt.version_tasks], pa.int32()),
-            "slot": pa.array([*slots, *(v.slot for v in versions)], pa.int32()),
-            "key": pa.array([None] * sentinels + [v.key for v in versions], pa.string()),
-            "etag": pa.array([None] * sentinels + [v.etag for v in versions], pa.string()),
-            "size": pa.array([0] * sentinels + [v.size for v in versions], pa.int64()),
-        }
-    )
-    return spark.createDataFrame(table).repartitionById(dealt.tasks, "task")
-
-
-def deal_splits(slots: Sequence[Slot], versions: Sequence[ObjectVersion], width: int) -> Dealt:
-    """Deal `versions` to tasks: slot by slot if that is about as balanced as one by one. Pure."""
-    total = sum(version.size for version in versions)
-    tasks = max(1, min(len(slots), max(width, -(-total // TASK_BYTES))))
-    costs = dict.fromkeys(slots, 0)
-    for version in versions:
-        costs[version.slot] += version.size + OBJECT_COST_BYTES
-    slot_tasks = deal(list(costs.values()), tasks)
-    loads = [0] * tasks
-    for cost, task in zip(costs.values(), slot_tasks, strict=True):
-        loads[task] += cost
-    if max(loads) <= max(TASK_BYTES, SKEW * sum(loads) / tasks):
-        task_of = dict(zip(slots, slot_tasks, strict=True))
-        version_tasks = [task_of[version.slot] for version in versions]
-        return Dealt(
-            versions=versions, tasks=tasks, slot_tasks=slot_tasks, version_tasks=version_tasks, together=True
-        )
-    tasks = min(len(versions), max(width, -(-total // TASK_BYTES)))
-    version_tasks = deal([version.size for version in versions], tasks)
-    return Dealt(
-        versions=versions,
-        tasks=tasks,
-        slot_tasks=[0] * len(slots),
-        version_tasks=version_tasks,
-        together=False,
-    )
+Outcome = dict[str, Any]
+"""The note of a `KIND_OUTCOME`: what became of an object, or of a part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,34 +95,79 @@ class SplitReader:
         return splits.mapInArrow(self._run, from_arrow_schema(self.output))
 
     def _run(self, batches: Batches) -> Batches:
-        slots, versions = splits_of(batches)
+        slots, splits = splits_of(batches)
         if slots:
-            yield _control(self.output, [(KIND_SLOT, slot, None, None, None, None, None) for slot in slots])
-        for window in self.windows(versions):
+            yield control(self.output, [(KIND_SLOT, slot, None, None, None, None, None) for slot in slots])
+        whole, big = self.sorted_out(splits)
+        for window in self.windows(whole):
             yield from window
+        for split in big:
+            yield from self.pieces(split)
 
-    def windows(self, versions: Sequence[ObjectVersion]) -> Iterator[list[pa.RecordBatch]]:
-        """What was fetched together: outcomes first, then rejects and rows, each batch in order of slots."""
-        ordered = sorted(versions, key=lambda version: (version.slot, version.key))
-        for window in fetch(self.source.bucket, ordered):
+    def sorted_out(self, splits: Iterable[Split]) -> tuple[list[Split], list[Split]]:
+        """Those of whole objects, which `windows` reads, and those that `pieces` does."""
+        found: tuple[list[Split], list[Split]] = ([], [])
+        for split in splits:
+            found[is_big(split, self.source)].append(split)
+        return found
+
+    def windows(self, splits: Sequence[Split]) -> Iterator[list[pa.RecordBatch]]:
+        """Whole objects, those that were fetched together at once: outcomes first, then rejects and rows.
+
+        Each batch is in order of slots.
+        """
+        versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
+        for window in fetch(self.source.bucket, versions):
             batches = _parse_window(window, self.source, self.schema, self.output, inferred=self.inferred)
             yield list(batches)[::-1]
 
+    def pieces(self, split: Split) -> Batches:
+        """A part of an object, or a big one, piece by piece: rejects and rows, and at last the outcome."""
+        version = split.version
+        place = (version.slot, version.key, version.etag)
+        note = whole_outcome("ok", version.size) | {"start": split.start}
+        fmt = format_of(version.key, self.source.format)
+        if fmt is None:
+            yield control(self.output, [(KIND_REJECT, *place, 0, _NO_FORMAT, b"")])
+            note |= {"rejects": 1}
+            yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
+            return
+        for found in read_split(
+            self.source.bucket,
+            split,
+            fmt,
+            self.schema,
+            inferred=self.inferred,
+            encoding=self.source.encoding,
+        ):
+            if isinstance(found, SplitEnd):
+                by_record = found.status == "by_record"
+                read = by_record and (split.by_record or split.start == 0)
+                note |= {"status": "ok" if read else found.status, "by_record": by_record}
+                note |= {"offset": found.offset, "reach_end": found.reach_end, "reason": found.reason}
+                continue
+            note["rows"] += len(found.index)
+            note["rejects"] += len(found.rejects)
+            note["unknown_field"] |= self.inferred and any(r.unknown_field for r in found.rejects)
+            if len(found.index):
+                yield from _row_batches([version], found, self.output)
+            if found.rejects:
+                rejects = [(KIND_REJECT, *place, r.offset, r.reason, r.raw) for r in found.rejects]
+                yield control(self.output, rejects)
+        note["bytes"] = min(split.end, version.size) - split.start if note["status"] == "ok" else 0
+        yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
 
-def splits_of(batches: Batches) -> tuple[list[Slot], list[ObjectVersion]]:
-    """The slots and object versions that a task was dealt."""
-    slots: list[Slot] = []
-    versions: list[ObjectVersion] = []
-    for batch in batches:
-        for row in batch.to_pylist():
-            if row["key"] is None:
-                slots.append(Slot(row["slot"]))
-            else:
-                version = ObjectVersion(
-                    slot=Slot(row["slot"]), key=row["key"], etag=row["etag"], size=row["size"]
-                )
-                versions.append(version)
-    return slots, versions
+
+def whole_outcome(status: str, size: int) -> Outcome:
+    """The outcome of an object that was read whole, or not at all."""
+    return {
+        "status": status, "size": size, "rows": 0, "rejects": 0, "reason": "", "unknown_field": False, "start": 0,
+        "offset": size, "reach_end": True, "by_record": False, "bytes": size if status == "ok" else 0, "data": [],
+        "rejected": [], "failed": "",
+    }  # fmt: skip
+
+
+_NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
 
 
 def _parse_window(
@@ -173,16 +181,16 @@ def _parse_window(
         rejects = np.zeros(len(part), np.int64)
         unknown: set[int] = set()
         if status == "ok":
-            for parsed in _parsed(part, fmt, data, inferred=inferred):
+            for parsed in _parsed(part, fmt, source, data, inferred=inferred):
                 if len(parsed.index):
                     rows += np.bincount(parsed.index, minlength=len(part))
-                    yield from _row_batches(part, parsed, output)
+                    yield from _row_batches([fetched.version for fetched in part], parsed, output)
                 if parsed.rejects:
                     for reject in parsed.rejects:
                         rejects[reject.index] += 1
                         if inferred and reject.unknown_field:
                             unknown.add(reject.index)
-                    yield _control(
+                    yield control(
                         output,
                         [
                             (KIND_REJECT, *_place(part[r.index]), r.offset, r.reason, r.raw)
@@ -190,37 +198,64 @@ def _parse_window(
                         ],
                     )
         for number, fetched in enumerate(part):
-            note = {
-                "status": status,
-                "size": len(fetched.body) if status == "ok" else fetched.version.size,
+            size = len(fetched.body) if status == "ok" else fetched.version.size
+            note = whole_outcome(status, size) | {
                 "rows": int(rows[number]),
                 "rejects": int(rejects[number]),
                 "reason": fetched.reason,
                 "unknown_field": number in unknown,
             }
             outcomes.append((KIND_OUTCOME, *_place(fetched), None, json.dumps(note), None))
-    yield _control(output, outcomes)
+    yield control(output, outcomes)
 
 
-def _parsed(part: Sequence[Fetched], fmt: str, data: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
-    if fmt:
-        yield from parse([fetched.body for fetched in part], data, fmt, inferred=inferred)
+def _parsed(
+    part: Sequence[Fetched], fmt: str, source: Source, data: pa.Schema, *, inferred: bool
+) -> Iterator[Parsed]:
+    """Objects joined, as far as they are text and small; others one by one, streamed."""
+    if not fmt:
+        for number, fetched in enumerate(part):
+            if fetched.body:
+                yield rejected_whole(number, fetched.body, _NO_FORMAT, data)
         return
+    bodies = [fetched.body for fetched in part]
+    streamed: list[int] = []
+    if fmt in TEXT_FORMATS:
+        bodies, streamed = _decoded(part, source.encoding)
+    yield from parse(bodies, data, fmt, inferred=inferred)
+    for number in streamed:
+        version, body = part[number].version, part[number].body
+        split = Split(version=version, start=0, end=len(body), by_record=True)
+        whole = BytesInMemory(body)
+        for parsed in read_bytes(whole, split, fmt, data, inferred=inferred, encoding=source.encoding):
+            if isinstance(parsed, Parsed):
+                yield parsed.of(number)
+
+
+def _decoded(part: Sequence[Fetched], encoding: str) -> tuple[list[bytes], list[int]]:
+    """The texts of objects, and the numbers of those that have to be streamed: too long, or damaged."""
+    texts: list[bytes] = []
+    streamed: list[int] = []
+    room = DECODED_BYTES
     for number, fetched in enumerate(part):
-        if fetched.body:
-            yield rejected_whole(
-                number, fetched.body, "the key's suffix names no format; set the source's format", data
-            )
+        text = decoded_whole(fetched.body, fetched.version.key, encoding, room)
+        if text is None:
+            streamed.append(number)
+        elif text is not fetched.body:
+            room -= len(text)
+        texts.append(text or b"")
+    return texts, streamed
 
 
 def _place(fetched: Fetched) -> tuple[int, str, str]:
     return fetched.version.slot, fetched.version.key, fetched.version.etag
 
 
-def _row_batches(part: Sequence[Fetched], parsed: Parsed, output: pa.Schema) -> Batches:
+def _row_batches(part: Sequence[ObjectVersion], parsed: Parsed, output: pa.Schema) -> Batches:
     count = len(parsed.index)
     index = pa.array(parsed.index, pa.int64())
-    slot, key, etag = (pa.array(column).take(index) for column in zip(*map(_place, part), strict=True))
+    places = ((version.slot, version.key, version.etag) for version in part)
+    slot, key, etag = (pa.array(column).take(index) for column in zip(*places, strict=True))
     columns = [
         pa.array(np.full(count, KIND_ROW), pa.int32()),
         slot.cast(pa.int32()),
@@ -234,7 +269,8 @@ def _row_batches(part: Sequence[Fetched], parsed: Parsed, output: pa.Schema) -> 
     yield from pa.Table.from_arrays(columns, schema=output).combine_chunks().to_batches(max_chunksize=100_000)
 
 
-def _control(output: pa.Schema, rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+def control(output: pa.Schema, rows: Sequence[tuple[object, ...]]) -> pa.RecordBatch:
+    """Records of one kind that are no rows."""
     columns: list[Any] = list(zip(*rows, strict=True)) if rows else [[] for _ in CONTROL_SCHEMA]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, CONTROL_SCHEMA, strict=True)]
     blank = [pa.nulls(len(rows), field.type) for field in list(output)[len(CONTROL_SCHEMA) :]]
@@ -244,7 +280,8 @@ def _control(output: pa.Schema, rows: Sequence[tuple[object, ...]]) -> pa.Record
 def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectVersion]) -> StructType | None:
     """A schema from a sample of `versions`, read in one task; None if the sample holds no data.
 
-    Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each.
+    Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each. Of those larger than
+    `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer.
     """
     if source.format in FIXED_SCHEMAS:
         return from_arrow_schema(FIXED_SCHEMAS[source.format])
@@ -252,14 +289,14 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
     sample: list[ObjectVersion] = []
     for version in candidates[::step][:SAMPLE_OBJECTS]:
-        if not sample or sum(v.size for v in sample) + version.size <= SAMPLE_BYTES:
+        read = min(version.size, HEAD_SAMPLE_BYTES)
+        if not sample or sum(min(v.size, HEAD_SAMPLE_BYTES) for v in sample) + read <= SAMPLE_BYTES:
             sample.append(version)
 
     def run(batches: Batches) -> Batches:
         for _ in batches:
             pass
-        got = [f for window in fetch(source.bucket, sample) for f in window if f.status == "ok"]
-        schema = infer([(format_of(f.version.key, source.format) or "", f.body) for f in got])
+        schema = infer(list(_sampled(source, sample)))
         found = schema.serialize().to_pybytes() if schema is not None else None
         yield pa.record_batch({"schema": pa.array([found], pa.binary())})
 
@@ -269,3 +306,18 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
     if body is None:
         return None
     return from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))
+
+
+def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[str, bytes]]:
+    """Format and beginning of each object that is there."""
+    small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
+    for window in fetch(source.bucket, small):
+        for fetched in window:
+            fmt = format_of(fetched.version.key, source.format) or ""
+            if fetched.status == "ok":
+                yield fmt, head_sample(BytesInMemory(fetched.body), fetched.version.key, fmt, source.encoding)
+    for version in versions:
+        if version.size > HEAD_SAMPLE_BYTES:
+            fmt = format_of(version.key, source.format) or ""
+            with suppress(ConflictError, NotFoundError, UnavailableError):
+                yield fmt, head_sample(RemoteBytes(source.bucket, version), version.key, fmt, source.encoding)

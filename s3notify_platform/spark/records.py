@@ -7,7 +7,7 @@ together are as many as the records.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -53,6 +53,15 @@ class Parsed:
     offset: Offsets
     rejects: list[Reject] = field(default_factory=list)
 
+    def of(self, index: int) -> "Parsed":
+        """The same rows and rejects of one object, now as object number `index`."""
+        return Parsed(
+            table=self.table,
+            index=np.full(len(self.index), index),
+            offset=self.offset,
+            rejects=[replace(reject, index=index) for reject in self.rejects],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
@@ -81,7 +90,12 @@ class Records:
             return b""
         # A line end of one or two bytes, or a blank line: the readers pass over either.
         if bool(np.all(self.start[1:] - self.end[:-1] <= 2)):
-            return self.body[self.start[0] : self.end[-1]] + b"\n"
+            first, last = int(self.start[0]), int(self.end[-1])
+            # With the line end behind it, if there is one: then the whole body need not be copied.
+            for behind in (b"\n", b"\r\n"):
+                if self.body.startswith(behind, last):
+                    return self.body[first : last + len(behind)]
+            return self.body[first:last] + b"\n"
         view = memoryview(self.body)
         return (
             b"\n".join(view[s:e] for s, e in zip(self.start.tolist(), self.end.tolist(), strict=True)) + b"\n"
@@ -95,12 +109,17 @@ def rejected_whole(index: int, body: bytes, reason: str, schema: pa.Schema) -> P
     return Parsed(table=schema.empty_table(), index=none, offset=none, rejects=[reject])
 
 
-def line_ranges(body: bytes) -> tuple[Offsets, Offsets]:
-    """Byte ranges of the lines of one object, without their line ends and without a byte order mark."""
-    return ranges_between(body, np.frombuffer(body, np.uint8) == NEWLINE)
+def line_ranges(body: bytes, *, mark: bool = True) -> tuple[Offsets, Offsets]:
+    """Byte ranges of the lines of one object, without their line ends and without a byte order mark.
+
+    `mark`: this is the object's beginning, the only place where there may be one.
+    """
+    return ranges_between(body, np.frombuffer(body, np.uint8) == NEWLINE, mark=mark)
 
 
-def ranges_between(body: bytes, breaks: npt.NDArray[np.bool_]) -> tuple[Offsets, Offsets]:
+def ranges_between(
+    body: bytes, breaks: npt.NDArray[np.bool_], *, mark: bool = True
+) -> tuple[Offsets, Offsets]:
     """The same, of the pieces between `breaks`."""
     octets = np.frombuffer(body, np.uint8)
     ends = np.flatnonzero(breaks).astype(np.int64)
@@ -110,7 +129,7 @@ def ranges_between(body: bytes, breaks: npt.NDArray[np.bool_]) -> tuple[Offsets,
         starts, ends = starts[:-1], ends[:-1]
     if len(starts) == 0:
         return starts, ends
-    if body.startswith(BOM):
+    if mark and body.startswith(BOM):
         starts[0] = len(BOM)
     returned = (ends > starts) & (octets[np.maximum(ends - 1, 0)] == RETURN)
     return starts, ends - returned

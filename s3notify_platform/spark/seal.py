@@ -1,52 +1,43 @@
 """Second job, second half: the rows of each slot become its files and its next commit, in tasks.
 
-The rows of a slot arrive together, its outcomes and rejects first. Files are named at random and uploaded;
-whatever a lost or doubled attempt leaves behind is named by no commit. Files that hold rows of overwritten or
-deleted objects are rewritten without them, so that live files hold exactly the live rows; small files are
-merged when `MAX_SMALL_FILES` have gathered. The commit's body is made here and returned; the driver creates
-the object.
+The rows of a slot arrive together, its outcomes and rejects first; or the files that other tasks have written them
+to (`parts`). Files that hold rows of overwritten or deleted objects are rewritten without them, so that live files
+hold exactly the live rows; small files are merged when many have gathered (`files`). The commit's body is made here
+and returned; the driver creates the object.
 """
 
-import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import StoredObject, Written
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader, splits_of
+from s3notify_platform.spark.files import SlotFiles
+from s3notify_platform.spark.read import (
+    KIND_FILES,
+    KIND_OUTCOME,
+    KIND_REJECT,
+    KIND_ROW,
+    Outcome,
+    SplitReader,
+)
 from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.splits import splits_of
 from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.fast_store import shared_store
-from s3notify_platform.table.commit import (
-    NextStates,
-    ObjectState,
-    SlotCommit,
-    SlotTable,
-    TableFile,
-    apply_deltas,
-    next_states,
-)
+from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import REJECT_SCHEMA
-
-FILE_BYTES: Final = 64 << 20
-"""Arrow bytes gathered before a file is written."""
-
-SMALL_FILE_BYTES: Final = 8 << 20
-MAX_SMALL_FILES: Final = 16
-"""Small files of one slot that a commit leaves behind; more are merged into one."""
 
 SLOTS_IN_FLIGHT: Final = 48
 BYTES_IN_FLIGHT: Final = 256 << 20
@@ -59,12 +50,13 @@ SEALED_SCHEMA: Final = pa.schema(
     [
         ("slot", pa.int32()), ("error", pa.string()), ("body", pa.binary()), ("objects", pa.int64()),
         ("rows", pa.int64()), ("rejects", pa.int64()), ("gone", pa.int64()), ("superseded", pa.int64()),
-        ("bytes", pa.int64()), ("failed", pa.string()), ("unknown", pa.string()), ("requests", pa.string()),
+        ("bytes", pa.int64()), ("unfinished", pa.int64()), ("failed", pa.string()), ("unknown", pa.string()),
+        ("requests", pa.string()),
     ]
 )  # fmt: skip
 SEALED_DDL: Final = (
     "slot int, error string, body binary, objects bigint, rows bigint, rejects bigint, gone bigint, "
-    "superseded bigint, bytes bigint, failed string, unknown string, requests string"
+    "superseded bigint, bytes bigint, unfinished bigint, failed string, unknown string, requests string"
 )
 
 Batches = Iterator[pa.RecordBatch]
@@ -84,6 +76,8 @@ class SealContext:
     chain: TaskChain
     """Where a task says that it has sealed its slots."""
     code_version: str = ""
+    complete: frozenset[Slot] = frozenset()
+    """Slots for which everything that has changed is read, or has left."""
     evolving: bool
     """Whether a slot with fields that the schema lacks waits for another schema, in place of a commit."""
 
@@ -106,16 +100,16 @@ def read_sealer(context: SealContext, reader: SplitReader) -> Callable[[Batches]
     """The function of a task that reads and seals: all splits of its slots in, one row for each slot out."""
 
     def run(batches: Batches) -> Batches:
-        slots, versions = splits_of(batches)
+        slots, splits = splits_of(batches)
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
             seals = _Seals.of(context, pool)
-            for window in reader.windows(versions):
+            for window in reader.windows(splits):
                 for slot, piece in slot_pieces(window):
                     seals.add(slot, piece)
                 # The last slot of a window may go on in the next one.
                 seals.finish(sorted(seals.open)[:-1])
             seals.finish([*seals.open])
-            seals.finish_empty(set(slots) - {version.slot for version in versions})
+            seals.finish_empty(set(slots) - {split.version.slot for split in splits})
             yield seals.result()
 
     return run
@@ -186,61 +180,61 @@ def _runs(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBatc
         yield int(values[low]), batch.slice(low, high - low)
 
 
-def _data_columns(schema: pa.Schema) -> list[str]:
-    return [name for name in schema.names if name not in ("_kind", "_slot", "_note", "_raw")]
+def add_rows(piece: pa.RecordBatch, data: SlotFiles, rejects: SlotFiles) -> Batches:
+    """Rows and rejects of one slot to its files; what else there is comes back."""
+    for kind, part in _runs(piece, "_kind"):
+        if kind == KIND_REJECT:
+            rejects.add(_rejects(part))
+        elif kind == KIND_ROW:
+            data.add(_rows(part))
+        else:
+            yield part
 
 
-@dataclass(slots=True, kw_only=True)
-class _Files:
-    """New files of one slot, data or rejects: rows gather until one is full. `holds`: the files of a key."""
+def _rejects(part: pa.RecordBatch) -> pa.Table:
+    columns = ("_key", "_etag", "_offset", "_note", "_raw")
+    return pa.Table.from_arrays([part.column(name) for name in columns], schema=REJECT_SCHEMA)
 
-    table: SlotTable
-    key_of: Callable[[str], str]
-    clock: Clock
-    waiting: list[pa.Table] = field(default_factory=list)
-    waiting_bytes: int = 0
-    written: list[TableFile] = field(default_factory=list)
-    holds: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, rows: pa.Table) -> None:
-        if rows.num_rows:
-            self.waiting.append(rows)
-            self.waiting_bytes += rows.nbytes
-            if self.waiting_bytes >= FILE_BYTES:
-                self.flush()
+def _rows(part: pa.RecordBatch) -> pa.Table:
+    names = [name for name in part.schema.names if name not in ("_kind", "_slot", "_note", "_raw")]
+    return pa.Table.from_batches([part]).select(names)
 
-    def flush(self) -> None:
-        if not self.waiting:
-            return
-        rows = pa.concat_tables(self.waiting, promote_options="default")
-        self.waiting, self.waiting_bytes = [], 0
-        name = unique_name(self.clock)
-        sink = io.BytesIO()
-        pq.write_table(rows, sink, compression="zstd")
-        body = sink.getvalue()
-        _put(self.table, self.key_of(name), body)
-        self.written.append(TableFile(name=name, rows=rows.num_rows, bytes=len(body)))
-        for key in pc.unique(rows["_key"]).to_pylist():
-            self.holds.setdefault(key, []).append(name)
 
-    def rewrite(self, files: Iterable[TableFile], affected: set[str], leaving: set[str]) -> set[str]:
-        """Take over what stays of `affected` files, and of small ones if many; returns the names of both."""
-        small = [file.name for file in files if file.bytes < SMALL_FILE_BYTES]
-        taken = affected | (set(small) if len(small) >= MAX_SMALL_FILES else set())
-        for name in sorted(taken):
-            key = self.key_of(name)
-            found = self.table.store.get(key)
-            if not isinstance(found, StoredObject):
-                raise CorruptError(f"{key}: named by a commit and missing; restore it")
-            # ParquetFile, not read_table: the latter would turn "slot=…" of a path into a column.
-            rows = pq.ParquetFile(pa.BufferReader(found.body)).read()
-            self.add(rows.filter(pc.invert(pc.is_in(rows["_key"], pa.array(sorted(leaving), pa.string())))))
-        self.flush()
-        return taken
+_NOTHING: Final[Outcome] = {"rows": 0, "rejects": 0, "bytes": 0, "data": [], "rejected": []}
 
-    def places(self, key: str, earlier: Iterable[str], taken: set[str]) -> tuple[str, ...]:
-        """The files that hold rows of `key` after a `rewrite` that took over `taken`."""
-        return (*(name for name in earlier if name not in taken), *self.holds.get(key, ()))
+
+def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
+    """The outcome of an object from those of its parts, which one task read or several. Pure.
+
+    What was read without a gap from the first part on counts, `failed` is what came of the rest; with `whole`, a rest
+    that failed is a failure of all. Superseded or deleted in one part is so in all: the parts may be of two versions.
+    """
+    for status in ("deleted", "superseded"):
+        if any(part["status"] == status for part in parts):
+            return parts[0] | {"status": status} | _NOTHING
+    ordered = sorted(parts, key=lambda part: part["start"])
+    first = ordered[0]
+    if first["status"] == "ok" and first["by_record"]:
+        ordered = [first]  # its siblings found that the object cannot be read from the middle
+    count = next((n for n, part in enumerate(ordered) if part["status"] != "ok"), len(ordered))
+    read = ordered[:count]
+    failed = "" if count == len(ordered) else ordered[count]["reason"] or ordered[count]["status"]
+    if read and not read[-1]["reach_end"] and read[-1]["offset"] <= first["start"]:
+        read, failed = [], failed or "no record of it ends within what one round reads: raise max_bytes"
+    if not read or (failed and whole):
+        return first | {"status": "failed", "reason": failed} | _NOTHING
+    return first | {
+        "rows": sum(part["rows"] for part in read),
+        "rejects": sum(part["rejects"] for part in read),
+        "bytes": sum(part["bytes"] for part in read),
+        "unknown_field": any(part["unknown_field"] for part in ordered),
+        "offset": read[-1]["offset"],
+        "reach_end": read[-1]["reach_end"] and not failed,
+        "data": [file for part in read for file in part["data"]],
+        "rejected": [file for part in read for file in part["rejected"]],
+        "failed": failed,
+    }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -250,12 +244,15 @@ class SlotSeal:
     slot: Slot
     context: SealContext
     table: SlotTable
-    data: _Files
-    rejects: _Files
+    data: SlotFiles
+    rejects: SlotFiles
     clock: Clock
-    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    parts: dict[str, list[Outcome]] = field(default_factory=dict)
     arrived: dict[str, int] = field(default_factory=dict)
+    shared_rows: int = 0
+    """Rows in files of parts that hold several objects."""
     error: str | None = None
+    _outcomes: dict[str, Outcome] | None = None
 
     @classmethod
     def of(
@@ -266,38 +263,60 @@ class SlotSeal:
             raise UsageError(
                 f"rows of slot {slot}, which is not of this batch: a transform must keep _slot as it is"
             )
+        generation = context.heads[slot] + 1
         return cls(
             slot=slot,
             context=context,
             table=table,
             clock=clock,
-            data=_Files(table=table, clock=clock, key_of=lambda name: table.layout.data(slot, name)),
-            rejects=_Files(table=table, clock=clock, key_of=lambda name: table.layout.quarantine(slot, name)),
+            data=SlotFiles.of_data(table, slot, generation, clock),
+            rejects=SlotFiles.of_rejects(table, slot, generation, clock),
         )
 
     def add(self, piece: pa.RecordBatch) -> None:
-        """Rows of one slot in the order of their kinds: outcomes, rejects, data."""
+        """Rows of one slot in the order of their kinds: outcomes, files, rejects, data."""
         if self.error:
             return
         for kind, part in _runs(piece, "_kind"):
             if kind == KIND_OUTCOME:
+                assert self._outcomes is None, "outcomes come before all rows"
                 columns = (part.column(name).to_pylist() for name in ("_key", "_etag", "_note"))
                 for key, etag, note in zip(*columns, strict=True):
-                    self.outcomes[key] = {"etag": etag} | json.loads(note)
+                    self.parts.setdefault(key, []).append({"etag": etag} | json.loads(note))
+            elif kind == KIND_FILES:
+                for note in part.column("_note").to_pylist():
+                    files = json.loads(note)
+                    self.data.written += [TableFile(**file) for file in files["data"]]
+                    self.rejects.written += [TableFile(**file) for file in files["rejected"]]
+                    self.shared_rows += sum(file["rows"] for file in files["data"])
             elif kind == KIND_REJECT:
-                names = ("_key", "_etag", "_offset", "_note", "_raw")
-                rejected = [part.column(name) for name in names]
-                self.rejects.add(pa.Table.from_arrays(rejected, schema=REJECT_SCHEMA))
+                self.rejects.add(self._of_whole_objects(_rejects(part)))
             elif kind == KIND_ROW:
-                self._check_lineage(part)
-                self.data.add(pa.Table.from_batches([part]).select(_data_columns(part.schema)))
+                rows = self._of_whole_objects(_rows(part))
+                self._check_lineage(rows)
+                self.data.add(rows)
 
-    def _check_lineage(self, rows: pa.RecordBatch) -> None:
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """What became of each object."""
+        if self._outcomes is None:
+            whole = self.context.transformed
+            self._outcomes = {key: joined(parts, whole=whole) for key, parts in self.parts.items()}
+        return self._outcomes
+
+    def _of_whole_objects(self, rows: pa.Table) -> pa.Table:
+        """Without rows of objects one part of which was read and another was not."""
+        halves = [key for key, outcome in self.outcomes.items() if outcome["status"] != "ok"]
+        if not halves:
+            return rows
+        return rows.filter(pc.invert(pc.is_in(rows["_key"], pa.array(halves, pa.string()))))
+
+    def _check_lineage(self, rows: pa.Table) -> None:
         origins = pc.binary_join_element_wise(rows.column("_key"), rows.column("_etag"), "\n")
         for origin in pc.value_counts(origins).to_pylist():
             key, _, etag = (origin["values"] or "").rpartition("\n")
             outcome = self.outcomes.get(key)
-            if outcome is None or outcome["status"] != "ok" or outcome["etag"] != etag:
+            if outcome is None or outcome["etag"] != etag:
                 self.error = (
                     f"the transform made rows of {key!r} ({etag}), which is not an object of this batch and "
                     "slot: it must keep _slot, _key, _etag and _offset as they are"
@@ -315,114 +334,102 @@ class SlotSeal:
     def _finish(self) -> dict[str, Any]:
         generation = self.context.heads[self.slot]
         head = self.table.read(self.slot, generation) if generation else None
-        live = self.table.states(head)
+        left = self.context.gone.get(self.slot, ())
+        known = self.table.states(head, {*self.outcomes, *left})
         read = {key: o for key, o in self.outcomes.items() if o["status"] == "ok"}
-        gone = {key for key in self.context.gone.get(self.slot, ()) if key in live}
-        gone |= {key for key, o in self.outcomes.items() if o["status"] == "deleted" and key in live}
+        gone = {key for key in left if key in known}
+        gone |= {key for key, o in self.outcomes.items() if o["status"] == "deleted" and key in known}
         unknown = [key for key, outcome in read.items() if outcome["unknown_field"]]
         if self.context.evolving and unknown:
             return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_KEYS])}
         self._check_all_arrived(read)
-        changed = self._changed(head, live, read, gone) if read or gone else []
         failed = {key: o["reason"] for key, o in self.outcomes.items() if o["status"] == "failed"}
+        failed |= {key: outcome["failed"] for key, outcome in read.items() if outcome["failed"]}
         return {
             "slot": self.slot,
-            "body": self._commit_body(head, live, changed) if changed else None,
+            "body": self._commit_body(head, known, read, gone) if read or gone else None,
             "objects": len(read),
             "rows": sum(o["rows"] for o in read.values()),
             "rejects": sum(o["rejects"] for o in read.values()),
             "gone": len(gone),
             "superseded": sum(o["status"] == "superseded" for o in self.outcomes.values()),
-            "bytes": sum(o["size"] for o in read.values()),
+            "bytes": sum(o["bytes"] for o in read.values()),
+            "unfinished": sum(not o["reach_end"] and not o["failed"] for o in read.values()),
             "failed": json.dumps(failed) if failed else None,
         }
 
-    def _check_all_arrived(self, read: Mapping[str, dict[str, Any]]) -> None:
+    def _check_all_arrived(self, read: Mapping[str, Outcome]) -> None:
         if self.context.transformed:
             return
-        for key, outcome in read.items():
-            if (arrived := self.arrived.get(key, 0)) != outcome["rows"]:
-                raise CorruptError(f"{key!r}: {outcome['rows']} rows were parsed and {arrived} arrived")
-
-    def _changed(
-        self,
-        head: SlotCommit | None,
-        live: Mapping[str, ObjectState],
-        read: Mapping[str, dict[str, Any]],
-        gone: set[str],
-    ) -> list[ObjectState]:
-        """Writes the files; the states that differ from those of `head`, of objects whose rows moved too."""
-        leaving = read.keys() | gone
-        left = [live[key] for key in leaving if key in live]
-        moved = self.data.rewrite(
-            head.files if head else (), {name for state in left for name in state.files}, leaving
-        )
-        moved_rejects = self.rejects.rewrite(
-            head.rejects if head else (), {name for state in left for name in state.rejected_in}, leaving
-        )
-        changed = [
-            replace(
-                state,
-                files=self.data.places(key, state.files, moved),
-                rejected_in=self.rejects.places(key, state.rejected_in, moved_rejects),
-            )
-            for key, state in live.items()
-            if key not in leaving
-            and not (moved.isdisjoint(state.files) and moved_rejects.isdisjoint(state.rejected_in))
-        ]
-        changed += [
-            ObjectState(
-                key=key,
-                etag=outcome["etag"],
-                size=outcome["size"],
-                offset=outcome["size"],
-                rows=outcome["rows"],
-                rejects=outcome["rejects"],
-                files=self.data.places(key, (), moved),
-                rejected_in=self.rejects.places(key, (), moved_rejects),
-                code_version=self.context.code_version,
-            )
-            for key, outcome in read.items()
-        ]
-        return changed + [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
+        in_files = self.shared_rows + sum(file["rows"] for o in read.values() for file in o["data"])
+        parsed = sum(outcome["rows"] for outcome in read.values())
+        if (arrived := in_files + sum(self.arrived.values())) != parsed:
+            raise CorruptError(f"slot {self.slot}: {parsed} rows were parsed and {arrived} arrived")
 
     def _commit_body(
-        self, head: SlotCommit | None, live: Mapping[str, ObjectState], changed: list[ObjectState]
+        self,
+        head: SlotCommit | None,
+        known: Mapping[str, ObjectState],
+        read: Mapping[str, Outcome],
+        gone: set[str],
     ) -> bytes:
-        commit_id = unique_name(self.clock)
-        after = apply_deltas(live, changed)
-        states = next_states(head, after, changed, commit_id)
-        self._write_base(states)
-        named = {name for state in after.values() for name in state.files}
-        quarantined = {name for state in after.values() for name in state.rejected_in}
+        leaving = {key for key, outcome in read.items() if outcome["start"] == 0} | gone
+        left = [known[key] for key in leaving if key in known]
+        for outcome in read.values():
+            self.data.written += [TableFile(**file) for file in outcome["data"]]
+            self.rejects.written += [TableFile(**file) for file in outcome["rejected"]]
+        replaced = self.data.replace(head.files if head else (), left, leaving)
+        replaced |= self.rejects.replace(head.rejects if head else (), left, leaving)
+        changed = [self._state(key, outcome, known.get(key)) for key, outcome in read.items()]
+        changed += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
+        pages, deltas = self.table.carry(self.slot, head, changed)
+        unfinished = {state.key for state in changed if not state.reach_end}
+        pending = (set(head.pending if head else ()) - {state.key for state in changed}) | unfinished
+        version = self.context.code_version
+        done = self.slot in self.context.complete and all(
+            outcome["status"] in ("ok", "deleted") and not outcome.get("failed")
+            for outcome in self.outcomes.values()
+        )
         return SlotCommit(
             slot=self.slot,
             generation=Generation((head.generation if head else 0) + 1),
-            commit_id=commit_id,
+            commit_id=unique_name(self.clock),
             parent_id=head.commit_id if head else None,
             batch=self.context.batch,
             created_ms=self.clock.wall_ms(),
             signal=self.context.signals.get(self.slot) or (head.signal if head else None),
             schema=self.context.schema_generation,
-            files=_named(named, head.files if head else (), self.data.written),
-            rejects=_named(quarantined, head.rejects if head else (), self.rejects.written),
-            base=states.base,
-            base_objects=states.base_objects,
-            deltas=states.deltas,
+            files=_live(head.files if head else (), replaced, self.data.written),
+            rejects=_live(head.rejects if head else (), replaced, self.rejects.written),
+            objects=(head.objects if head else 0) + len(read.keys() - known.keys()) - len(gone),
+            pending=tuple(sorted(pending)),
+            code_version=version if head is None or done else head.code_version,
+            pages=pages,
+            deltas=deltas,
         ).dumps()
 
-    def _write_base(self, states: NextStates) -> None:
-        if states.base_body is not None and states.base is not None:
-            _put(self.table, self.table.layout.state(self.slot, states.base), states.base_body)
+    def _state(self, key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
+        """What is known of an object now; `known`: from before, with the rows that this read went on from."""
+        generation = self.context.heads[self.slot] + 1
+        begun = known if outcome["start"] else None
+        if outcome["start"] and (begun is None or begun.etag != outcome["etag"]):
+            raise CorruptError(f"{key!r}: read on from {outcome['start']}, and no such version is committed")
+        return ObjectState(
+            key=key,
+            etag=outcome["etag"],
+            size=outcome["size"],
+            offset=outcome["offset"],
+            reach_end=outcome["reach_end"],
+            by_record=outcome["by_record"],
+            rows=outcome["rows"] + (begun.rows if begun else 0),
+            rejects=outcome["rejects"] + (begun.rejects if begun else 0),
+            since=begun.since if begun else generation,
+            until=generation,
+            code_version=self.context.code_version,
+        )
 
 
-def _named(
-    names: set[str], earlier: Iterable[TableFile], written: Iterable[TableFile]
+def _live(
+    earlier: Iterable[TableFile], replaced: set[str], written: Iterable[TableFile]
 ) -> tuple[TableFile, ...]:
-    return tuple(file for file in (*earlier, *written) if file.name in names)
-
-
-def _put(table: SlotTable, key: str, body: bytes) -> None:
-    # Unconditional and under a fresh name: writing it again is harmless.
-    if not isinstance(outcome := table.store.put(key, body), Written):
-        raise UnavailableError(f"{key}: {outcome}; the slot is asked for again")
+    return (*(file for file in earlier if file.name not in replaced), *written)

@@ -10,6 +10,7 @@ from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
+from s3notify_platform.spark.codecs import check_encoding
 from s3notify_platform.spark.formats import FORMATS
 from s3notify_platform.stores.capabilities import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.stores.conditional import dynamo_commit
@@ -23,6 +24,15 @@ from s3notify_platform.table.schema import SchemaRegistry
 
 MAX_OBJECTS: Final = 100_000
 """Object versions that one plan holds; what is beyond is planned after the commit."""
+
+MAX_BYTES: Final = 4 << 30
+"""Bytes that one round reads before it commits; what is beyond is read after the commit, big objects in parts."""
+
+SPLIT_BYTES: Final = 64 << 20
+"""Objects up to this size are read whole by one task, larger ones in parts of it by many."""
+
+MAX_SECONDS: Final = 3600.0
+"""After so long a run begins no other round, and leaves the rest to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +53,17 @@ class Source:
     format: str
     platform: S3Config
     schema: str | None = None
+    encoding: str = "utf-8"
+    """Of texts that do not begin with a byte order mark, by its name in Python."""
     platform_prefix: str = ""
     keyspace_prefix: str = ""
     queue_prefix: str = QUEUE_PREFIX
     """Of the notification queue, which the sources of a bucket share. Beside the platform's other objects."""
     slots: int = SLOT_COUNT
     max_objects: int = MAX_OBJECTS
+    max_bytes: int = MAX_BYTES
+    max_seconds: float = MAX_SECONDS
+    split_bytes: int = SPLIT_BYTES
     code_version: str | None = None
     """Of the transform. Objects whose rows another version made are read again; None: whatever made them stays."""
     commit: CommitChoice = "auto"
@@ -62,8 +77,12 @@ class Source:
             raise UsageError(
                 f"format {self.format!r} of source {self.name!r}: use one of {', '.join(FORMATS)}"
             )
-        if self.max_objects < 1:
-            raise UsageError(f"max_objects={self.max_objects} of source {self.name!r}: must be at least 1")
+        check_encoding(self.encoding)
+        for limit in ("max_objects", "max_bytes", "split_bytes"):
+            if getattr(self, limit) < 1:
+                raise UsageError(
+                    f"{limit}={getattr(self, limit)} of source {self.name!r}: must be at least 1"
+                )
         if self.commit == "dynamodb" and self.lease_table is None:
             raise UsageError(f"source {self.name!r}: commit: dynamodb needs a lease_table")
         check_slot_count(self.slots)
@@ -75,6 +94,9 @@ class Source:
             object.__setattr__(self, "platform_prefix", f"_s3notify/{self.name}/")
         if not self.keyspace_prefix:
             object.__setattr__(self, "keyspace_prefix", f"{self.platform_prefix}keyspace/")
+        self._check_prefixes()
+
+    def _check_prefixes(self) -> None:
         same = (self.bucket.bucket, self.bucket.endpoint_url) == (
             self.platform.bucket,
             self.platform.endpoint_url,

@@ -5,72 +5,66 @@ files, the live rejects, what is known of every object version of the slot, and 
 so progress and output cannot disagree, and of two runs on one slot one wins each generation. Files that no
 commit names are garbage, never data.
 
-Object states are a base file plus the deltas carried by the commits since. When more than `DELTA_LIMIT`
-deltas have gathered, the next commit folds all into a new base: a commit's size follows the batch, not the
-slot.
+Object states are in pages, with deltas carried by the commits since (`states`). A file says which generations' rows
+it holds, and a state in which generations its rows were taken in: so the files of an object are found without a
+list of them, and a file that is merged or rewritten changes no other state. A commit's size and cost follow the
+batch, not the slot.
 
-Requests: `head` 1 LIST of one key + 1 GET; `states` 1 GET if there is a base; `commit` 1 PUT.
+Requests: `head` 1 LIST of one key + 1 GET; `states` 1 GET for each page that is needed; `commit` 1 PUT.
 """
 
-import io
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UsageError
-from s3notify_platform.ports import ObjectStore, StoredObject
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UnavailableError, UsageError
+from s3notify_platform.ports import ObjectStore, StoredObject, Written
 from s3notify_platform.protocols.conditional_commit import Committed, ConditionalCommit, Lost
+from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
+from s3notify_platform.table import states as paging
 from s3notify_platform.table.layout import Generation, TableLayout, generation_of
-
-DELTA_LIMIT = 256
-"""Object states that a commit carries itself, before they are folded into a base file."""
+from s3notify_platform.table.states import (
+    StatePage,
+    States,
+    apply_deltas,
+    decode_states,
+    encode_states,
+    fold,
+    pages_of,
+    state_of_row,
+    state_row,
+)
 
 DENSE_PAGE = 32
 """Slots that a page of commit keys has to tell of, for the next page to be worth a LIST."""
 
-FORMAT = 1
+PAGES_IN_FLIGHT = 8
+
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """A Parquet file that a commit names: data or rejects."""
+    """A Parquet file that a commit names: data or rejects, taken in by the generations `since` to `until`."""
 
     name: str
     rows: int
     bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectState:
-    """What a commit knows of one object version.
-
-    `offset` is where reading goes on and `reach_end` whether it is done (protocol 3); `files` and
-    `rejected_in` name the data files and files of rejects that hold its rows. `gone` marks, among deltas, a
-    key whose object has left. `code_version` is that of the transform which made the rows, if it has one.
-    """
-
-    key: str
-    etag: str
-    size: int
-    offset: int = 0
-    reach_end: bool = True
-    rows: int = 0
-    rejects: int = 0
-    files: tuple[str, ...] = ()
-    rejected_in: tuple[str, ...] = ()
-    code_version: str = ""
-    gone: bool = False
+    since: int = 0
+    until: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotCommit:
-    """One generation of one slot, whole."""
+    """One generation of one slot, whole.
+
+    `objects` counts the live ones. `pending` keys are to be read on, or again, although their ETag is the same.
+    `code_version`: the transform's that made all rows, if one did.
+    """
 
     slot: Slot
     generation: Generation
@@ -83,8 +77,10 @@ class SlotCommit:
     source_generation: int = 0
     files: tuple[TableFile, ...] = ()
     rejects: tuple[TableFile, ...] = ()
-    base: str | None = None
-    base_objects: int = 0
+    objects: int = 0
+    pending: tuple[str, ...] = ()
+    code_version: str = ""
+    pages: tuple[StatePage, ...] = ()
     deltas: tuple[ObjectState, ...] = field(default=())
 
     @property
@@ -92,10 +88,18 @@ class SlotCommit:
         """Live rows."""
         return sum(file.rows for file in self.files)
 
+    def files_of(self, state: ObjectState) -> tuple[TableFile, ...]:
+        """The data files that may hold rows of an object."""
+        return spanning(self.files, [state])
+
+    def rejects_of(self, state: ObjectState) -> tuple[TableFile, ...]:
+        """The files of rejects that may hold some of an object."""
+        return spanning(self.rejects, [state])
+
     def dumps(self) -> bytes:
         """JSON, one object."""
         body = asdict(self) | {"format": FORMAT}
-        body["deltas"] = [_state_row(state) for state in self.deltas]
+        body["deltas"] = [state_row(state) for state in self.deltas]
         return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
     @classmethod
@@ -104,107 +108,26 @@ class SlotCommit:
         try:
             fields = json.loads(body)
             if (found := fields.pop("format")) != FORMAT:
-                raise CorruptError(
-                    f"{where}: commit format {found}, this version reads {FORMAT}; upgrade s3notify_platform"
+                fix = (
+                    "upgrade s3notify_platform" if found > FORMAT else "give the source a new platform_prefix"
                 )
+                raise CorruptError(f"{where}: commit format {found}, this version reads {FORMAT}; {fix}")
             fields["files"] = tuple(TableFile(**file) for file in fields["files"])
             fields["rejects"] = tuple(TableFile(**file) for file in fields["rejects"])
-            fields["deltas"] = tuple(_state_of_row(row) for row in fields["deltas"])
+            fields["pending"] = tuple(fields["pending"])
+            fields["pages"] = tuple(StatePage(**page) for page in fields["pages"])
+            fields["deltas"] = tuple(state_of_row(row) for row in fields["deltas"])
             return cls(**fields)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(f"{where}: not a commit object ({error})") from error
 
 
-def _state_row(state: ObjectState) -> list[object]:
-    if state.gone:
-        return [state.key]
-    return [
-        state.key, state.etag, state.size, state.offset, int(state.reach_end),
-        state.rows, state.rejects, list(state.files), list(state.rejected_in), state.code_version,
-    ]  # fmt: skip
-
-
-def _state_of_row(row: list[object]) -> ObjectState:
-    if len(row) == 1:
-        return ObjectState(key=str(row[0]), etag="", size=0, gone=True)
-    key, etag, size, offset, reach_end, rows, rejects, files, rejected_in, *newer = row
-    return ObjectState(
-        key=key, etag=etag, size=size, offset=offset, reach_end=bool(reach_end),  # type: ignore[arg-type]
-        rows=rows, rejects=rejects, files=tuple(files), rejected_in=tuple(rejected_in),  # type: ignore[arg-type]
-        code_version=str(newer[0]) if newer else "",
-    )  # fmt: skip
-
-
-_STATE_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("etag", pa.string(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("reach_end", pa.bool_(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("rejects", pa.int64(), nullable=False),
-        pa.field("files", pa.list_(pa.string()), nullable=False),
-        pa.field("rejected_in", pa.list_(pa.string()), nullable=False),
-        pa.field("code_version", pa.string(), nullable=False),
-    ]
-)
-
-
-def encode_states(states: Mapping[str, ObjectState]) -> bytes:
-    """A base file: Parquet, sorted by key."""
-    rows = [{k: v for k, v in asdict(states[key]).items() if k != "gone"} for key in sorted(states)]
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=_STATE_SCHEMA), sink, compression="zstd")
-    return sink.getvalue()
-
-
-def decode_states(body: bytes) -> dict[str, ObjectState]:
-    """Inverse of `encode_states`."""
-    rows = pq.read_table(pa.BufferReader(body)).to_pylist()
-    return {
-        row["key"]: ObjectState(
-            **(row | {"files": tuple(row["files"]), "rejected_in": tuple(row["rejected_in"])})
-        )
-        for row in rows
-    }
-
-
-def apply_deltas(base: Mapping[str, ObjectState], deltas: Sequence[ObjectState]) -> dict[str, ObjectState]:
-    """The live states: `base` with `deltas` laid over it in order."""
-    states = dict(base)
-    for delta in deltas:
-        if delta.gone:
-            states.pop(delta.key, None)
-        else:
-            states[delta.key] = delta
-    return states
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextStates:
-    """How the next commit carries its object states: `base_body` is a new base to be written under `base`."""
-
-    base: str | None
-    base_objects: int
-    base_body: bytes | None
-    deltas: tuple[ObjectState, ...]
-
-
-def next_states(
-    head: SlotCommit | None, live: Mapping[str, ObjectState], changed: Sequence[ObjectState], name: str
-) -> NextStates:
-    """Carry `changed` as deltas, or fold `live`, which includes them, into a base called `name`. Pure."""
-    earlier = {state.key: state for state in (head.deltas if head else ())}
-    deltas = tuple((earlier | {state.key: state for state in changed}).values())
-    if len(deltas) <= DELTA_LIMIT:
-        return NextStates(
-            base=head.base if head else None,
-            base_objects=head.base_objects if head else 0,
-            base_body=None,
-            deltas=deltas,
-        )
-    return NextStates(base=name, base_objects=len(live), base_body=encode_states(live), deltas=())
+def spanning(files: Iterable[TableFile], states: Iterable[ObjectState]) -> tuple[TableFile, ...]:
+    """The files that may hold rows of one of the objects. Pure."""
+    spans = {(state.since, state.until) for state in states}
+    return tuple(
+        file for file in files if any(low <= file.until and file.since <= high for low, high in spans)
+    )
 
 
 class SlotTable:
@@ -276,20 +199,62 @@ class SlotTable:
             )
         return SlotCommit.loads(found.body, where=key)
 
-    def states(self, commit: SlotCommit | None) -> dict[str, ObjectState]:
-        """What a commit knows of each object of its slot, by key. 1 GET if it has a base file."""
+    def states(self, commit: SlotCommit | None, keys: Collection[str] | None = None) -> States:
+        """What a commit knows of each object of its slot, or of `keys`, by key. 1 GET for each page needed."""
         if commit is None:
             return {}
-        base: Mapping[str, ObjectState] = {}
-        if commit.base is not None:
-            key = self.layout.state(commit.slot, commit.base)
+        pages: Sequence[StatePage] = commit.pages
+        wanted = None if keys is None else set(keys)
+        if wanted is not None:
+            carried = {delta.key for delta in commit.deltas}
+            pages = pages_of(pages, wanted - carried)
+        found: States = {}
+        for page in self.pages(commit.slot, pages):
+            found |= page if wanted is None else {key: page[key] for key in page.keys() & wanted}
+        return apply_deltas(found, (d for d in commit.deltas if wanted is None or d.key in wanted))
+
+    def pages(self, slot: Slot, pages: Sequence[StatePage]) -> list[States]:
+        """The contents of state pages. 1 GET each."""
+
+        def load(page: StatePage) -> States:
+            key = self.layout.state(slot, page.name)
             found = self.store.get(key)
             if not isinstance(found, StoredObject):
-                raise CorruptError(
-                    f"{key}: state of slot {commit.slot} is missing; refusing to start it anew"
-                )
-            base = decode_states(found.body)
-        return apply_deltas(base, commit.deltas)
+                raise CorruptError(f"{key}: state of slot {slot} is missing; refusing to start it anew")
+            return decode_states(found.body)
+
+        if len(pages) < 2:
+            return [load(page) for page in pages]
+        with ThreadPoolExecutor(min(PAGES_IN_FLIGHT, len(pages))) as pool:
+            return list(pool.map(load, pages))
+
+    def carry(
+        self, slot: Slot, head: SlotCommit | None, changed: Iterable[ObjectState]
+    ) -> tuple[tuple[StatePage, ...], tuple[ObjectState, ...]]:
+        """How the next commit carries its states: pages and deltas, `changed` among them.
+
+        No request, or if the deltas are folded 1 GET and 1 PUT for each page they fall in, one for each change since
+        the last time at most.
+        """
+        earlier: Mapping[str, ObjectState] = {state.key: state for state in (head.deltas if head else ())}
+        deltas = tuple({**earlier, **{state.key: state for state in changed}}.values())
+        pages = head.pages if head else ()
+        if len(deltas) <= paging.DELTA_LIMIT:
+            return pages, deltas
+
+        def kept(page: StatePage | States) -> StatePage:
+            if isinstance(page, StatePage):
+                return page
+            name = unique_name(self._clock)
+            # Unconditional and under a fresh name: writing it again is harmless.
+            outcome = self.store.put(self.layout.state(slot, name), encode_states(page))
+            if not isinstance(outcome, Written):
+                raise UnavailableError(f"states of slot {slot}: {outcome}; the slot is asked for again")
+            return StatePage(name=name, objects=len(page), first=min(page))
+
+        folded = fold(pages, deltas, lambda wanted: self.pages(slot, wanted))
+        with ThreadPoolExecutor(PAGES_IN_FLIGHT) as pool:
+            return tuple(pool.map(kept, folded)), ()
 
     def commit(self, commit: SlotCommit, *, planned_at: float) -> Committed | Lost:
         """Make `commit` visible if its generation is still free; exactly one of all contenders does. 1 PUT.

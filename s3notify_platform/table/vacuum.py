@@ -58,8 +58,7 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
             kept += 1
             named.update(layout.data(slot, file.name) for file in commit.files)
             named.update(layout.quarantine(slot, file.name) for file in commit.rejects)
-            if commit.base is not None:
-                named.add(layout.state(slot, commit.base))
+            named.update(layout.state(slot, page.name) for page in commit.pages)
 
     commits_removed = len(doomed)
     files_kept = 0

@@ -17,15 +17,14 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.ports import Written
 from s3notify_platform.protocols.conditional_commit import Committed
-from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast import obstore_store
-from s3notify_platform.stores.fast_store import FastObjectStore, shared_store
-from s3notify_platform.table.commit import ObjectState, SlotCommit, next_states
+from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
 
 DDL = "id bigint, name string, note string"
@@ -127,24 +126,20 @@ def embedded_spark() -> Iterator[SparkSession]:
 def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -> None:
     """A first commit of each of these slots, as if their objects had been read: states, and no rows."""
     table = source.table()
-    store = shared_store(source.platform)
 
     def commit(of_slot: Sequence[ObjectVersion]) -> None:
-        slot, name = of_slot[0].slot, unique_name(SYSTEM_CLOCK)
         states = [ObjectState(key=v.key, etag=v.etag, size=v.size, offset=v.size) for v in of_slot]
-        carried = next_states(None, {state.key: state for state in states}, states, name)
-        if carried.base_body is not None:
-            assert isinstance(store.put(source.layout.state(slot, name), carried.base_body), Written)
+        pages, deltas = table.carry(of_slot[0].slot, None, states)
         first = SlotCommit(
-            slot=slot,
+            slot=of_slot[0].slot,
             generation=Generation(1),
-            commit_id=name,
+            commit_id=unique_name(SYSTEM_CLOCK),
             parent_id=None,
             batch="simulated",
             created_ms=SYSTEM_CLOCK.wall_ms(),
-            base=carried.base,
-            base_objects=carried.base_objects,
-            deltas=carried.deltas,
+            objects=len(states),
+            pages=pages,
+            deltas=deltas,
         )
         assert isinstance(table.commit(first, planned_at=SYSTEM_CLOCK.monotonic()), Committed)
 

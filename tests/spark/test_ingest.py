@@ -249,14 +249,13 @@ def test_only_the_batch_reaches_the_driver(
 
 
 def test_states_are_folded(lake_of: Callable[..., Lake]) -> None:
-    """More object states than a commit carries go to a base file, and are found there again."""
+    """More object states than a commit carries go to a page, and are found there again."""
     lake = lake_of(slots=1, format="text")
     lake.put_many({f"{number}": b"x" for number in range(300)})
     lake.ingest()
     (head,) = lake.history(Slot(0))
-    assert head.base is not None
-    assert head.base_objects == 300
-    assert head.deltas == ()
+    assert [page.objects for page in head.pages] == [300]
+    assert (head.objects, head.deltas) == (300, ())
     lake.put("7", b"changed")
     lake.delete("8")
     result = lake.ingest()

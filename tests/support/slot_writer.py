@@ -18,7 +18,7 @@ from s3notify_platform.protocols.conditional_commit import (
 )
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, changes_of_slot
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_OUTCOME, KIND_REJECT, KIND_ROW
+from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_OUTCOME, KIND_REJECT, KIND_ROW, whole_outcome
 from s3notify_platform.spark.seal import SealContext, SlotSeal
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout
@@ -76,16 +76,21 @@ class SlotWriter:
     def plan(self, bucket: Bucket, *, max_objects: int = 100) -> Planned:
         at = self.clock.monotonic()
         head = self.table.head(SLOT)
-        committed = {key: state.etag for key, state in self.table.states(head).items()}
+        states = self.table.states(head)
         listed = [
             ObjectVersion(slot=SLOT, key=key, etag=ETag(body.etag), size=body.rows)
             for key, body in bucket.items()
         ]
-        changes = changes_of_slot(SLOT, listed, committed, max_objects=max_objects)
+        changes = changes_of_slot(
+            SLOT, listed, states, max_objects=max_objects, pending=head.pending if head else ()
+        )
         return Planned(head=head, changes=changes, at=at)
 
-    def seal(self, planned: Planned, bucket: Bucket) -> SlotCommit | None:
-        """The next commit, its files written; None if nothing is to be committed. Reads `bucket` as it is now."""
+    def seal(self, planned: Planned, bucket: Bucket, *, at_most: int = 100) -> SlotCommit | None:
+        """The next commit, its files written; None if nothing is to be committed. Reads `bucket` as it is now.
+
+        `at_most`: rows of each object that are read before the rest is left to the next commit.
+        """
         context = SealContext(
             source=None,  # type: ignore[arg-type] - only the task around a SlotSeal needs it
             heads={SLOT: planned.head.generation if planned.head else Generation(0)},
@@ -99,16 +104,20 @@ class SlotWriter:
         )
         seal = SlotSeal.of(SLOT, context, self.table, self.clock)
         outcomes, rejects, rows = [], [], []
-        for version in planned.changes.read:
+        for split in planned.changes.read:
+            version = split.version
             body = bucket.get(version.key)
             status = "deleted" if body is None else "ok" if body.etag == version.etag else "superseded"
             place = (SLOT, version.key, version.etag)
-            note = {"status": status, "size": version.size, "rows": 0, "rejects": 0, "reason": ""}
-            note["unknown_field"] = False
+            note = whole_outcome(status, version.size)
             if body is not None and status == "ok":
-                note |= {"rows": body.rows, "rejects": body.rejects}
-                rows += [(KIND_ROW, *place, n, None, None, f"{version.etag}/{n}") for n in range(body.rows)]
-                rejects += [(KIND_REJECT, *place, n, "bad", b"raw", None) for n in range(body.rejects)]
+                end = min(split.start + at_most, body.rows)
+                bad = range(body.rejects if split.start == 0 else 0)
+                note |= {"rows": end - split.start, "rejects": len(bad), "start": split.start, "offset": end}
+                note |= {"reach_end": end == body.rows}
+                read = range(split.start, end)
+                rows += [(KIND_ROW, *place, n, None, None, f"{version.etag}/{n}") for n in read]
+                rejects += [(KIND_REJECT, *place, n, "bad", b"raw", None) for n in bad]
             outcomes.append((KIND_OUTCOME, *place, None, json.dumps(note), None, None))
         schema = pa.schema([*CONTROL_SCHEMA, ("value", pa.string())])
         everything = [*outcomes, *rejects, *rows]
@@ -130,9 +139,10 @@ class SlotWriter:
         return self.commit(planned, commit) if commit else None
 
 
-def content_of(bucket: Bucket) -> tuple[Counter[Any], Counter[Any]]:
-    """The rows and rejects that a table of `bucket` must hold, each once."""
-    rows = Counter((k, b.etag, n, f"{b.etag}/{n}") for k, b in bucket.items() for n in range(b.rows))
+def content_of(bucket: Bucket, read: Mapping[str, int] | None = None) -> tuple[Counter[Any], Counter[Any]]:
+    """The rows and rejects that a table of `bucket` must hold, each once; `read`: rows of each object so far."""
+    counts = read or {key: body.rows for key, body in bucket.items()}
+    rows = Counter((k, b.etag, n, f"{b.etag}/{n}") for k, b in bucket.items() for n in range(counts[k]))
     rejects = Counter((k, b.etag, n) for k, b in bucket.items() for n in range(b.rejects))
     return rows, rejects
 

@@ -12,11 +12,12 @@ from s3notify_platform.cli import main
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import Committed, Event, TopicSettings
+from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.dynamodb import create_record_table
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.commit import ObjectState, SlotCommit
+from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
 
 KEY = "raw/a b+c.jsonl"

@@ -25,13 +25,13 @@ from s3notify_platform.protocols.notification_queue import (
     WillRetry,
     Worker,
 )
-from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.protocols.source_enumerator import ListingDebt, ObjectState
 from s3notify_platform.slots import slot_of
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.commit import ObjectState, SlotCommit, TableFile
+from s3notify_platform.table.commit import SlotCommit, TableFile
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import REJECT_SCHEMA
 from tests.support.clocks import HandClock
@@ -116,6 +116,7 @@ class Place:
             batch="orders-e-1",
             created_ms=self.clock.wall_ms(),
             signal=signal.etag if signal else None,
+            files=(TableFile(name="f", rows=3, bytes=9, since=1, until=1),),
             rejects=tuple(rejects),
             deltas=tuple((known | {delta.key: delta for delta in deltas}).values()),
         )
@@ -131,7 +132,8 @@ class Place:
             "size": now.size,
             "offset": now.size,
             "rows": 3,
-            "files": ("f",),
+            "since": 1,
+            "until": 1,
         }
         return ObjectState(**(known | fields))
 
@@ -211,8 +213,8 @@ def test_rejected(place):
     pq.write_table(pa.Table.from_pylist(rows, schema=REJECT_SCHEMA), sink)
     place.store.put(place.source.layout.quarantine(SLOT, "q"), sink.getvalue())
     place.commit(
-        place.state(rows=7, rejects=3, rejected_in=("q",)),
-        rejects=[TableFile(name="q", rows=4, bytes=len(sink.getvalue()))],
+        place.state(rows=7, rejects=3),
+        rejects=[TableFile(name="q", rows=4, bytes=len(sink.getvalue()), since=1, until=1)],
     )
     answer = place.ask()
     kind, text = told(answer)

@@ -1,19 +1,20 @@
 """A plan's rows, and what sources and Spark errors come to. No Spark session."""
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import ETag
-from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.discovery import TOLD, _row
 from s3notify_platform.spark.ingest import SlotResult, _added, raise_own, reason_of
 from s3notify_platform.spark.plan import _collected
-from s3notify_platform.spark.read import TASK_BYTES, deal_splits
 from s3notify_platform.spark.session import session_conf
-from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.source import SPLIT_BYTES, Source
+from s3notify_platform.spark.splits import TASK_BYTES, Dealt, deal_splits, is_big
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 
@@ -42,7 +43,7 @@ def test_collected() -> None:
     )
     assert found.requests == {"LIST": 3, "GET": 1}
     assert found.slots[Slot(4)].generation == 3
-    assert [v.key for v in found.slots[Slot(4)].changes.read] == ["k"]
+    assert [s.version.key for s in found.slots[Slot(4)].changes.read] == ["k"]
     assert found.slots[Slot(4)].changes.gone == ("g",)
     assert not found.slots[Slot(4)].changes.complete
     assert not found.slots[Slot(5)].changes
@@ -55,35 +56,49 @@ def test_collected() -> None:
     assert (entry.meter, entry.version, entry.event.key) == (7, "v1", "k")
 
 
-def versions(sizes: dict[int, list[int]]) -> list[ObjectVersion]:
-    return [
+def splits(sizes: dict[int, list[int]]) -> list[Split]:
+    versions = [
         ObjectVersion(slot=Slot(slot), key=f"{slot}/{n}", etag=ETag("e"), size=size)
         for slot, listed in sizes.items()
         for n, size in enumerate(listed)
     ]
+    return [Split(version=version, start=0, end=version.size) for version in versions]
+
+
+def dealt_of(slots: list[Slot], work: list[Split], width: int) -> Dealt:
+    return deal_splits(slots, work, width, big=lambda split: is_big(split, source()))
 
 
 def test_slots_are_dealt_whole_if_that_is_balanced() -> None:
-    found = deal_splits([Slot(n) for n in range(20)], versions({n: [100, n] for n in range(19)}), 4)
+    found = dealt_of([Slot(n) for n in range(20)], splits({n: [100, n] for n in range(19)}), 4)
     assert found.together
     assert found.tasks == 4
     assert sorted({*found.slot_tasks}) == [0, 1, 2, 3]
     of_slot = dict(enumerate(found.slot_tasks))
-    assert [of_slot[v.slot] for v in found.versions] == found.version_tasks
+    assert [of_slot[s.version.slot] for s in found.splits] == found.split_tasks
 
 
 def test_a_slot_much_larger_than_others_is_spread() -> None:
     """Unless all of it is little anyway."""
-    big = deal_splits([Slot(0), Slot(1)], versions({0: [TASK_BYTES] * 4, 1: [1]}), 2)
+    big = dealt_of([Slot(0), Slot(1)], splits({0: [TASK_BYTES] * 4, 1: [1]}), 2)
     assert not big.together
-    assert len({task for v, task in zip(big.versions, big.version_tasks, strict=True) if v.slot == 0}) == 4
+    assert len({t for s, t in zip(big.splits, big.split_tasks, strict=True) if s.version.slot == 0}) == 4
     assert big.tasks == 5
-    assert deal_splits([Slot(0), Slot(1)], versions({0: [1000] * 10, 1: []}), 2).together
+    assert dealt_of([Slot(0), Slot(1)], splits({0: [1000] * 10, 1: []}), 2).together
+
+
+def test_a_big_object_is_not_read_with_its_slot() -> None:
+    """Its parts are dealt one by one; so is what goes on from an offset, however little that is."""
+    (whole,) = splits({0: [SPLIT_BYTES + 1]})
+    assert not dealt_of([Slot(0)], [whole], 2).together
+    found = dealt_of([Slot(0)], parts_of(whole, SPLIT_BYTES // 2), 2)
+    assert (found.together, sorted({*found.split_tasks})) == (False, [0, 1])
+    assert not dealt_of([Slot(0)], [replace(whole, start=SPLIT_BYTES)], 2).together
 
 
 def test_nothing_to_read_is_dealt_too() -> None:
-    found = deal_splits([Slot(3), Slot(4)], [], 8)
-    assert (found.together, found.tasks, list(found.version_tasks)) == (True, 2, [])
+    found = dealt_of([Slot(3), Slot(4)], [], 8)
+    assert (found.together, found.tasks, list(found.split_tasks)) == (True, 2, [])
 
 
 def test_results_of_several_rounds_add_up() -> None:
@@ -115,6 +130,7 @@ def test_results_of_several_rounds_add_up() -> None:
         ({"name": "With Capitals"}, "source name"),
         ({"format": "xml"}, "format 'xml'"),
         ({"max_objects": 0}, "max_objects=0"),
+        ({"max_bytes": 0}, "max_bytes=0"),
         ({"slots": 0}, "slots=0"),
         ({"slots": 1001}, "slots=1001"),
         ({"platform_prefix": "no-slash"}, "end it with '/'"),

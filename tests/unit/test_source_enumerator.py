@@ -1,5 +1,9 @@
 """What a batch has to read, from listing and state; and who reads it. Pure functions, and one listing."""
 
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +13,13 @@ from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import (
     OBJECT_COST_BYTES,
     Enumerator,
+    ObjectState,
     ObjectVersion,
+    Split,
     changes_of_slot,
     deal,
+    parts_of,
+    within,
 )
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
@@ -24,14 +32,94 @@ def versions(etags: dict[str, str]) -> list[ObjectVersion]:
     return [ObjectVersion(slot=SLOT, key=key, etag=ETag(etag), size=1) for key, etag in etags.items()]
 
 
+def states(etags: dict[str, str], **fields: Any) -> dict[str, ObjectState]:
+    return {key: ObjectState(key=key, etag=etag, size=1, **fields) for key, etag in etags.items()}
+
+
 def test_changes_of_slot() -> None:
     listed = versions({"same": "1", "overwritten": "2", "new": "1"})
-    found = changes_of_slot(SLOT, listed, {"same": "1", "overwritten": "1", "left": "1"}, max_objects=10)
-    assert [v.key for v in found.read] == ["new", "overwritten"]
+    known = states({"same": "1", "overwritten": "1", "left": "1"})
+    found = changes_of_slot(SLOT, listed, known, max_objects=10)
+    assert [s.version.key for s in found.read] == ["new", "overwritten"]
+    assert {(s.start, s.end, s.by_record) for s in found.read} == {(0, 1, False)}
     assert found.gone == ("left",)
     assert found.complete
     assert found
-    assert not changes_of_slot(SLOT, versions({"a": "1"}), {"a": "1"}, max_objects=1)
+    assert not changes_of_slot(SLOT, versions({"a": "1"}), states({"a": "1"}), max_objects=1)
+
+
+def test_reading_goes_on_where_it_ended() -> None:
+    """Of a pending key with the same ETag; of another ETag, or for another code version, it begins anew."""
+    begun = states({"a": "1", "b": "1"}, offset=7, reach_end=False, by_record=True)
+    listed = versions({"a": "1", "b": "2"})
+    found = changes_of_slot(SLOT, listed, begun, max_objects=9, pending=["a", "b"])
+    assert [(s.version.key, s.start, s.by_record) for s in found.read] == [("a", 7, True), ("b", 0, False)]
+    stale = changes_of_slot(SLOT, listed, begun, max_objects=9, pending=["a"], stale=["a"])
+    assert [(s.version.key, s.start) for s in stale.read] == [("a", 0), ("b", 0)]
+
+
+def test_a_pending_key_that_was_done_is_read_again() -> None:
+    """So that what was put right is sent again; only pending keys are."""
+    done = states({"a": "1", "b": "1"}, offset=7)
+    found = changes_of_slot(SLOT, versions({"a": "1", "b": "1"}), done, max_objects=9, pending=["a"])
+    assert [(s.version.key, s.start) for s in found.read] == [("a", 0)]
+
+
+sizes = st.lists(st.lists(st.integers(0, 50), max_size=5), max_size=5)
+
+
+@given(sizes, st.integers(1, 60), st.integers(1, 20), st.booleans())
+def test_rounds_within_a_limit_read_everything_once(
+    slots: list[list[int]], max_bytes: int, least: int, cuttable: bool
+) -> None:
+    """Round after round, each about as large as it may be, and the parts of each object follow on one another."""
+    work = []
+    for number, of_slot in enumerate(slots):
+        listed = [
+            ObjectVersion(slot=Slot(number), key=f"{n}", etag=ETag("e"), size=size)
+            for n, size in enumerate(of_slot)
+        ]
+        work.append(changes_of_slot(Slot(number), listed, {}, max_objects=9))
+    read: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    for _ in range(1000):
+        taken = list(within(work, max_bytes, least=least, cuttable=lambda _: cuttable))
+        sizes_taken = [s.end - s.start for each in taken for s in each.read]
+        longest = max((s.end - s.start for each in work for s in each.read), default=0)
+        allowed = max(max_bytes, least) if cuttable else max(max_bytes, longest)
+        assert sum(sizes_taken) <= allowed or len([n for n in sizes_taken if n]) == 1 or cuttable
+        left = []
+        for each, done in zip(work, taken, strict=True):
+            ends = {}
+            for split in done.read:
+                read.setdefault((each.slot, split.version.key), []).append((split.start, split.end))
+                ends[split.version.key] = split.end
+            rest = tuple(
+                replace(s, start=ends.get(s.version.key, s.start))
+                for s in each.read
+                if ends.get(s.version.key) != s.end
+            )
+            assert done.complete == (not rest)
+            left.append(replace(each, read=rest))
+        work = left
+        if not any(work):
+            break
+    assert not any(work)
+    for number, of_slot in enumerate(slots):
+        for n, size in enumerate(of_slot):
+            parts = read[number, f"{n}"]
+            assert [start for start, _ in parts] == [0, *(end for _, end in parts[:-1])]
+            assert parts[-1][1] == size
+
+
+@given(st.integers(0, 100), st.integers(0, 100), st.integers(1, 30))
+def test_parts_of_a_split(start: int, length: int, size: int) -> None:
+    """They follow on one another, none is larger than asked for, and an empty object has one."""
+    version = ObjectVersion(slot=SLOT, key="k", etag=ETag("e"), size=start + length)
+    parts = parts_of(Split(version=version, start=start, end=start + length), size)
+    assert parts[0].start == start
+    assert parts[-1].end == start + length
+    assert all(one.end == other.start for one, other in pairwise(parts))
+    assert all(part.end - part.start <= size for part in parts)
 
 
 etags = st.dictionaries(st.text(max_size=3), st.sampled_from("12"), max_size=12)
@@ -42,9 +130,9 @@ def test_bounded_plans_reach_the_bucket(bucket: dict[str, str], state: dict[str,
     """Plan after plan, each within its limit, ends with the state being the bucket, and says when."""
     state = dict(state)
     for _ in range(40):
-        found = changes_of_slot(SLOT, versions(bucket), state, max_objects=limit)
+        found = changes_of_slot(SLOT, versions(bucket), states(state), max_objects=limit)
         assert len(found.read) + len(found.gone) <= limit
-        for version in found.read:
+        for version in (split.version for split in found.read):
             assert state.get(version.key) != version.etag
             state[version.key] = version.etag
         for key in found.gone:

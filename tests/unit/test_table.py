@@ -11,23 +11,21 @@ from hypothesis import strategies as st
 
 from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UsageError
 from s3notify_platform.protocols.conditional_commit import Committed, Lost, NativeCommit
+from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.commit import (
+from s3notify_platform.table.commit import DENSE_PAGE, SlotCommit, SlotTable, TableFile
+from s3notify_platform.table.layout import Generation, TableLayout, generation_of, inverted
+from s3notify_platform.table.schema import SchemaRegistry, merged
+from s3notify_platform.table.states import (
     DELTA_LIMIT,
-    DENSE_PAGE,
-    ObjectState,
-    SlotCommit,
-    SlotTable,
-    TableFile,
+    PAGE_OBJECTS,
+    StatePage,
     apply_deltas,
     decode_states,
     encode_states,
-    next_states,
 )
-from s3notify_platform.table.layout import Generation, TableLayout, generation_of, inverted
-from s3notify_platform.table.schema import SchemaRegistry, merged
 from s3notify_platform.table.vacuum import vacuum
 from tests.support.simulation import VirtualTime
 from tests.support.slot_writer import (
@@ -52,11 +50,16 @@ states = st.builds(
     reach_end=st.booleans(),
     rows=st.integers(0, 2**40),
     rejects=st.integers(0, 99),
-    files=st.lists(names, max_size=2).map(tuple),
-    rejected_in=st.lists(names, max_size=1).map(tuple),
+    by_record=st.booleans(),
+    since=st.integers(0, 99),
+    until=st.integers(0, 99),
+    reason=st.text(max_size=3),
 ) | keys.map(lambda key: ObjectState(key=key, etag="", size=0, gone=True))
 files = st.lists(
-    st.builds(TableFile, name=names, rows=st.integers(0, 9), bytes=st.integers(0, 9)), max_size=3
+    st.builds(
+        TableFile, name=names, rows=st.integers(0, 9), bytes=st.integers(0, 9), since=st.integers(0, 9)
+    ),
+    max_size=3,
 )
 commits = st.builds(
     SlotCommit,
@@ -71,8 +74,12 @@ commits = st.builds(
     source_generation=st.integers(0, 9),
     files=files.map(tuple),
     rejects=files.map(tuple),
-    base=st.none() | names,
-    base_objects=st.integers(0, 9),
+    objects=st.integers(0, 9),
+    pending=st.lists(keys, max_size=2).map(tuple),
+    code_version=names,
+    pages=st.lists(st.builds(StatePage, name=names, objects=st.integers(1, 9), first=keys), max_size=2).map(
+        tuple
+    ),
     deltas=st.lists(states, max_size=4).map(tuple),
 )
 
@@ -111,7 +118,7 @@ class TestCommitObject:
             b"",
             b"[]",
             b"{}",
-            b'{"format": 1}',
+            b'{"format": 2}',
             b"\xff",
             commit_of(1).dumps()[:-5],
             commit_of(1).dumps().replace(b'"slot"', b'"slut"'),
@@ -123,7 +130,7 @@ class TestCommitObject:
             SlotCommit.loads(body, where="somewhere")
 
     def test_a_newer_format_says_so(self) -> None:
-        fields = json.loads(commit_of(1).dumps()) | {"format": 2}
+        fields = json.loads(commit_of(1).dumps()) | {"format": 3}
         with pytest.raises(CorruptError, match="upgrade"):
             SlotCommit.loads(json.dumps(fields).encode(), where="x")
 
@@ -134,41 +141,57 @@ class TestStates:
         live = apply_deltas({}, drawn)
         assert decode_states(encode_states(live)) == live
 
-    @given(st.lists(st.lists(states, max_size=5), max_size=8))
-    def test_carried_or_folded_they_are_the_same(self, rounds: list[list[ObjectState]]) -> None:
-        """Commit after commit, with a limit of 3 deltas: base and deltas together are all that was said."""
-        live: dict[str, ObjectState] = {}
-        head, base = None, {}
+    @given(st.lists(st.lists(states, max_size=5), max_size=12), st.integers(1, 5))
+    def test_carried_or_folded_they_are_the_same(self, rounds: list[list[ObjectState]], size: int) -> None:
+        """Commit after commit, with 3 deltas and small pages: all of them, or any of them, are what was said."""
+        table, live, head = slot_table(MemoryObjectStore()), {}, None
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("s3notify_platform.table.commit.DELTA_LIMIT", 3)
+            patch.setattr("s3notify_platform.table.states.DELTA_LIMIT", 3)
+            patch.setattr("s3notify_platform.table.states.PAGE_OBJECTS", size)
             for number, changed in enumerate(rounds):
                 live = apply_deltas(live, changed)
-                found = next_states(head, live, changed, f"{number}")
-                assert len(found.deltas) <= 3
-                if found.base_body is not None:
-                    base = decode_states(found.base_body)
-                    assert found.base_objects == len(base)
-                head = commit_of(number + 1, base=found.base, deltas=found.deltas)
-                assert apply_deltas(base, found.deltas) == live
+                pages, deltas = table.carry(SLOT, head, changed)
+                assert len(deltas) <= 3
+                assert all(1 <= each.objects <= size for each in pages)
+                assert [each.first for each in pages] == sorted({each.first for each in pages})
+                head = commit_of(number + 1, pages=pages, deltas=deltas)
+                assert table.states(head) == live
+                for key in [*live, "not there", *(state.key for state in changed)]:
+                    assert table.states(head, {key}) == ({key: live[key]} if key in live else {})
+
+    def test_a_change_costs_its_page_not_the_slot(self) -> None:
+        """Of a slot of many objects, those pages are written that changes fall in, and one page is read for a key."""
+        store = CountingStore(MemoryObjectStore())
+        table = slot_table(store)
+        many = [ObjectState(key=f"{n:06}", etag="e", size=n) for n in range(10 * PAGE_OBJECTS)]
+        pages, deltas = table.carry(SLOT, None, many)
+        assert (len(pages), deltas) == (10, ())
+        head = commit_of(1, pages=pages, objects=len(many))
+        store.counts.clear()
+        assert table.states(head, {"000007"})["000007"].size == 7
+        assert store.counts == {"GET": 1}
+        changed = [ObjectState(key=f"{n:06}", etag="f", size=0) for n in range(DELTA_LIMIT + 1)]
+        store.counts.clear()
+        after, deltas = table.carry(SLOT, head, changed)
+        assert store.counts == {"GET": 1, "PUT": 1}
+        assert after[1:] == pages[1:]
+        assert deltas == ()
 
     def test_folding_at_the_limit(self) -> None:
         table = slot_table(MemoryObjectStore())
         many = [ObjectState(key=f"{n}", etag="e", size=n) for n in range(DELTA_LIMIT)]
-        kept = next_states(None, {s.key: s for s in many}, many, "name")
-        assert kept.base is None
-        assert len(kept.deltas) == DELTA_LIMIT
-        more = [*many, ObjectState(key="one more", etag="e", size=0)]
-        folded = next_states(None, {s.key: s for s in more}, more, "name")
-        assert (folded.base, folded.deltas) == ("name", ())
-        assert folded.base_body is not None
-        table.store.put(LAYOUT.state(SLOT, "name"), folded.base_body)
-        write(table, commit_of(1, base="name", base_objects=folded.base_objects))
-        assert table.states(table.head(SLOT)) == {s.key: s for s in more}
+        pages, deltas = table.carry(SLOT, None, many)
+        assert (pages, len(deltas)) == ((), DELTA_LIMIT)
+        more = ObjectState(key="one more", etag="e", size=0)
+        pages, deltas = table.carry(SLOT, commit_of(1, deltas=deltas), [more])
+        assert (len(pages), deltas) == (1, ())
+        assert table.states(commit_of(2, pages=pages)) == {s.key: s for s in [*many, more]}
 
-    def test_a_lost_base_is_not_a_fresh_start(self) -> None:
+    def test_a_lost_page_is_not_a_fresh_start(self) -> None:
         table = slot_table(MemoryObjectStore())
+        lost = StatePage(name="lost", objects=1, first="a")
         with pytest.raises(CorruptError, match="refusing to start it anew"):
-            table.states(commit_of(1, base="lost"))
+            table.states(commit_of(1, pages=(lost,)))
         assert table.states(None) == {}
 
 
@@ -465,8 +488,8 @@ class TestVacuum:
         assert (report.commits_removed, report.files_removed) == (0, 0)
         assert content_in(aging.table) == content_of(aging.bucket)
 
-    def test_bases_that_are_named_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("s3notify_platform.table.commit.DELTA_LIMIT", 0)
+    def test_pages_that_are_named_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("s3notify_platform.table.states.DELTA_LIMIT", 0)
         aging = Aging()
         for version in range(3):
             aging.run(a=Body(etag=f"{version}", rows=1))

@@ -1,0 +1,355 @@
+"""Compression and text encodings: chunks of an object's bytes in, chunks of its text in UTF-8 out.
+
+Guarantees. Memory is a few chunks, whatever the content: nothing is decompressed further than the next piece
+of `PIECE_BYTES` (zstd besides holds its window, of at most `WINDOW_LOG` bits). Concatenated members are read
+on, zeros between and behind them passed over. What is truncated or damaged gives all that stands before the
+damage, then `CorruptError` with the reason. Bytes that are not in the encoding damage their record alone: it
+comes out as no UTF-8, which every format rejects.
+
+What an object is. Content decides: gzip, bz2, zstd and framed snappy begin with bytes that no text begins
+with, and so does a byte order mark. Where the content says nothing, the name tells Hadoop's snappy blocks
+(`.snappy`), which begin with nothing in particular, and the source tells the encoding. An object that is named
+as compressed and is not is read as it stands.
+"""
+
+import bz2
+import codecs
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, Final, Literal, Protocol
+
+import cramjam
+
+from s3notify_platform.errors import CorruptError, UsageError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Compression = Literal["gzip", "bz2", "zstd", "snappy", "hadoop-snappy"]
+
+SUFFIXES: Final = frozenset({"gz", "zst", "bz2", "snappy", "sz"})
+"""Of names that say compressed."""
+
+TEXT_FORMATS: Final = frozenset({"jsonl", "csv", "text"})
+"""Formats whose objects may be compressed or encoded; the others are what they are."""
+
+PIECE_BYTES: Final = 1 << 20
+HEAD_BYTES: Final = 16
+"""What has to be seen of an object to tell what it is."""
+
+WINDOW_LOG: Final = 27
+"""What zstd itself holds, in bits (128 MB): streams that need more are refused, as its own tool does."""
+
+SNAPPY_BLOCK_BYTES: Final = 64 << 20
+"""More than any writer of Hadoop's snappy blocks makes; one that claims more is damaged."""
+
+_INPUT_BYTES: Final = 64 << 10
+_SNAPPY_MAGIC: Final = b"\xff\x06\x00\x00sNaPpY"
+_SNAPPY_FRAME_BYTES: Final = 4 + 32 + 65536 + 65536 // 6
+"""Checksum, and what 64 KB compress to at worst."""
+
+_BZ2_BLOCKS: Final = (b"1AY&SY", b"\x17rE8P\x90")
+_MARKS: Final = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_NOT_ENCODINGS: Final = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"})
+
+
+def check_encoding(encoding: str) -> None:
+    """`UsageError` if no text encoding has this name."""
+    try:
+        found = codecs.lookup(encoding)
+        sample = "".join(map(chr, range(32, 127))) + "\r\n"
+        fits = found.name not in _NOT_ENCODINGS and sample.encode(encoding).decode(encoding) == sample
+    except (LookupError, UnicodeError, TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise UsageError(f"encoding {encoding!r}: no text encoding; use one like utf-8, cp1252, utf-16")
+
+
+def without_suffix(name: str) -> str:
+    """A name without the suffix of a compression. Pure."""
+    stem, _, suffix = name.rpartition(".")
+    return stem if stem and suffix.lower() in SUFFIXES else name
+
+
+def by_record(key: str, fmt: str, encoding: str) -> bool:
+    """Whether name and encoding say that an object can be read from its beginning only. Pure.
+
+    The content may say so all the same: the reader of its first split finds out.
+    """
+    return fmt in TEXT_FORMATS and (without_suffix(key) != key or not _is_utf8(encoding))
+
+
+def is_text(head: bytes, key: str, encoding: str) -> bool:
+    """Whether an object that begins with `head` is its own text: not compressed, in UTF-8. Pure."""
+    return compression_of(head, key) is None and _encoding_of(head, encoding) is None
+
+
+def compression_of(head: bytes, key: str) -> Compression | None:
+    """How an object that begins with these `HEAD_BYTES` is compressed. Pure."""
+    if head.startswith(b"\x1f\x8b\x08"):
+        return "gzip"
+    if head.startswith(b"BZh") and head[4:10] in _BZ2_BLOCKS:
+        return "bz2"
+    if head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"\x2a\x4d\x18" and 0x50 <= head[0] <= 0x5F):
+        return "zstd"
+    if head.startswith(_SNAPPY_MAGIC):
+        return "snappy"
+    return "hadoop-snappy" if head and key.lower().endswith(".snappy") else None
+
+
+def decoded(chunks: Iterable[bytes], key: str, encoding: str) -> Iterator[bytes]:
+    """The text in UTF-8 of an object given by all its bytes; a mark of UTF-8 stays where it is.
+
+    `CorruptError` after the last piece that could be decoded.
+    """
+    head, rest = peek(iter(chunks), HEAD_BYTES)
+    match compression_of(head, key):
+        case "gzip":
+            rest = _members(rest, "gzip", _Gzip)
+        case "bz2":
+            rest = _members(rest, "bz2", bz2.BZ2Decompressor)
+        case "zstd":
+            rest = _members(rest, "zstd", _zstd)
+        case "snappy":
+            rest = _snappy_frames(rest)
+        case "hadoop-snappy":
+            rest = _hadoop_blocks(rest)
+        case None:
+            pass
+    head, rest = peek(rest, 4)
+    found = _encoding_of(head, encoding)
+    yield from rest if found is None else _transcoded(rest, found)
+
+
+def decoded_whole(body: bytes, key: str, encoding: str, limit: int) -> bytes | None:
+    """The text of a small object; None if it is damaged, or longer than `limit` bytes."""
+    if is_text(body[:HEAD_BYTES], key, encoding):
+        return body
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        for piece in decoded([body], key, encoding):
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                return None
+    except CorruptError:
+        return None
+    return b"".join(pieces)
+
+
+def peek(chunks: Iterator[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
+    """The first `count` bytes (fewer only at the end), and all chunks.
+
+    If the chunks end in `CorruptError` before, so does the returned iterator, after what there was.
+    """
+    first: list[bytes] = []
+    size = 0
+
+    def failing(error: CorruptError) -> Iterator[bytes]:
+        yield from first
+        raise error
+
+    try:
+        while size < count and (chunk := next(chunks, None)) is not None:
+            first.append(chunk)
+            size += len(chunk)
+    except CorruptError as error:
+        return b"".join(first)[:count], failing(error)
+    return b"".join(first)[:count], chain(first, chunks)
+
+
+# Compressions
+
+
+class _Decompressor(Protocol):
+    """One member of a stream, as the standard library has it for bz2 and zstd."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes: ...
+
+
+class _Gzip:
+    """A gzip member. zlib hands back what it has not consumed, where the others keep it."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(wbits=31)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    def decompress(self, data: bytes, max_length: int = -1, /) -> bytes:
+        piece = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
+        self.needs_input = not self._zlib.unconsumed_tail and len(piece) < max_length
+        return piece
+
+
+def _zstd() -> _Decompressor:
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+
+
+def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor]) -> Iterator[bytes]:
+    member: _Decompressor | None = None
+    try:
+        # In small slices: what lies behind a member is copied once for each member.
+        for data in slices(chunks, _INPUT_BYTES):
+            left = data
+            while left:
+                if member is None:
+                    left = left.lstrip(b"\0")
+                    if not left:
+                        break
+                    member = new()
+                piece = member.decompress(left, PIECE_BYTES)
+                while piece or not (member.eof or member.needs_input):
+                    if piece:
+                        yield piece
+                    piece = b"" if member.eof else member.decompress(b"", PIECE_BYTES)
+                left = member.unused_data if member.eof else b""
+                if member.eof:
+                    member = None
+    except (zlib.error, zstd.ZstdError, OSError, ValueError) as error:
+        raise CorruptError(f"{name}: {error}") from error
+    if member is not None:
+        raise CorruptError(f"{name}: truncated")
+
+
+def slices(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in chunks of at most `size`."""
+    for chunk in chunks:
+        for place in range(0, len(chunk), size):
+            yield chunk[place : place + size]
+
+
+class _Stream:
+    """Takes counted bytes off chunks."""
+
+    def __init__(self, chunks: Iterator[bytes], name: str) -> None:
+        self._chunks = chunks
+        self._name = name
+        self._waiting = b""
+        self._place = 0
+
+    def take(self, count: int, *, may_end: bool = False) -> bytes:
+        """Exactly so many; with `may_end` none, if none are left."""
+        if len(self._waiting) - self._place < count:
+            parts = [self._waiting[self._place :]]
+            size = len(parts[0])
+            while size < count and (chunk := next(self._chunks, None)) is not None:
+                parts.append(chunk)
+                size += len(chunk)
+            self._waiting, self._place = b"".join(parts), 0
+            if size < count and not (may_end and size == 0):
+                raise CorruptError(f"{self._name}: truncated")
+        taken = self._waiting[self._place : self._place + count]
+        self._place += count
+        return taken
+
+
+def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The framing format: https://github.com/google/snappy/blob/main/framing_format.txt."""
+    stream = _Stream(chunks, "snappy")
+    while head := stream.take(4, may_end=True):
+        kind, length = head[0], int.from_bytes(head[1:], "little")
+        if 0x02 <= kind <= 0x7F:
+            raise CorruptError(f"snappy: a frame of the unknown kind {kind:#x}")
+        if kind <= 0x01 and not 4 <= length <= _SNAPPY_FRAME_BYTES:
+            raise CorruptError(f"snappy: a frame of {length} bytes")
+        body = stream.take(length)
+        if kind == 0xFF and head + body != _SNAPPY_MAGIC:
+            raise CorruptError("snappy: not the mark that begins a stream")
+        if kind <= 0x01:
+            # As a stream of its own, so that its checksum is compared.
+            yield _snappy(cramjam.snappy.decompress, _SNAPPY_MAGIC + head + body)
+
+
+def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Blocks of big-endian lengths: of the text, then of each compressed part until that is reached."""
+    stream = _Stream(chunks, "snappy blocks")
+    while head := stream.take(4, may_end=True):
+        missing = int.from_bytes(head)
+        while missing > 0:
+            length = int.from_bytes(stream.take(4))
+            if max(missing, length) > SNAPPY_BLOCK_BYTES:
+                raise CorruptError(f"snappy blocks: one of {max(missing, length)} bytes")
+            part = stream.take(length)
+            if _snappy_length(part) > missing:
+                raise CorruptError("snappy blocks: a part is longer than its block")
+            text = _snappy(cramjam.snappy.decompress_raw, part)
+            if not text:
+                raise CorruptError("snappy blocks: an empty part")
+            missing -= len(text)
+            yield text
+
+
+def _snappy_length(part: bytes) -> int:
+    length = 0
+    for number, octet in enumerate(part[:5]):
+        length |= (octet & 0x7F) << (7 * number)
+        if octet < 0x80:
+            return length
+    raise CorruptError("snappy blocks: a part without length")
+
+
+def _snappy(decompress: Callable[[bytes], Any], data: bytes) -> bytes:
+    try:
+        return bytes(decompress(data))
+    except cramjam.DecompressionError as error:
+        raise CorruptError(f"snappy: {error}") from error
+
+
+# Encodings
+
+
+def _is_utf8(encoding: str) -> bool:
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
+
+
+def _encoding_of(head: bytes, declared: str) -> str | None:
+    """The encoding of a text that begins with `head`; None for UTF-8. A byte order mark overrules."""
+    if head.startswith(codecs.BOM_UTF8):
+        return None
+    for mark, name in _MARKS:
+        if head.startswith(mark):
+            return name
+    return None if _is_utf8(declared) else declared
+
+
+def _damaged(error: UnicodeError) -> tuple[str, int]:
+    """A lone surrogate in place of what is not in the encoding: it makes no UTF-8."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "\udcff", error.end
+
+
+codecs.register_error("s3notify.damaged", _damaged)
+
+
+def _transcoded(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)("s3notify.damaged")
+    first = True
+    for data in chain(slices(chunks, PIECE_BYTES), [None]):
+        text = decoder.decode(b"" if data is None else data, data is None)
+        if first and text:
+            text, first = text.removeprefix("\ufeff"), False
+        if text:
+            yield text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,134 @@
+"""New files of one slot: rows gather until a file is full; files that lose rows, or are small and many, are replaced.
+
+Files are named at random and uploaded; whatever a lost or doubled attempt leaves behind is named by no commit.
+"""
+
+import io
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.ports import StoredObject, Written
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.commit import SlotTable, TableFile, spanning
+
+FILE_BYTES: Final = 64 << 20
+"""Arrow bytes gathered before a file is written."""
+
+SMALL_FILE_BYTES: Final = 8 << 20
+MAX_SMALL_FILES: Final = 16
+"""Small files of one slot that a commit leaves behind; more are merged into one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SlotFiles:
+    """Files, of data or of rejects, that `generation` of a slot adds."""
+
+    table: SlotTable
+    key_of: Callable[[str], str]
+    generation: int
+    clock: Clock = SYSTEM_CLOCK
+    waiting: list[pa.Table] = field(default_factory=list)
+    waiting_bytes: int = 0
+    written: list[TableFile] = field(default_factory=list)
+    _since: int | None = None
+    _until: int = 0
+
+    @classmethod
+    def of_data(
+        cls, table: SlotTable, slot: Slot, generation: int, clock: Clock = SYSTEM_CLOCK
+    ) -> "SlotFiles":
+        """Of rows."""
+        return cls(
+            table=table,
+            key_of=lambda name: table.layout.data(slot, name),
+            generation=generation,
+            clock=clock,
+        )
+
+    @classmethod
+    def of_rejects(
+        cls, table: SlotTable, slot: Slot, generation: int, clock: Clock = SYSTEM_CLOCK
+    ) -> "SlotFiles":
+        """Of rejects."""
+        return cls(
+            table=table,
+            key_of=lambda name: table.layout.quarantine(slot, name),
+            generation=generation,
+            clock=clock,
+        )
+
+    def add(self, rows: pa.Table, *, since: int | None = None, until: int | None = None) -> None:
+        """Rows of this generation, or of those that a replaced file held."""
+        if not rows.num_rows:
+            return
+        since = self.generation if since is None else since
+        self._since = since if self._since is None else min(since, self._since)
+        self._until = max(self.generation if until is None else until, self._until)
+        self.waiting.append(rows)
+        self.waiting_bytes += rows.nbytes
+        if self.waiting_bytes >= FILE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits. 1 PUT."""
+        if not self.waiting:
+            return
+        rows = pa.concat_tables(self.waiting, promote_options="default")
+        name = unique_name(self.clock)
+        sink = io.BytesIO()
+        pq.write_table(rows, sink, compression="zstd")
+        body = sink.getvalue()
+        key = self.key_of(name)
+        # Unconditional and under a fresh name: writing it again is harmless.
+        if not isinstance(outcome := self.table.store.put(key, body), Written):
+            raise UnavailableError(f"{key}: {outcome}; the slot is asked for again")
+        self.written.append(
+            TableFile(
+                name=name, rows=rows.num_rows, bytes=len(body), since=self._since or 0, until=self._until
+            )
+        )
+        self.waiting, self.waiting_bytes, self._since, self._until = [], 0, None, 0
+
+    def replace(
+        self, files: Collection[TableFile], left: Iterable[ObjectState], leaving: Collection[str]
+    ) -> set[str]:
+        """Take over what stays of files that hold rows of `left`, and of small files if many; the names of both.
+
+        `left`: what the head knows of the `leaving` keys. 1 GET for each such file.
+        """
+        affected = {file.name for file in spanning(files, left)}
+        small = {file.name for file in files if file.bytes < SMALL_FILE_BYTES}
+        merged = small if len(small) >= MAX_SMALL_FILES else set()
+        gone = pa.array(sorted(leaving), pa.string())
+        replaced: set[str] = set()
+        for file in (file for file in files if file.name in affected | merged):
+            rows = self._read(file)
+            kept = rows.filter(pc.invert(pc.is_in(rows["_key"], gone)))
+            if kept.num_rows == rows.num_rows and file.name not in merged:
+                continue
+            replaced.add(file.name)
+            if file.name in small:
+                self.add(kept, since=file.since)
+            else:
+                # By itself, so that it is not looked through for keys of other generations.
+                self.flush()
+                self.add(kept, since=file.since, until=file.until)
+                self.flush()
+        self.flush()
+        return replaced
+
+    def _read(self, file: TableFile) -> pa.Table:
+        key = self.key_of(file.name)
+        found = self.table.store.get(key)
+        if not isinstance(found, StoredObject):
+            raise CorruptError(f"{key}: named by a commit and missing; restore it")
+        # ParquetFile, not read_table: the latter would turn "slot=…" of a path into a column.
+        return pq.ParquetFile(pa.BufferReader(found.body)).read()

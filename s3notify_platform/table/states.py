@@ -1,0 +1,148 @@
+"""Object states of one slot: in pages sorted by key, with the changes since carried by the commits.
+
+A commit names its slot's pages, each with the key it begins at, and carries as deltas what changed since they were
+written. When more than `DELTA_LIMIT` have gathered, they are folded into the pages they fall in, and only those are
+written anew: a change costs its slot one page at most, however many objects the slot has. A page is a Parquet
+file of at most `PAGE_OBJECTS` states.
+"""
+
+import io
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from s3notify_platform.protocols.source_enumerator import ObjectState
+
+DELTA_LIMIT: Final = 256
+"""Object states that a commit carries itself, before they are folded into pages."""
+
+PAGE_OBJECTS: Final = 4096
+
+States = dict[str, ObjectState]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatePage:
+    """A file of states, of the keys from `first` to before the next page's; the first page also of those below."""
+
+    name: str
+    objects: int
+    first: str
+
+
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("etag", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("reach_end", pa.bool_(), nullable=False),
+        pa.field("by_record", pa.bool_(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("rejects", pa.int64(), nullable=False),
+        pa.field("since", pa.int64(), nullable=False),
+        pa.field("until", pa.int64(), nullable=False),
+        pa.field("code_version", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+def encode_states(states: Mapping[str, ObjectState]) -> bytes:
+    """A page: Parquet, sorted by key."""
+    rows = [{k: v for k, v in asdict(states[key]).items() if k != "gone"} for key in sorted(states)]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def decode_states(body: bytes) -> States:
+    """Inverse of `encode_states`."""
+    columns = pq.ParquetFile(pa.BufferReader(body)).read().to_pydict()
+    rows = zip(*columns.values(), strict=True)
+    names = list(columns)
+    return {row[0]: ObjectState(**dict(zip(names, row, strict=True))) for row in rows}
+
+
+def state_row(state: ObjectState) -> list[object]:
+    """A state as a commit carries it."""
+    if state.gone:
+        return [state.key]
+    return [
+        state.key, state.etag, state.size, state.offset, int(state.reach_end), int(state.by_record), state.rows,
+        state.rejects, state.since, state.until, state.code_version, state.reason,
+    ]  # fmt: skip
+
+
+def state_of_row(row: Sequence[object]) -> ObjectState:
+    """Inverse of `state_row`; `ValueError` or `TypeError` for anything else."""
+    if len(row) == 1:
+        return ObjectState(key=str(row[0]), etag="", size=0, gone=True)
+    key, etag, size, offset, reach_end, by_record, rows, rejects, since, until, code_version, reason = row
+    return ObjectState(
+        key=key, etag=etag, size=size, offset=offset, reach_end=bool(reach_end),  # type: ignore[arg-type]
+        by_record=bool(by_record), rows=rows, rejects=rejects, since=since, until=until,  # type: ignore[arg-type]
+        code_version=code_version, reason=reason,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def apply_deltas(earlier: Mapping[str, ObjectState], deltas: Iterable[ObjectState]) -> States:
+    """The live states: `earlier` with `deltas` laid over them in order."""
+    states = dict(earlier)
+    for delta in deltas:
+        if delta.gone:
+            states.pop(delta.key, None)
+        else:
+            states[delta.key] = delta
+    return states
+
+
+def page_of(pages: Sequence[StatePage], key: str) -> int:
+    """Which page holds `key`, if one does. Pure."""
+    return max(0, bisect_right([page.first for page in pages], key) - 1)
+
+
+def pages_of(pages: Sequence[StatePage], keys: Iterable[str]) -> list[StatePage]:
+    """The pages that may hold `keys`. Pure."""
+    if not pages:
+        return []
+    firsts = [page.first for page in pages]
+    return [pages[n] for n in sorted({max(0, bisect_right(firsts, key) - 1) for key in keys})]
+
+
+def fold(
+    pages: Sequence[StatePage],
+    deltas: Iterable[ObjectState],
+    load: Callable[[Sequence[StatePage]], Sequence[States]],
+) -> list[StatePage | States]:
+    """All states in key order: the pages that `deltas` do not touch, as they are, and the others' new contents.
+
+    `load` gives the contents of pages.
+    """
+    by_page: dict[int, list[ObjectState]] = {}
+    for delta in deltas:
+        by_page.setdefault(page_of(pages, delta.key) if pages else 0, []).append(delta)
+    touched = sorted(by_page)
+    contents = dict(zip(touched, load([pages[n] for n in touched]) if pages else [{}], strict=True))
+    result: list[StatePage | States] = []
+    for number in range(max(len(pages), 1)):
+        if number not in contents:
+            result.append(pages[number])
+            continue
+        states = apply_deltas(contents[number], by_page[number])
+        if result and isinstance(result[-1], dict) and len(result[-1]) + len(states) <= PAGE_OBJECTS // 2:
+            result[-1] |= states
+        elif states:
+            result += _cut(states)
+    return result
+
+
+def _cut(states: States) -> list[States]:
+    count = -(-len(states) // PAGE_OBJECTS)
+    size = -(-len(states) // count)
+    keys = sorted(states)
+    return [{key: states[key] for key in keys[n : n + size]} for n in range(0, len(keys), size)]

@@ -1,0 +1,98 @@
+"""Objects in memory read split by split, and what came of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.csv_splits import csv_starts, scout_bytes
+from s3notify_platform.spark.formats import parse
+from s3notify_platform.spark.ranges import BytesInMemory, ObjectBytes
+from s3notify_platform.spark.records import Parsed
+from s3notify_platform.spark.split_reader import Limits, SplitEnd, read_bytes
+
+TINY = Limits(chunk_bytes=7, block_bytes=11, record_bytes=1 << 20)
+
+Found = list[tuple[Any, ...]]
+"""Rows as (offset, values), rejects as (offset, reason, raw), sorted."""
+
+
+@dataclass
+class Remote:
+    """An object that is read in ranges. Counts what is asked for."""
+
+    body: bytes
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    fails: dict[int, Exception] = field(default_factory=dict)
+    """By number of the read."""
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def size(self) -> int:
+        return len(self.body)
+
+    def read(self, start: int, end: int) -> bytes:
+        with self._lock:
+            number = len(self.asked)
+            self.asked.append((start, end))
+        if number in self.fails:
+            raise self.fails[number]
+        assert 0 <= start <= end <= len(self.body)
+        return self.body[start:end]
+
+
+def version(body: bytes, key: str = "k") -> ObjectVersion:
+    return ObjectVersion(slot=Slot(0), key=key, etag=ETag("e"), size=len(body))
+
+
+def listed(parts: Sequence[Parsed], schema: pa.Schema) -> Found:
+    found: Found = []
+    for parsed in parts:
+        assert parsed.table.schema == schema
+        assert parsed.table.num_rows == len(parsed.index) == len(parsed.offset)
+        assert set(parsed.index.tolist()) <= {0}
+        found += zip(parsed.offset.tolist(), parsed.table.to_pylist(), strict=True)
+        found += [(r.offset, r.reason, r.raw) for r in parsed.rejects]
+    return sorted(found, key=lambda row: (row[0], len(row)))
+
+
+def whole(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool = False) -> Found:
+    """As the joined path parses it."""
+    return listed(list(parse([body], schema, fmt, inferred=inferred)), schema)
+
+
+def read(
+    source: ObjectBytes,
+    split: Split,
+    fmt: str,
+    schema: pa.Schema,
+    *,
+    inferred: bool = False,
+    encoding: str = "utf-8",
+    limits: Limits = TINY,
+) -> tuple[Found, SplitEnd]:
+    *parts, end = read_bytes(source, split, fmt, schema, inferred=inferred, encoding=encoding, limits=limits)
+    assert isinstance(end, SplitEnd)
+    assert all(isinstance(part, Parsed) for part in parts)
+    return listed(parts, schema), end  # type: ignore[arg-type]
+
+
+def cut(body: bytes, places: Sequence[int], fmt: str, key: str = "k") -> list[Split]:
+    """Splits of an object at these places; one if it is CSV that cannot be split."""
+    borders = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
+    ends = borders[1:] or [len(body)]
+    made = [Split(version=version(body, key), start=s, end=e) for s, e in zip(borders, ends, strict=False)]
+    if fmt != "csv":
+        return made
+    starts = csv_starts([scout_bytes(BytesInMemory(body), split, chunk_bytes=5) for split in made])
+    if starts is None:
+        return [Split(version=version(body, key), start=0, end=len(body))]
+    return [
+        Split(version=one.version, start=one.start, end=one.end, in_quotes=quoted)
+        for one, quoted in zip(made, starts, strict=True)
+    ]
