@@ -71,6 +71,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     in_slot = (10, 100) if small else (10, 1_000, 100_000)
     config = small_objects(server, max(totals))
     with embedded_spark() as spark:
+        _in_bucket(spark, config, 10)  # for the JVM to be warm
         figures = [_in_bucket(spark, config, total) for total in totals]
         figures.append(_in_million(spark, server, small=small))
         costs = {total: _in_slot(spark, config, total) for total in in_slot}
