@@ -35,13 +35,14 @@ _CONDITIONS = frozenset({"if-match", "if-none-match"})
 
 
 class Answered(NamedTuple):
-    """A request as it came, with its header names in lower case, and the status it was answered with."""
+    """A request as it came, with its header names in lower case, and the status and bytes it was answered with."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
     status: int
+    answer_bytes: int = 0
 
 
 class FaultProxy:
@@ -90,7 +91,8 @@ class FaultProxy:
                     answer = upstream.getresponse()
                     content = answer.read()
                     headers = {name.lower(): value for name, value in self.headers.items()}
-                    proxy.answered.append(Answered(self.command, self.path, headers, body, answer.status))
+                    noted = Answered(self.command, self.path, headers, body, answer.status, len(content))
+                    proxy.answered.append(noted)
                 finally:
                     upstream.close()
                 if fault == "lose_response":
