@@ -25,7 +25,7 @@ from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensors import build_sensor
 from s3notify_platform.orchestration.summary import build_summary
 from s3notify_platform.slots import SLOT_COUNT
-from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS
+from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
 
@@ -147,6 +147,9 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     )
     max_seconds: float = Field(
         default=MAX_SECONDS, description="After so long a run leaves the rest to the next batch"
+    )
+    split_bytes: int = Field(
+        default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
     )
     interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
     parallel_runs: int = Field(default=1, description="Runs that a batch is split into")
@@ -271,6 +274,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             max_objects=self.max_objects,
             max_bytes=self.max_bytes,
             max_seconds=self.max_seconds,
+            split_bytes=self.split_bytes,
             code_version=self.code_version,
         )
         _ = io.source  # its own checks, before anything is built

@@ -44,7 +44,7 @@ from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_
 from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.ingest import SlotResult
 from s3notify_platform.spark.load import LINEAGE, load_slots
-from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, Source
+from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
 from s3notify_platform.stores.capabilities import CommitChoice
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
@@ -95,6 +95,9 @@ class SlotIOManager(dg.ConfigurableIOManager):
     max_seconds: float = Field(
         default=MAX_SECONDS, description="After so long a run leaves the rest to the next batch"
     )
+    split_bytes: int = Field(
+        default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
+    )
     code_version: str | None = Field(
         default=None, description="Of the transform; another one reads objects again"
     )
@@ -121,6 +124,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
             max_objects=self.max_objects,
             max_bytes=self.max_bytes,
             max_seconds=self.max_seconds,
+            split_bytes=self.split_bytes,
             code_version=self.code_version,
             commit=self.commit,
             lease_table=self.dynamodb.config(self.dynamodb.lease_table),

@@ -25,7 +25,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError, S3NotifyError, UsageError
 from s3notify_platform.protocols.conditional_commit import Committed, Lost
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of, within
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, within
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema
 from s3notify_platform.spark.load import LINEAGE
@@ -35,17 +35,13 @@ from s3notify_platform.spark.read import (
     CONTROL_SCHEMA,
     KIND_ROW,
     LINEAGE_COLUMNS,
-    SPLIT_BYTES,
     SplitReader,
-    deal_splits,
     infer_schema,
-    is_big,
-    may_be_cut,
-    splits_frame,
 )
 from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.splits import deal_splits, in_parts, is_big, may_be_cut, splits_frame
 from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
@@ -281,7 +277,7 @@ class Ingest:
         cut = within(
             [p.changes for p in found.slots.values()],
             self._source.max_bytes,
-            least=SPLIT_BYTES,
+            least=self._source.split_bytes,
             cuttable=lambda split: split.by_record or may_be_cut(split, self._source),
         )
         for slot_plan, changes in zip([*found.slots.values()], cut, strict=True):
@@ -335,7 +331,7 @@ class Ingest:
     ) -> list[dict[str, Any]]:
         """Manifest rows. A failing job is halved until the slots at fault stand alone."""
         # Slots with big objects for themselves: the others need no shuffle.
-        big = [p for p in busy if any(map(is_big, p.changes.read))]
+        big = [p for p in busy if any(is_big(split, self._source) for split in p.changes.read)]
         todo: list[Sequence[SlotPlan]] = [big, [p for p in busy if p not in big]]
         todo = [part for part in todo if part]
         sealed: list[dict[str, Any]] = []
@@ -383,7 +379,8 @@ class Ingest:
         self, part: Sequence[SlotPlan], schema: _Schema, state: _Run, chain: TaskChain, *, evolving: bool
     ) -> DataFrame:
         slots = [p.slot for p in part]
-        dealt = deal_splits(slots, self._parts([s for p in part for s in p.changes.read]), self._width)
+        work = in_parts(self._spark, self._source, [s for p in part for s in p.changes.read])
+        dealt = deal_splits(slots, work, self._width, big=lambda split: is_big(split, self._source))
         splits = splits_frame(self._spark, slots, dealt)
         reader = SplitReader.of(self._source, schema.source, inferred=schema.pinned.inferred)
         context = SealContext(
@@ -410,14 +407,6 @@ class Ingest:
             .sortWithinPartitions("_slot", "_kind", "_key", "_offset")
             .mapInArrow(sealer(context), SEALED_DDL)
         )
-
-    def _parts(self, splits: Sequence[Split]) -> list[Split]:
-        """The splits, big ones in parts that tasks read at once."""
-        result: list[Split] = []
-        for split in splits:
-            cut = is_big(split) and not split.by_record and may_be_cut(split, self._source)
-            result += parts_of(split, SPLIT_BYTES) if cut else [split]
-        return result
 
     def _transformed(self, everything: DataFrame, source: StructType) -> DataFrame:
         assert self._transform is not None

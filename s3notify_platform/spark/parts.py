@@ -19,10 +19,9 @@ from s3notify_platform.spark.read import (
     KIND_SLOT,
     SplitReader,
     control,
-    is_big,
-    splits_of,
 )
 from s3notify_platform.spark.seal import SealContext, add_rows, slot_pieces
+from s3notify_platform.spark.splits import splits_of
 from s3notify_platform.table.commit import SlotTable
 
 Batches = Iterator[pa.RecordBatch]
@@ -37,7 +36,8 @@ def part_writer(context: SealContext, reader: SplitReader) -> Callable[[Batches]
         if slots:
             yield control(CONTROL_SCHEMA, [(KIND_SLOT, slot, *[None] * 5) for slot in slots])
         files: dict[Slot, _PartFiles] = {}
-        for window in reader.windows([split for split in splits if not is_big(split)]):
+        whole, big = reader.sorted_out(splits)
+        for window in reader.windows(whole):
             for slot, piece in slot_pieces(window):
                 shared = files.setdefault(slot, _PartFiles(context, table, slot))
                 yield from shared.add(piece)
@@ -45,7 +45,7 @@ def part_writer(context: SealContext, reader: SplitReader) -> Callable[[Batches]
             yield control(
                 CONTROL_SCHEMA, [(KIND_FILES, slot, *[None] * 3, json.dumps(shared.written()), None)]
             )
-        for split in filter(is_big, splits):
+        for split in big:
             own = _PartFiles(context, table, split.version.slot)
             for piece in reader.pieces(split):
                 for outcome in own.add(piece):

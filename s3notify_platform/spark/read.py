@@ -11,7 +11,7 @@ them.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -22,15 +22,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, ObjectVersion, Split, deal
-from s3notify_platform.slots import Slot
-from s3notify_platform.spark.codecs import by_record
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
 from s3notify_platform.spark.inference import infer
 from s3notify_platform.spark.records import Parsed, rejected_whole
 from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.split_reader import SplitEnd, read_split
+from s3notify_platform.spark.splits import is_big, splits_of
 
 KIND_SLOT: Final = 0
 KIND_OUTCOME: Final = 1
@@ -48,13 +47,6 @@ CONTROL_SCHEMA: Final = pa.schema(
     ]
 )  # fmt: skip
 
-TASK_BYTES: Final = 64 << 20
-SPLIT_BYTES: Final = 64 << 20
-"""Objects up to this size are read whole by one task, larger ones in parts of it by many."""
-
-SKEW: Final = 1.5
-"""How much more than the mean a task may have to read, for each slot to be read in one task."""
-
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
 
@@ -63,76 +55,6 @@ Batches = Iterator[pa.RecordBatch]
 
 Outcome = dict[str, Any]
 """The note of a `KIND_OUTCOME`: what became of an object, or of a part of it."""
-
-
-def is_big(split: Split) -> bool:
-    """Whether a split is read piece by piece, not as a whole object. Pure."""
-    return split.start > 0 or split.end != split.version.size or split.end > SPLIT_BYTES
-
-
-def may_be_cut(split: Split, source: Source) -> bool:
-    """Whether an object can be read from the middle, going by its name and the source's settings. Pure."""
-    key = split.version.key
-    fmt = format_of(key, source.format) or ""
-    return fmt in ("jsonl", "text", "csv", "parquet") and not by_record(key, fmt, "utf-8")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
-    """Who reads what. `together`: all splits of a slot are read by one task."""
-
-    splits: Sequence[Split]
-    tasks: int
-    slot_tasks: Sequence[int]
-    split_tasks: Sequence[int]
-    together: bool
-
-
-def splits_frame(spark: SparkSession, slots: Sequence[Slot], dealt: Dealt) -> DataFrame:
-    """The splits as a DataFrame, one Spark partition for each task; a row without a key for each slot."""
-    splits, none = dealt.splits, [None] * len(slots)
-    table = pa.table(
-        {
-            "task": pa.array([*dealt.slot_tasks, *dealt.split_tasks], pa.int32()),
-            "slot": pa.array([*slots, *(s.version.slot for s in splits)], pa.int32()),
-            "key": pa.array([*none, *(s.version.key for s in splits)], pa.string()),
-            "etag": pa.array([*none, *(s.version.etag for s in splits)], pa.string()),
-            "size": pa.array([*none, *(s.version.size for s in splits)], pa.int64()),
-            "start": pa.array([*none, *(s.start for s in splits)], pa.int64()),
-            "end": pa.array([*none, *(s.end for s in splits)], pa.int64()),
-            "by_record": pa.array([*none, *(s.by_record for s in splits)], pa.bool_()),
-            "in_quotes": pa.array([*none, *(s.in_quotes for s in splits)], pa.bool_()),
-            "limit_bytes": pa.array([*none, *(s.limit_bytes for s in splits)], pa.int64()),
-        }
-    )
-    return spark.createDataFrame(table).repartitionById(dealt.tasks, "task")
-
-
-def deal_splits(slots: Sequence[Slot], splits: Sequence[Split], width: int) -> Dealt:
-    """Deal `splits` to tasks: slot by slot if that is about as balanced as one by one. Pure."""
-    sizes = [split.end - split.start for split in splits]
-    tasks = max(1, min(len(slots), max(width, -(-sum(sizes) // TASK_BYTES))))
-    costs = dict.fromkeys(slots, 0)
-    for split, size in zip(splits, sizes, strict=True):
-        costs[split.version.slot] += size + OBJECT_COST_BYTES
-    slot_tasks = deal(list(costs.values()), tasks)
-    loads = [0] * tasks
-    for cost, task in zip(costs.values(), slot_tasks, strict=True):
-        loads[task] += cost
-    if max(loads) <= max(TASK_BYTES, SKEW * sum(loads) / tasks) and not any(map(is_big, splits)):
-        task_of = dict(zip(slots, slot_tasks, strict=True))
-        split_tasks = [task_of[split.version.slot] for split in splits]
-        return Dealt(
-            splits=splits, tasks=tasks, slot_tasks=slot_tasks, split_tasks=split_tasks, together=True
-        )
-    tasks = max(1, min(len(splits), max(width, -(-sum(sizes) // TASK_BYTES))))
-    return Dealt(
-        splits=splits,
-        tasks=tasks,
-        slot_tasks=[0] * len(slots),
-        split_tasks=deal(sizes, tasks),
-        together=False,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +85,18 @@ class SplitReader:
         slots, splits = splits_of(batches)
         if slots:
             yield control(self.output, [(KIND_SLOT, slot, None, None, None, None, None) for slot in slots])
-        for window in self.windows([split for split in splits if not is_big(split)]):
+        whole, big = self.sorted_out(splits)
+        for window in self.windows(whole):
             yield from window
-        for split in filter(is_big, splits):
+        for split in big:
             yield from self.pieces(split)
+
+    def sorted_out(self, splits: Iterable[Split]) -> tuple[list[Split], list[Split]]:
+        """Those of whole objects, which `windows` reads, and those that `pieces` does."""
+        found: tuple[list[Split], list[Split]] = ([], [])
+        for split in splits:
+            found[is_big(split, self.source)].append(split)
+        return found
 
     def windows(self, splits: Sequence[Split]) -> Iterator[list[pa.RecordBatch]]:
         """Whole objects, those that were fetched together at once: outcomes first, then rejects and rows.
@@ -183,8 +113,20 @@ class SplitReader:
         version = split.version
         place = (version.slot, version.key, version.etag)
         note = whole_outcome("ok", version.size) | {"start": split.start}
-        fmt = format_of(version.key, self.source.format) or ""
-        for found in read_split(self.source.bucket, split, fmt, self.schema, inferred=self.inferred):
+        fmt = format_of(version.key, self.source.format)
+        if fmt is None:
+            yield control(self.output, [(KIND_REJECT, *place, 0, _NO_FORMAT, b"")])
+            note |= {"rejects": 1}
+            yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
+            return
+        for found in read_split(
+            self.source.bucket,
+            split,
+            fmt,
+            self.schema,
+            inferred=self.inferred,
+            encoding=self.source.encoding,
+        ):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
                 read = by_record and (split.by_record or split.start == 0)
@@ -212,20 +154,7 @@ def whole_outcome(status: str, size: int) -> Outcome:
     }  # fmt: skip
 
 
-def splits_of(batches: Batches) -> tuple[list[Slot], list[Split]]:
-    """The slots and splits that a task was dealt."""
-    slots: list[Slot] = []
-    splits: list[Split] = []
-    for batch in batches:
-        for row in batch.to_pylist():
-            slot = Slot(row["slot"])
-            if row["key"] is None:
-                slots.append(slot)
-                continue
-            version = ObjectVersion(slot=slot, key=row["key"], etag=row["etag"], size=row["size"])
-            names = ("start", "end", "by_record", "in_quotes", "limit_bytes")
-            splits.append(Split(version=version, **{name: row[name] for name in names}))
-    return slots, splits
+_NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
 
 
 def _parse_window(
@@ -273,9 +202,7 @@ def _parsed(part: Sequence[Fetched], fmt: str, data: pa.Schema, *, inferred: boo
         return
     for number, fetched in enumerate(part):
         if fetched.body:
-            yield rejected_whole(
-                number, fetched.body, "the key's suffix names no format; set the source's format", data
-            )
+            yield rejected_whole(number, fetched.body, _NO_FORMAT, data)
 
 
 def _place(fetched: Fetched) -> tuple[int, str, str]:

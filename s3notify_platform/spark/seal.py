@@ -29,9 +29,9 @@ from s3notify_platform.spark.read import (
     KIND_ROW,
     Outcome,
     SplitReader,
-    splits_of,
 )
 from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.splits import splits_of
 from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.fast_store import shared_store

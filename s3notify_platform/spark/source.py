@@ -27,6 +27,9 @@ MAX_OBJECTS: Final = 100_000
 MAX_BYTES: Final = 4 << 30
 """Bytes that one round reads before it commits; what is beyond is read after the commit, big objects in parts."""
 
+SPLIT_BYTES: Final = 64 << 20
+"""Objects up to this size are read whole by one task, larger ones in parts of it by many."""
+
 MAX_SECONDS: Final = 3600.0
 """After so long a run begins no other round, and leaves the rest to the next."""
 
@@ -57,6 +60,9 @@ class Source:
     max_objects: int = MAX_OBJECTS
     max_bytes: int = MAX_BYTES
     max_seconds: float = MAX_SECONDS
+    split_bytes: int = SPLIT_BYTES
+    encoding: str = "utf-8"
+    """Of text formats; a byte order mark says otherwise."""
     code_version: str | None = None
     """Of the transform. Objects whose rows another version made are read again; None: whatever made them stays."""
     commit: CommitChoice = "auto"
@@ -70,7 +76,7 @@ class Source:
             raise UsageError(
                 f"format {self.format!r} of source {self.name!r}: use one of {', '.join(FORMATS)}"
             )
-        for limit in ("max_objects", "max_bytes"):
+        for limit in ("max_objects", "max_bytes", "split_bytes"):
             if getattr(self, limit) < 1:
                 raise UsageError(
                     f"{limit}={getattr(self, limit)} of source {self.name!r}: must be at least 1"

@@ -12,9 +12,9 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.discovery import TOLD, _row
 from s3notify_platform.spark.ingest import SlotResult, _added, raise_own, reason_of
 from s3notify_platform.spark.plan import _collected
-from s3notify_platform.spark.read import SPLIT_BYTES, TASK_BYTES, deal_splits
 from s3notify_platform.spark.session import session_conf
-from s3notify_platform.spark.source import Source
+from s3notify_platform.spark.source import SPLIT_BYTES, Source
+from s3notify_platform.spark.splits import TASK_BYTES, Dealt, deal_splits, is_big
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 
@@ -65,8 +65,12 @@ def splits(sizes: dict[int, list[int]]) -> list[Split]:
     return [Split(version=version, start=0, end=version.size) for version in versions]
 
 
+def dealt_of(slots: list[Slot], work: list[Split], width: int) -> Dealt:
+    return deal_splits(slots, work, width, big=lambda split: is_big(split, source()))
+
+
 def test_slots_are_dealt_whole_if_that_is_balanced() -> None:
-    found = deal_splits([Slot(n) for n in range(20)], splits({n: [100, n] for n in range(19)}), 4)
+    found = dealt_of([Slot(n) for n in range(20)], splits({n: [100, n] for n in range(19)}), 4)
     assert found.together
     assert found.tasks == 4
     assert sorted({*found.slot_tasks}) == [0, 1, 2, 3]
@@ -76,24 +80,24 @@ def test_slots_are_dealt_whole_if_that_is_balanced() -> None:
 
 def test_a_slot_much_larger_than_others_is_spread() -> None:
     """Unless all of it is little anyway."""
-    big = deal_splits([Slot(0), Slot(1)], splits({0: [TASK_BYTES] * 4, 1: [1]}), 2)
+    big = dealt_of([Slot(0), Slot(1)], splits({0: [TASK_BYTES] * 4, 1: [1]}), 2)
     assert not big.together
     assert len({t for s, t in zip(big.splits, big.split_tasks, strict=True) if s.version.slot == 0}) == 4
     assert big.tasks == 5
-    assert deal_splits([Slot(0), Slot(1)], splits({0: [1000] * 10, 1: []}), 2).together
+    assert dealt_of([Slot(0), Slot(1)], splits({0: [1000] * 10, 1: []}), 2).together
 
 
 def test_a_big_object_is_not_read_with_its_slot() -> None:
     """Its parts are dealt one by one; so is what goes on from an offset, however little that is."""
     (whole,) = splits({0: [SPLIT_BYTES + 1]})
-    assert not deal_splits([Slot(0)], [whole], 2).together
-    found = deal_splits([Slot(0)], parts_of(whole, SPLIT_BYTES // 2), 2)
+    assert not dealt_of([Slot(0)], [whole], 2).together
+    found = dealt_of([Slot(0)], parts_of(whole, SPLIT_BYTES // 2), 2)
     assert (found.together, sorted({*found.split_tasks})) == (False, [0, 1])
-    assert not deal_splits([Slot(0)], [replace(whole, start=SPLIT_BYTES)], 2).together
+    assert not dealt_of([Slot(0)], [replace(whole, start=SPLIT_BYTES)], 2).together
 
 
 def test_nothing_to_read_is_dealt_too() -> None:
-    found = deal_splits([Slot(3), Slot(4)], [], 8)
+    found = dealt_of([Slot(3), Slot(4)], [], 8)
     assert (found.together, found.tasks, list(found.split_tasks)) == (True, 2, [])
 
 
