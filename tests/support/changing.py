@@ -1,6 +1,6 @@
 """A source whose objects change while it is read: a proxy before its bucket decides what happens when."""
 
-import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -85,7 +85,10 @@ class Changing:
     proxy: FaultProxy
     listing: bool
     last: SlotResult = field(default_factory=lambda: SlotResult(slot=Slot(0), status="unchanged"))
+    waiting: dict[str, tuple[int, Callable[[], object]]] = field(default_factory=dict)
+    """Changes that wait for a GET of their object."""
     _runs: Any = field(default_factory=count)
+    _lock: Any = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         self.place = place_of(self.source)
@@ -136,43 +139,53 @@ class Changing:
     # Reading.
 
     def when_asked(self, change: Callable[[], object], *, key: str, number: int = 1) -> None:
-        """Once: just before this GET of the object, counted from 1, is passed on."""
-        lock, asked = Lock(), count(1)
+        """Once: just before this GET of the object, counted from 1 and from now on, is passed on."""
+        self.waiting[key] = (number, change)
+        self.proxy.before = self._before
 
-        def before(method: str, path: str, headers: dict[str, str]) -> None:
-            if method == "GET" and self._key(path) == key:
-                with lock:  # one after another, so that a change is done when the next one is passed on
-                    if next(asked) == number:
-                        change()
+    def _before(self, method: str, path: str, headers: dict[str, str]) -> None:
+        if method != "GET" or "list-type" in path:
+            return
+        key = self._key(path)
+        # One after another, so that a change is done when the next request is passed on.
+        with self._lock:
+            if key in self.waiting:
+                number, change = self.waiting.pop(key)
+                if number == 1:
+                    change()
+                else:
+                    self.waiting[key] = (number - 1, change)
 
-        self.proxy.before = before
-
-    def asked(self) -> list[str]:
-        """Keys of the objects that were read since the last time, one for each GET."""
-        found = [
-            self._key(request.path)
-            for request in list(self.proxy.answered)
-            if request.method == "GET" and "list-type" not in request.path
-        ]
+    def asked(self) -> Counter[str]:
+        """GETs of objects since the last time, by key."""
+        found = Counter(key for key, _ in self._gets())
         self.proxy.answered.clear()
         return found
 
-    def read_bytes(self) -> int:
-        """Of objects, since the last time."""
-        read = sum(r.sent for r in list(self.proxy.answered) if r.method == "GET" and r.status < 300)
+    def read_bytes(self) -> Counter[str]:
+        """Bytes of objects that were read since the last time, by key."""
+        found: Counter[str] = Counter()
+        for key, sent in self._gets():
+            found[key] += sent
         self.proxy.answered.clear()
-        return read
+        return found
+
+    def _gets(self) -> list[tuple[str, int]]:
+        return [
+            (self._key(request.path), request.sent if request.status < 300 else 0)
+            for request in list(self.proxy.answered)
+            if request.method == "GET" and "list-type" not in request.path
+        ]
 
     def _key(self, path: str) -> str:
         return unquote(urlsplit(path).path).removeprefix(f"/{self.bucket}/")
 
-    def run(self, *, before_round: Callable[[int], object] = lambda number: None) -> SlotResult:
-        """One run, and what follows its commit. `before_round`: before each plan, counted from 1."""
-        rounds = count(1)
+    def run(self, *, before_round: Callable[[], object] = lambda: None) -> SlotResult:
+        """One run, and what follows its commit. `before_round`: before each plan."""
 
         def progress(message: str) -> None:
             if message.startswith("planning"):
-                before_round(next(rounds))
+                before_round()
 
         batch = f"batch-{next(self._runs)}"
         result = Ingest(self.spark, self.source, progress=progress).run(
@@ -183,25 +196,20 @@ class Changing:
             self.teller.queue.remove(entry for of_slot in result.entries.values() for entry in of_slot)
         return self.last
 
-    def runs_until_equal(self, limit: int = 4) -> int:
-        """How many it takes; and then there is nothing left to do, and no entry."""
-        for number in range(1, limit + 1):
-            self.run()
-            if not (found := differences(self.place)):
-                self.proxy.before = lambda method, path, headers: None
-                self.settled()
-                return number
-        raise AssertionError(f"not equal after {limit} runs: {found}")
+    def pending(self) -> set[str]:
+        """Keys that are committed in part."""
+        head = self.source.table().head(Slot(0))
+        return set(head.pending) if head else set()
 
     def settled(self) -> None:
-        """Another run has nothing to do, and reads nothing; no entry is left."""
-        self.run()  # entries of changes that came meanwhile
-        assert self.entries() == []
-        self.asked()
-        generation = self.run().generation
-        assert self.asked() == []
-        assert self.run().generation == generation
+        """Table and bucket are equal, no entry is left, and another run has nothing to do and reads nothing."""
+        assert not self.waiting
         assert not differences(self.place)
+        assert self.entries() == []
+        generation = self.last.generation
+        self.asked()
+        assert (self.run().status, self.last.generation) == ("unchanged", generation)
+        assert not self.asked()
 
     def entries(self) -> list[str]:
         """Keys in the topic."""
@@ -209,12 +217,3 @@ class Changing:
             return []
         found = self.teller.queue.entries(self.source.name, [Slot(0)])
         return [entry.event.key for entry in found]
-
-
-def ranges(proxy: FaultProxy) -> list[tuple[int, int]]:
-    """Of the ranged GETs that were answered."""
-    found = []
-    for request in list(proxy.answered):
-        if match := re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", "")):
-            found.append((int(match[1]), int(match[2]) + 1))
-    return found

@@ -55,24 +55,35 @@ class Place:
 
 def differences(place: Place) -> str:
     """Between what the bucket holds and what the table holds; empty if nothing."""
+    found = differing(place)
+    shown = "\n".join(f"{key}: {what}" for key, what in sorted(found.items())[:5])
+    return f"{len(found)} objects differ\n{shown}" if found else ""
+
+
+def differing(place: Place) -> dict[str, str]:
+    """The same, by key."""
     s3 = place.client()
-    rows, rejects = _of_bucket(s3, place)
-    in_table, in_quarantine = _of_table(s3, place)
-    found = [*_told("row", rows, in_table), *_told("reject", rejects, in_quarantine)]
-    return "\n".join(found)
+    told: dict[str, list[str]] = {}
+    for what, bucket, table in zip(
+        ("row", "reject"), _of_bucket(s3, place), _of_table(s3, place), strict=True
+    ):
+        for name, rows in (("missing", bucket - table), ("too many", table - bucket)):
+            by_key: dict[str, list[Any]] = {}
+            for row in rows.elements():
+                by_key.setdefault(row[0], []).append(row[1:])
+            for key, of_key in by_key.items():
+                told.setdefault(key, []).append(
+                    f"{len(of_key)} {what}s {name}, like {sorted(of_key, key=str)[:2]}"
+                )
+    return {key: "; ".join(parts) for key, parts in told.items()}
 
 
-def count_rows(place: Place) -> int:
-    """Of the bucket."""
-    return sum(_of_bucket(place.client(), place)[0].values())
-
-
-def _told(what: str, bucket: Counter[Any], table: Counter[Any]) -> Iterator[str]:
-    for name, rows in (("missing", bucket - table), ("too many", table - bucket)):
-        if rows:
-            keys = sorted({row[0] for row in rows})
-            shown = sorted(rows.items(), key=str)[:4]
-            yield f"{rows.total()} {what}s {name}, of {len(keys)} keys, like {keys[:3]}: {shown}"
+def rows_of(place: Place) -> Counter[str]:
+    """How many the bucket's objects have, by key."""
+    found: Counter[str] = Counter()
+    for (key, *_), count in _of_bucket(place.client(), place)[0].items():
+        found[key] += count
+    return found
 
 
 # The bucket.
