@@ -17,6 +17,7 @@ from s3notify_platform.orchestration.channels import (
     HttpInletSettings,
     SqsInletSettings,
     build_channels,
+    queue_spec,
 )
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.explain import build_explain
@@ -110,6 +111,9 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         default=None,
         alias="schema",
         description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
+    )
+    encoding: str = Field(
+        default="utf-8", description="Of texts without a byte order mark: utf-8, cp1252, latin-1, …"
     )
     transform: str | None = Field(
         default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage"
@@ -239,7 +243,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         services = (("sqs", self.sqs), ("http", self.http), ("deliver", self.deliver))
         jobs, sensors = build_channels(assets, services, running=on)
         return dg.Definitions(
-            assets=[slot_assets, summary],
+            assets=[slot_assets, summary, queue_spec(assets)],
             asset_checks=[checks],
             jobs=[ingest_job, sweep_job, build_explain(assets), *jobs],
             sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],
@@ -264,6 +268,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             prefix=self.prefix,
             format=self.format,
             row_schema=self.row_schema,
+            encoding=self.encoding,
             platform_bucket=self.platform_bucket,
             platform_prefix=self.platform_prefix or "",
             keyspace_prefix=self.keyspace_prefix or "",

@@ -75,6 +75,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
     row_schema: str | None = Field(
         default=None, description="Columns as Spark DDL; inferred and pinned if missing"
     )
+    encoding: str = Field(default="utf-8", description="Of texts without a byte order mark")
     platform_bucket: str | None = Field(default=None, description="Bucket of the platform's own objects")
     platform_prefix: str = Field(default="", description="Prefix of the platform's own objects, ending in /")
     keyspace_prefix: str = Field(
@@ -116,6 +117,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
             prefix=self.prefix,
             format=self.format,
             schema=self.row_schema,
+            encoding=self.encoding,
             platform=self._config(self.platform_bucket or self.bucket),
             platform_prefix=self.platform_prefix,
             keyspace_prefix=self.keyspace_prefix,
@@ -318,6 +320,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
                 "bytes": result.bytes,
                 "files": files,
                 "live_rejects": rejects,
+                "complete": result.complete,
                 "dagster/partition_row_count": rows,
                 "place": dg.MetadataValue.url(self.place(f"{layout.prefix}data/slot={result.slot}/")),
             }

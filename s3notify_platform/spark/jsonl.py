@@ -34,7 +34,8 @@ def json_block(schema: pa.Schema, *, inferred: bool) -> Convert:
 
 def read_json(joined: bytes, options: pa_json.ParseOptions | None) -> pa.Table:
     """Lines read in one block and one thread; without `options` the reader infers the types."""
-    joined.decode("utf-8")  # the JSON reader would pass on what is not UTF-8
+    if not joined.isascii():
+        joined.decode("utf-8")  # the JSON reader would pass on what is not UTF-8
     read = pa_json.ReadOptions(use_threads=False, block_size=max(len(joined) + 1, 1 << 20))
     return pa_json.read_json(pa.BufferReader(joined), read_options=read, parse_options=options)
 

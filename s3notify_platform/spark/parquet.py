@@ -10,7 +10,7 @@ Memory: one row group, since half of one is never taken in, and its table.
 import io
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -27,6 +27,9 @@ from s3notify_platform.table.reader import MAX_RAW_BYTES
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
 """Of one row group's columns, uncompressed: what a task takes in at once."""
+
+FOOTER_BYTES: Final = 64 << 10
+MAX_FOOTER_BYTES: Final = 32 << 20
 
 BATCH_ROWS: Final = 1 << 17
 
@@ -54,9 +57,7 @@ class RowGroup:
 def parse_parquet(index: int, body: bytes, schema: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
     """A whole file, as object number `index`. An empty one has no rows."""
     for parsed in _rows(BytesInMemory(body), 0, len(body), schema, inferred=inferred):
-        parsed.index = np.full(len(parsed.index), index)
-        parsed.rejects = [replace(reject, index=index) for reject in parsed.rejects]
-        yield parsed
+        yield parsed.of(index)
 
 
 def parquet_records(
@@ -69,12 +70,14 @@ def parquet_records(
     return (yield from _rows(source, split.start, split.end, schema, inferred=inferred))
 
 
-def schema_of_parquet(source: ObjectBytes) -> pa.Schema | None:
-    """A file's schema, from its footer alone; None if it cannot be read."""
-    try:
-        return _open(source)[1].schema_arrow
-    except _UnreadableError:
-        return None
+def parquet_footer(source: ObjectBytes) -> bytes:
+    """The end of a file from its footer on, which is enough to read its schema. One GET, or two for a long one."""
+    size = source.size
+    end = source.read(max(0, size - FOOTER_BYTES), size)
+    length = int.from_bytes(end[-8:-4], "little") + 8
+    if len(end) < length <= min(size, MAX_FOOTER_BYTES):
+        end = source.read(size - length, size)
+    return end[-length:]
 
 
 class _UnreadableError(Exception):

@@ -12,6 +12,7 @@ them.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -22,13 +23,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.spark.codecs import TEXT_FORMATS, decoded_whole
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
 from s3notify_platform.spark.inference import infer
+from s3notify_platform.spark.ranges import BytesInMemory, RemoteBytes
 from s3notify_platform.spark.records import Parsed, rejected_whole
 from s3notify_platform.spark.source import Source
-from s3notify_platform.spark.split_reader import SplitEnd, read_split
+from s3notify_platform.spark.split_reader import (
+    HEAD_SAMPLE_BYTES,
+    SplitEnd,
+    head_sample,
+    read_bytes,
+    read_split,
+)
 from s3notify_platform.spark.splits import is_big, splits_of
 
 KIND_SLOT: Final = 0
@@ -49,6 +59,9 @@ CONTROL_SCHEMA: Final = pa.schema(
 
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
+
+DECODED_BYTES: Final = 64 << 20
+"""What the compressed and encoded objects of a window may come to, to be parsed together."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -168,7 +181,7 @@ def _parse_window(
         rejects = np.zeros(len(part), np.int64)
         unknown: set[int] = set()
         if status == "ok":
-            for parsed in _parsed(part, fmt, data, inferred=inferred):
+            for parsed in _parsed(part, fmt, source, data, inferred=inferred):
                 if len(parsed.index):
                     rows += np.bincount(parsed.index, minlength=len(part))
                     yield from _row_batches([fetched.version for fetched in part], parsed, output)
@@ -196,13 +209,42 @@ def _parse_window(
     yield control(output, outcomes)
 
 
-def _parsed(part: Sequence[Fetched], fmt: str, data: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
-    if fmt:
-        yield from parse([fetched.body for fetched in part], data, fmt, inferred=inferred)
+def _parsed(
+    part: Sequence[Fetched], fmt: str, source: Source, data: pa.Schema, *, inferred: bool
+) -> Iterator[Parsed]:
+    """Objects joined, as far as they are text and small; others one by one, streamed."""
+    if not fmt:
+        for number, fetched in enumerate(part):
+            if fetched.body:
+                yield rejected_whole(number, fetched.body, _NO_FORMAT, data)
         return
+    bodies = [fetched.body for fetched in part]
+    streamed: list[int] = []
+    if fmt in TEXT_FORMATS:
+        bodies, streamed = _decoded(part, source.encoding)
+    yield from parse(bodies, data, fmt, inferred=inferred)
+    for number in streamed:
+        version, body = part[number].version, part[number].body
+        split = Split(version=version, start=0, end=len(body), by_record=True)
+        whole = BytesInMemory(body)
+        for parsed in read_bytes(whole, split, fmt, data, inferred=inferred, encoding=source.encoding):
+            if isinstance(parsed, Parsed):
+                yield parsed.of(number)
+
+
+def _decoded(part: Sequence[Fetched], encoding: str) -> tuple[list[bytes], list[int]]:
+    """The texts of objects, and the numbers of those that have to be streamed: too long, or damaged."""
+    texts: list[bytes] = []
+    streamed: list[int] = []
+    room = DECODED_BYTES
     for number, fetched in enumerate(part):
-        if fetched.body:
-            yield rejected_whole(number, fetched.body, _NO_FORMAT, data)
+        text = decoded_whole(fetched.body, fetched.version.key, encoding, room)
+        if text is None:
+            streamed.append(number)
+        elif text is not fetched.body:
+            room -= len(text)
+        texts.append(text or b"")
+    return texts, streamed
 
 
 def _place(fetched: Fetched) -> tuple[int, str, str]:
@@ -238,7 +280,8 @@ def control(output: pa.Schema, rows: Sequence[tuple[object, ...]]) -> pa.RecordB
 def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectVersion]) -> StructType | None:
     """A schema from a sample of `versions`, read in one task; None if the sample holds no data.
 
-    Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each.
+    Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each. Of those larger than
+    `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer.
     """
     if source.format in FIXED_SCHEMAS:
         return from_arrow_schema(FIXED_SCHEMAS[source.format])
@@ -246,14 +289,14 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
     sample: list[ObjectVersion] = []
     for version in candidates[::step][:SAMPLE_OBJECTS]:
-        if not sample or sum(v.size for v in sample) + version.size <= SAMPLE_BYTES:
+        read = min(version.size, HEAD_SAMPLE_BYTES)
+        if not sample or sum(min(v.size, HEAD_SAMPLE_BYTES) for v in sample) + read <= SAMPLE_BYTES:
             sample.append(version)
 
     def run(batches: Batches) -> Batches:
         for _ in batches:
             pass
-        got = [f for window in fetch(source.bucket, sample) for f in window if f.status == "ok"]
-        schema = infer([(format_of(f.version.key, source.format) or "", f.body) for f in got])
+        schema = infer(list(_sampled(source, sample)))
         found = schema.serialize().to_pybytes() if schema is not None else None
         yield pa.record_batch({"schema": pa.array([found], pa.binary())})
 
@@ -263,3 +306,18 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
     if body is None:
         return None
     return from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))
+
+
+def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[str, bytes]]:
+    """Format and beginning of each object that is there."""
+    small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
+    for window in fetch(source.bucket, small):
+        for fetched in window:
+            fmt = format_of(fetched.version.key, source.format) or ""
+            if fetched.status == "ok":
+                yield fmt, head_sample(BytesInMemory(fetched.body), fetched.version.key, fmt, source.encoding)
+    for version in versions:
+        if version.size > HEAD_SAMPLE_BYTES:
+            fmt = format_of(version.key, source.format) or ""
+            with suppress(ConflictError, NotFoundError, UnavailableError):
+                yield fmt, head_sample(RemoteBytes(source.bucket, version), version.key, fmt, source.encoding)

@@ -7,7 +7,7 @@ together are as many as the records.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -53,6 +53,15 @@ class Parsed:
     offset: Offsets
     rejects: list[Reject] = field(default_factory=list)
 
+    def of(self, index: int) -> "Parsed":
+        """The same rows and rejects of one object, now as object number `index`."""
+        return Parsed(
+            table=self.table,
+            index=np.full(len(self.index), index),
+            offset=self.offset,
+            rejects=[replace(reject, index=index) for reject in self.rejects],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
@@ -81,7 +90,12 @@ class Records:
             return b""
         # A line end of one or two bytes, or a blank line: the readers pass over either.
         if bool(np.all(self.start[1:] - self.end[:-1] <= 2)):
-            return self.body[self.start[0] : self.end[-1]] + b"\n"
+            first, last = int(self.start[0]), int(self.end[-1])
+            # With the line end behind it, if there is one: then the whole body need not be copied.
+            for behind in (b"\n", b"\r\n"):
+                if self.body.startswith(behind, last):
+                    return self.body[first : last + len(behind)]
+            return self.body[first:last] + b"\n"
         view = memoryview(self.body)
         return (
             b"\n".join(view[s:e] for s, e in zip(self.start.tolist(), self.end.tolist(), strict=True)) + b"\n"

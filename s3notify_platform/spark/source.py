@@ -10,6 +10,7 @@ from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
+from s3notify_platform.spark.codecs import check_encoding
 from s3notify_platform.spark.formats import FORMATS
 from s3notify_platform.stores.capabilities import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.stores.conditional import dynamo_commit
@@ -52,6 +53,8 @@ class Source:
     format: str
     platform: S3Config
     schema: str | None = None
+    encoding: str = "utf-8"
+    """Of texts that do not begin with a byte order mark, by its name in Python."""
     platform_prefix: str = ""
     keyspace_prefix: str = ""
     queue_prefix: str = QUEUE_PREFIX
@@ -61,8 +64,6 @@ class Source:
     max_bytes: int = MAX_BYTES
     max_seconds: float = MAX_SECONDS
     split_bytes: int = SPLIT_BYTES
-    encoding: str = "utf-8"
-    """Of text formats; a byte order mark says otherwise."""
     code_version: str | None = None
     """Of the transform. Objects whose rows another version made are read again; None: whatever made them stays."""
     commit: CommitChoice = "auto"
@@ -76,6 +77,7 @@ class Source:
             raise UsageError(
                 f"format {self.format!r} of source {self.name!r}: use one of {', '.join(FORMATS)}"
             )
+        check_encoding(self.encoding)
         for limit in ("max_objects", "max_bytes", "split_bytes"):
             if getattr(self, limit) < 1:
                 raise UsageError(

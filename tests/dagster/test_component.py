@@ -121,8 +121,8 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     defs = definitions.load(folder)
     keys = {key.path[-1] for key in defs.resolve_asset_graph().get_all_asset_keys()}
     assert keys == {
-        *("orders", "paid", "orders_summary", "orders_quarantine"),
-        *("clicks", "clicks_summary", "clicks_quarantine"),
+        *("orders", "paid", "orders_summary", "orders_quarantine", "orders_queue"),
+        *("clicks", "clicks_summary", "clicks_quarantine", "clicks_queue"),
     }
     repository = defs.get_repository_def()
     assert {job.name for job in repository.get_all_jobs()} >= {

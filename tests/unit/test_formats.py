@@ -225,6 +225,14 @@ class TestCsv:
         }  # fmt: skip
         assert [r.raw for r in rejects] == [b"2024-13-06,,,,,", b",,,1.555,,"]
 
+    def test_a_return_alone_ends_no_record_and_begins_no_value(self) -> None:
+        """What is malformed ends with its line, whatever stands elsewhere in the object."""
+        body = b'a,b\n1,p\r"x\n2,y"\n3,z\n'
+        for other in (b"", b'4,5" disk\n'):
+            rows, rejects = take([body + other], AB, "csv")
+            assert [row["a"] for _, _, row in rows][:2] == [2, 3]
+            assert [r.raw for r in rejects] == [b'1,p\r"x']
+
     @pytest.mark.parametrize(
         ("body", "reason"),
         [
@@ -315,6 +323,11 @@ def test_binary() -> None:
 def test_format_of() -> None:
     assert format_of("a/b.jsonl", "auto") == "jsonl"
     assert format_of("a/b.NDJSON", "auto") == "jsonl"
+    assert format_of("a/b.jsonl.gz", "auto") == "jsonl"
+    assert format_of("a/b.csv.ZST", "auto") == "csv"
+    assert format_of("a/b.snappy.parquet", "auto") == "parquet"
+    assert format_of("a/b.gz", "auto") is None
+    assert format_of("a/.gz", "auto") is None
     assert format_of("a.csv/b", "auto") is None
     assert format_of("a/b.xml", "auto") is None
     assert format_of("a/b.xml", "text") == "text"
