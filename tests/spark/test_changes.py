@@ -139,9 +139,9 @@ def go_through(bucket: Changing, histories: dict[str, History]) -> None:
     late = {key for key, history in keys.items() if history.runs == 2}
     found = differing(bucket.place)
     assert {key.replace("renamed-", "") for key in found} == late, found
-    assert sum(before[key] for key in late) == sum(
-        int(count) for key in found for count in _too_many(found[key])
-    ), "what is not taken in yet keeps the rows it had"
+    kept = sum(int(count) for key in found for count in _too_many(found[key]))
+    # One that was renamed away was deleted, and is gone already.
+    assert kept == sum(before[key] for key in late & found.keys()), "what is not taken in yet keeps its rows"
     bucket.run()
     bucket.settled()
 
@@ -316,8 +316,7 @@ def test_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> Non
 
     assert bucket.run(before_round=before_round).complete
     assert not changes, "each was committed in part when it changed"
-    read = bucket.read_bytes()[key("steady.jsonl")]
-    assert len(BIG) <= read <= 2.5 * len(BIG), "what was committed is not read again"
+    assert bucket.rows_begun(key("steady.jsonl")) == 1, "what is committed is not read again"
     # By entries, what came between two rounds is the next run's: it lists nothing.
     bucket.run()
     bucket.settled()
@@ -354,7 +353,7 @@ def test_a_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..
     while not bucket.run().complete:
         runs += 1
     assert runs >= 2
-    assert len(BIG) <= bucket.read_bytes()["raw/a.jsonl"] <= 2.5 * len(BIG)
+    assert bucket.rows_begun("raw/a.jsonl") == 1
     assert not differences(bucket.place)
     bucket.put("raw/a.jsonl", lines(COUNT, "two"))
     assert not bucket.run().complete

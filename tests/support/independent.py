@@ -122,18 +122,18 @@ def _records(place: Place, key: str, body: bytes) -> Iterator[tuple[int, Hashabl
     elif fmt == "binary":
         yield 0, _values({"content": body}), b""
     else:
-        text = decompressed(body)
+        text = decompressed(body, key)
         yield from {"jsonl": _jsonl, "csv": _csv, "text": _text}[fmt](place, text)
 
 
 def _suffix(key: str) -> str:
     parts = key.split(".")
-    last = parts[-2] if parts[-1] in ("gz", "zst", "bz2", "sz") else parts[-1]
-    return {"txt": "text"}.get(last, last)
+    last = parts[-2] if parts[-1] in ("gz", "zst", "bz2", "sz", "snappy") else parts[-1]
+    return {"txt": "text", "bin": "binary"}.get(last, last)
 
 
-def decompressed(body: bytes) -> bytes:
-    """By what stands in the first bytes."""
+def decompressed(body: bytes, key: str = "") -> bytes:
+    """By what stands in the first bytes; Hadoop's snappy blocks by the name."""
     if body.startswith(b"\x1f\x8b"):
         return gzip.decompress(body)
     if body.startswith(b"BZh"):
@@ -142,7 +142,7 @@ def decompressed(body: bytes) -> bytes:
         return pa.input_stream(pa.BufferReader(body), compression="zstd").read()
     if body.startswith(b"\xff\x06\x00\x00sNaPpY"):
         return _snappy_frames(body)
-    return body
+    return _snappy_blocks(body) if key.endswith(".snappy") else body
 
 
 def _snappy_frames(body: bytes) -> bytes:
@@ -156,6 +156,20 @@ def _snappy_frames(body: bytes) -> bytes:
         elif kind == 1:
             found.append(frame)
         place += 4 + length
+    return b"".join(found)
+
+
+def _snappy_blocks(body: bytes) -> bytes:
+    found: list[bytes] = []
+    place = 0
+    while place < len(body):
+        missing, place = int.from_bytes(body[place : place + 4]), place + 4
+        while missing:
+            length = int.from_bytes(body[place : place + 4])
+            part = body[place + 4 : place + 4 + length]
+            found.append(pa.Codec("snappy").decompress(part, _varint(part), asbytes=True))
+            missing -= len(found[-1])
+            place += 4 + length
     return b"".join(found)
 
 
