@@ -4,13 +4,9 @@
 drawn from the seed alone; which run sees it, and where it is killed, is a matter of time.
 """
 
-import json
 import os
 import random
-import select
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,14 +20,14 @@ from s3notify_platform.protocols.notification_queue import Event, NotificationQu
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.fast_store import shared_store
 from tests.support.changing import place_of
-from tests.support.fuzz_kills import ROOT
-from tests.support.fuzz_objects import SCHEMA_DDL, Drawn
-from tests.support.independent import count_rows, differences
+from tests.support.drivers import WAIT_SECONDS, Driver
+from tests.support.fuzz_objects import SCHEMA, SCHEMA_DDL, Drawn
+from tests.support.independent import differences, rows_of
 from tests.support.servers import S3Server
 
-OPERATIONS = int(os.environ.get("FORMAT_FUZZ_OPERATIONS", "160"))
+OPERATIONS = int(os.environ.get("FORMAT_FUZZ_OPERATIONS", "120"))
 SEED = int(os.environ.get("FORMAT_FUZZ_SEED", "1"))
-KILLS = int(os.environ.get("FORMAT_FUZZ_KILLS", str(3 + OPERATIONS // 100)))
+KILLS = int(os.environ.get("FORMAT_FUZZ_KILLS", str(2 + OPERATIONS // 150)))
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300 + 3 * OPERATIONS)]
 
@@ -57,86 +53,10 @@ LIMITS: tuple[dict[str, Any], ...] = (
     {"split_bytes": 1 << 20}, {"split_bytes": 1000, "max_bytes": 60_000},
 )  # fmt: skip
 SLOTS = 4
-NAMES = 5
+NAMES = 3
 """Of each suffix."""
 
 WHAT = (*("write",) * 3, *("append",) * 2, "empty", "delete", "rename", "restore", "same")
-WAIT_SECONDS = 240.0
-
-
-@dataclass
-class Driver:
-    """A process that runs what it is told, one run after another. Dies with all that it started."""
-
-    config: dict[str, Any]
-    environment: dict[str, str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-    restarts: int = 0
-
-    def start(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            return
-        command = [sys.executable, "-m", "tests.support.ingest_program", json.dumps(self.config)]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                env={**os.environ, **self.environment}, start_new_session=True, bufsize=0,
-            )  # fmt: skip
-        self.restarts += 1
-        assert "ready" in (self.answer(WAIT_SECONDS) or {}), self.tail()
-
-    def tell(self, run: dict[str, Any]) -> None:
-        self.start()
-        assert self.process is not None
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(run).encode() + b"\n")
-
-    def answer(self, seconds: float) -> dict[str, Any] | None:
-        """Of the run; None if there is none yet."""
-        assert self.process is not None
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], seconds)[0]:
-            return None
-        line = self.process.stdout.readline()
-        assert line, f"the driver ended: {self.tail()}"
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def kill(self) -> None:
-        if self.process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            self.process.stdin.close()
-            self.process.stdout.close()
-            self.process = None
-
-    def workers(self) -> list[int]:
-        """Python workers of this driver: those whose parents lead to it."""
-        assert self.process is not None
-        parents: dict[int, int] = {}
-        commands: dict[int, bytes] = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with suppress(OSError, IndexError, ValueError):
-                    stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                    parents[int(entry.name)] = int(stat[1])
-                    commands[int(entry.name)] = (entry / "cmdline").read_bytes()
-        daemons = {pid for pid in parents if b"pyspark.daemon" in commands[pid]}
-
-        def ours(pid: int) -> bool:
-            while pid := parents.get(pid, 0):
-                if self.process is not None and pid == self.process.pid:
-                    return True
-            return False
-
-        return [pid for pid in daemons if parents[pid] in daemons and ours(pid)]
-
-    def tail(self) -> str:
-        return self.log.read_text(errors="replace")[-3000:]
 
 
 @dataclass
@@ -160,7 +80,7 @@ class Fuzz:
             )
             for name, settings in SOURCES.items()
         }  # fmt: skip
-        self.places = {name: place_of(source) for name, source in self.sources.items()}
+        self.places = {name: place_of(source, SCHEMA) for name, source in self.sources.items()}
         self.s3 = self.places["mixed"].client()
         self.s3.put_bucket_versioning(Bucket=self.bucket, VersioningConfiguration={"Status": "Enabled"})
         self.queue: NotificationQueue = self.sources["mixed"].queue()
@@ -255,19 +175,25 @@ class Fuzz:
         self.driver.start()
         self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
         left = OPERATIONS - len(self.done)
-        kill = operations and self.kills and self.moments.random() < 2 * self.kills / max(1, left / 8)
-        dies_at = time.monotonic() + self.moments.uniform(0.05, 3.0) if kill else None
+        doomed = operations and self.kills and self.moments.random() < 2 * self.kills / max(1, left / 15)
+        # After so many signs of life, and a moment.
+        kill, dies_at = self.moments.randrange(1, 6) if doomed else 0, None
         ends = time.monotonic() + WAIT_SECONDS
         done = 0
-        while (
-            answer := self.driver.answer(
-                self.moments.uniform(0, 0.2) if done < operations or dies_at else 1.0
-            )
-        ) is None:
+        while True:
+            answer = self.driver.answer(self.moments.uniform(0, 0.3) if done < operations or dies_at else 1.0)
             assert time.monotonic() < ends, f"a run does not end: {self.facts()}"
-            if done < operations:
-                self.operate()
-                done += 1
+            if answer and "progress" not in answer:
+                break
+            # Something goes on: most happens just when objects are about to be read.
+            reading = answer is not None and answer["progress"].startswith("reading")
+            for _ in range(self.moments.randrange(4, 14) if reading else self.moments.randrange(2)):
+                if done < operations:
+                    self.operate()
+                    done += 1
+            if kill and answer is not None:
+                kill -= 1
+                dies_at = None if kill else time.monotonic() + self.moments.uniform(0, 1.0)
             if dies_at and time.monotonic() >= dies_at:
                 dies_at = None
                 if self.strike():
@@ -338,7 +264,7 @@ def test_every_format_killed_at_random_the_table_equals_the_bucket(
         checks = 0
         while len(fuzz.done) < OPERATIONS:
             (name,) = fuzz.moments.choices([*SHARES], [*SHARES.values()])
-            operations = min(fuzz.moments.randrange(1, 25), OPERATIONS - len(fuzz.done))
+            operations = min(fuzz.moments.randrange(5, 30), OPERATIONS - len(fuzz.done))
             fuzz.run(
                 name,
                 listing=fuzz.moments.random() < 0.4,
@@ -350,11 +276,11 @@ def test_every_format_killed_at_random_the_table_equals_the_bucket(
                 fuzz.settle(listing=checks % 2 == 0)
         fuzz.settle(listing=False)
         fuzz.settle(listing=True)
-        rows = {name: count_rows(place) for name, place in fuzz.places.items()}
+        rows = {name: rows_of(place).total() for name, place in fuzz.places.items()}
     finally:
         fuzz.driver.kill()
     print(
         f"{len(fuzz.done)} operations, {fuzz.runs} runs ({fuzz.cut_short} cut short, {fuzz.superseded} objects changed "
         f"while read), killed {fuzz.killed}, {rows} rows, {time.monotonic() - fuzz.began:.0f} s"
     )
-    assert fuzz.killed, "not one run lived long enough to be killed"
+    assert not KILLS or fuzz.killed, "not one run lived long enough to be killed"

@@ -11,8 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
@@ -25,6 +23,7 @@ from tests.contracts.fault_proxy import FaultProxy
 from tests.support.independent import Place, differences
 
 SCHEMA = "id bigint, note string"
+COLUMNS = pa.schema([("id", pa.int64()), ("note", pa.string())])
 LOOK_BYTES = 16
 
 
@@ -35,27 +34,19 @@ def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Sou
     return Source(bucket=behind, platform=bucket, commit="native", **fields)
 
 
-def place_of(source: Source) -> Place:
+def place_of(source: Source, schema: pa.Schema) -> Place:
     """Where the independent check looks: past every proxy."""
     reached = source.platform
     assert reached.endpoint_url
     assert reached.access_key_id
     assert reached.secret_access_key
-    schema = StructType.fromDDL(source.schema) if source.schema else {"text": "value", "binary": "content"}
-    if isinstance(schema, dict):
-        name = schema[source.format]
-        kind = pa.string() if source.format == "text" else pa.binary()
-        columns = pa.schema([pa.field(name, kind)])
-    else:
-        assert isinstance(schema, StructType)
-        columns = to_arrow_schema(schema, timezone="UTC")
     return Place(
         endpoint_url=reached.endpoint_url,
         bucket=source.bucket.bucket,
         prefix=source.prefix,
         format=source.format,
         table_prefix=source.layout.prefix,
-        schema=columns,
+        schema=schema,
         access_key_id=reached.access_key_id,
         secret_access_key=reached.secret_access_key,
     )
@@ -93,7 +84,7 @@ class Changing:
     _lock: Any = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self.place = place_of(self.source)
+        self.place = place_of(self.source, COLUMNS)
         self.s3 = self.place.client()
         self.bucket = self.source.bucket.bucket
         self.teller = None if self.listing else Teller(self.source)
