@@ -96,7 +96,9 @@ class Fuzz:
         self.untold: list[tuple[str, str]] = []
         self.done: list[str] = []
         self.killed: list[str] = []
-        self.kills = KILLS
+        # Each after a share of the operations, so that it does not hang on the clock; drivers and workers by turns.
+        kinds = [("driver", "worker")[n % 2] for n in range(KILLS)]
+        self.victims = sorted((self.moments.uniform(0.05, 0.85), kind) for kind in kinds)
         self.runs = self.cut_short = self.superseded = 0
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         told = {"bucket": self.bucket, "endpoint_url": self.server.endpoint_url}
@@ -174,8 +176,7 @@ class Fuzz:
         self.runs += 1
         self.driver.start()
         self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
-        left = OPERATIONS - len(self.done)
-        doomed = operations and self.kills and self.moments.random() < 2 * self.kills / max(1, left / 15)
+        doomed = operations and self.victims and self.victims[0][0] <= len(self.done) / OPERATIONS
         # After so many signs of life, and a moment.
         kill, dies_at = self.moments.randrange(1, 6) if doomed else 0, None
         ends = time.monotonic() + WAIT_SECONDS
@@ -202,22 +203,25 @@ class Fuzz:
         assert not answer["plain"], answer
         self.superseded += answer["superseded"]
         self.cut_short += not answer["complete"]
+        self.show(f"{name} {'listed' if listing else 'told'} {limits or ''}: {done} operations, {answer}")
         if answer["failed"] and not operations:
             raise AssertionError(f"{answer['failed']}\n{self.facts()}")
         return done
 
     def strike(self) -> bool:
         """Kill the driver, or a worker of it; whether the run is over."""
-        if len(self.killed) % 3 == 0:
-            self.kills -= 1
-            self.killed.append("driver")
+        kind = self.victims[0][1]
+        workers = self.driver.workers() if kind == "worker" else []
+        if kind == "worker" and not workers:
+            return False  # it is the next run's turn
+        self.victims.pop(0)
+        self.killed.append(kind)
+        self.show(f"kills a {kind}")
+        if kind == "driver":
             self.driver.kill()
             return True
-        if workers := self.driver.workers():
-            self.kills -= 1
-            self.killed.append("worker")
-            with suppress(ProcessLookupError):
-                os.kill(self.moments.choice(workers), signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(self.moments.choice(workers), signal.SIGKILL)
         return False
 
     def settle(self, *, listing: bool) -> None:
@@ -237,6 +241,10 @@ class Fuzz:
                 )
             entries = self.queue.entries(name, source.all_slots())
             assert not entries, ([entry.event.key for entry in entries], self.facts())
+
+    def show(self, text: str) -> None:
+        """For whoever watches (`pytest -s`)."""
+        print(f"{time.monotonic() - self.began:5.0f} s, {len(self.done)} done: {text}"[:300], flush=True)
 
     def facts(self) -> str:
         return (
