@@ -28,9 +28,10 @@ from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.spark.codecs import TEXT_FORMATS, decoded_whole
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
-from s3notify_platform.spark.inference import infer
+from s3notify_platform.spark.inference import in_spark_types, infer
 from s3notify_platform.spark.ranges import BytesInMemory, RemoteBytes
-from s3notify_platform.spark.records import Parsed, rejected_whole
+from s3notify_platform.spark.records import Parsed, Wanted, rejected_whole
+from s3notify_platform.spark.rescue import Tally, added
 from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.split_reader import (
     HEAD_SAMPLE_BYTES,
@@ -88,7 +89,13 @@ class SplitReader:
     @property
     def output(self) -> pa.Schema:
         """Control columns, then the data's."""
-        return pa.schema([*CONTROL_SCHEMA, *self.schema])
+        return pa.schema([*CONTROL_SCHEMA, *self.wanted.output])
+
+    @property
+    def wanted(self) -> Wanted:
+        """What records are to become."""
+        rescue = self.source.misfits == "rescue"
+        return Wanted(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
     def read_frame(self, splits: DataFrame) -> DataFrame:
         """Slots, outcomes, rejects and rows of `splits`."""
@@ -118,7 +125,7 @@ class SplitReader:
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
         for window in fetch(self.source.bucket, versions):
-            batches = _parse_window(window, self.source, self.schema, self.output, inferred=self.inferred)
+            batches = _parse_window(window, self.source, self.wanted, self.output)
             yield list(batches)[::-1]
 
     def pieces(self, split: Split) -> Batches:
@@ -132,14 +139,10 @@ class SplitReader:
             note |= {"rejects": 1}
             yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
             return
-        for found in read_split(
-            self.source.bucket,
-            split,
-            fmt,
-            self.schema,
-            inferred=self.inferred,
-            encoding=self.source.encoding,
-        ):
+        unnamed: list[Tally] = []
+        misfits: list[Tally] = []
+        beyond: list[pa.Schema] = []
+        for found in read_split(self.source.bucket, split, fmt, self.wanted, encoding=self.source.encoding):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
                 read = by_record and (split.by_record or split.start == 0)
@@ -148,12 +151,19 @@ class SplitReader:
                 continue
             note["rows"] += len(found.index)
             note["rejects"] += len(found.rejects)
-            note["unknown_field"] |= self.inferred and any(r.unknown_field for r in found.rejects)
+            unnamed.append(found.unnamed)
+            misfits.append(found.misfits)
+            beyond += found.beyond
             if len(found.index):
                 yield from _row_batches([version], found, self.output)
             if found.rejects:
                 rejects = [(KIND_REJECT, *place, r.offset, r.reason, r.raw) for r in found.rejects]
                 yield control(self.output, rejects)
+        note |= {
+            "unnamed": added(tally.get(0, {}) for tally in unnamed),
+            "new_fields": _new_fields(beyond, fmt),
+        }
+        note |= {"misfits": added(tally.get(0, {}) for tally in misfits)}
         note["bytes"] = min(split.end, version.size) - split.start if note["status"] == "ok" else 0
         yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
 
@@ -161,35 +171,42 @@ class SplitReader:
 def whole_outcome(status: str, size: int) -> Outcome:
     """The outcome of an object that was read whole, or not at all."""
     return {
-        "status": status, "size": size, "rows": 0, "rejects": 0, "reason": "", "unknown_field": False, "start": 0,
+        "status": status, "size": size, "rows": 0, "rejects": 0, "reason": "", "new_fields": [], "start": 0,
         "offset": size, "reach_end": True, "by_record": False, "bytes": size if status == "ok" else 0, "data": [],
-        "rejected": [], "failed": "",
+        "rejected": [], "failed": "", "unnamed": {}, "misfits": {},
     }  # fmt: skip
+
+
+def _new_fields(beyond: Sequence[pa.Schema], fmt: str) -> list[str]:
+    """What objects have beyond an inferred schema, as Spark schema JSON."""
+    wider = in_spark_types(beyond, fmt)
+    return [from_arrow_schema(wider).json()] if wider is not None else []
 
 
 _NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
 
 
-def _parse_window(
-    window: Sequence[Fetched], source: Source, data: pa.Schema, output: pa.Schema, *, inferred: bool
-) -> Batches:
+def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, output: pa.Schema) -> Batches:
     outcomes: list[tuple[object, ...]] = []
     by_format = lambda f: (f.status, format_of(f.version.key, source.format) or "")  # noqa: E731
     for (status, fmt), group in groupby(sorted(window, key=by_format), key=by_format):
         part = list(group)
         rows = np.zeros(len(part), np.int64)
         rejects = np.zeros(len(part), np.int64)
-        unknown: set[int] = set()
+        unnamed: list[Tally] = []
+        misfits: list[Tally] = []
+        beyond: list[pa.Schema] = []
         if status == "ok":
-            for parsed in _parsed(part, fmt, source, data, inferred=inferred):
+            for parsed in _parsed(part, fmt, source, wanted):
+                unnamed.append(parsed.unnamed)
+                misfits.append(parsed.misfits)
+                beyond += parsed.beyond
                 if len(parsed.index):
                     rows += np.bincount(parsed.index, minlength=len(part))
                     yield from _row_batches([fetched.version for fetched in part], parsed, output)
                 if parsed.rejects:
                     for reject in parsed.rejects:
                         rejects[reject.index] += 1
-                        if inferred and reject.unknown_field:
-                            unknown.add(reject.index)
                     yield control(
                         output,
                         [
@@ -197,37 +214,39 @@ def _parse_window(
                             for r in parsed.rejects
                         ],
                     )
+        new_fields = _new_fields(beyond, fmt)
         for number, fetched in enumerate(part):
+            others = added(tally[number] for tally in unnamed if number in tally)
             size = len(fetched.body) if status == "ok" else fetched.version.size
             note = whole_outcome(status, size) | {
                 "rows": int(rows[number]),
                 "rejects": int(rejects[number]),
                 "reason": fetched.reason,
-                "unknown_field": number in unknown,
+                "new_fields": new_fields if others and wanted.inferred else [],
+                "unnamed": others,
+                "misfits": added(tally[number] for tally in misfits if number in tally),
             }
             outcomes.append((KIND_OUTCOME, *_place(fetched), None, json.dumps(note), None))
     yield control(output, outcomes)
 
 
-def _parsed(
-    part: Sequence[Fetched], fmt: str, source: Source, data: pa.Schema, *, inferred: bool
-) -> Iterator[Parsed]:
+def _parsed(part: Sequence[Fetched], fmt: str, source: Source, wanted: Wanted) -> Iterator[Parsed]:
     """Objects joined, as far as they are text and small; others one by one, streamed."""
     if not fmt:
         for number, fetched in enumerate(part):
             if fetched.body:
-                yield rejected_whole(number, fetched.body, _NO_FORMAT, data)
+                yield rejected_whole(number, fetched.body, _NO_FORMAT, wanted.output)
         return
     bodies = [fetched.body for fetched in part]
     streamed: list[int] = []
     if fmt in TEXT_FORMATS:
         bodies, streamed = _decoded(part, source.encoding)
-    yield from parse(bodies, data, fmt, inferred=inferred)
+    yield from parse(bodies, wanted.schema, fmt, inferred=wanted.inferred, misfits=source.misfits)
     for number in streamed:
         version, body = part[number].version, part[number].body
         split = Split(version=version, start=0, end=len(body), by_record=True)
         whole = BytesInMemory(body)
-        for parsed in read_bytes(whole, split, fmt, data, inferred=inferred, encoding=source.encoding):
+        for parsed in read_bytes(whole, split, fmt, wanted, encoding=source.encoding):
             if isinstance(parsed, Parsed):
                 yield parsed.of(number)
 

@@ -13,7 +13,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark import ranges
 from s3notify_platform.spark.csv_splits import csv_starts, scout_csv
-from s3notify_platform.spark.records import Parsed
+from s3notify_platform.spark.records import Parsed, Wanted
 from s3notify_platform.spark.split_reader import SplitEnd, read_split
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -40,7 +40,7 @@ def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:
 
 
 def rows_and_end(config: S3Config, split: Split, fmt: str) -> tuple[Found, SplitEnd]:
-    *parts, end = read_split(config, split, fmt, AB, inferred=False)
+    *parts, end = read_split(config, split, fmt, Wanted(schema=AB))
     assert isinstance(end, SplitEnd)
     return listed([part for part in parts if isinstance(part, Parsed)], AB), end
 
@@ -69,7 +69,7 @@ def test_what_is_no_longer_there(config: S3Config, key: str) -> None:
     """Found out in the first read, or in a later one."""
     old = put(config, key, CSV)
     (split,) = split_at(old, 1)
-    reading = read_split(config, split, "csv", AB, inferred=False)
+    reading = read_split(config, split, "csv", Wanted(schema=AB))
     assert isinstance(next(reading), Parsed)
     put(config, key, CSV + b"1,2\n")
     assert rows_and_end(config, split, "csv") == ([], SplitEnd(status="superseded"))
@@ -86,7 +86,7 @@ def test_overwritten_in_mid_read(config: S3Config, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ranges.chunks_on, "__kwdefaults__", {"chunk_bytes": 8 << 20, "ahead": 1})
     body = b'{"a":1}\n' * (5 << 20)
     (split,) = split_at(put(config, "k", body), 1)
-    reading = read_split(config, split, "jsonl", AB, inferred=False)
+    reading = read_split(config, split, "jsonl", Wanted(schema=AB))
     assert isinstance(next(reading), Parsed)
     put(config, "k", body[::-1])
     *_, end = reading

@@ -15,7 +15,7 @@ from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableEr
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.spark.formats import FIXED_SCHEMAS
 from s3notify_platform.spark.ranges import AHEAD, TAIL_BYTES
-from s3notify_platform.spark.records import Parsed
+from s3notify_platform.spark.records import Parsed, Wanted
 from s3notify_platform.spark.split_reader import (
     HEAD_SAMPLE_BYTES,
     Limits,
@@ -120,6 +120,17 @@ def test_well_formed_csv_is_split(body: bytes, at: list[int]) -> None:
 )
 def test_csv_with_quotes_out_of_place_is_not_split(body: bytes) -> None:
     assert len(cut(body, list(range(len(body))), "csv")) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b'a,b\n1,x"\n2,"y\nz"\n3,"u""\n"\n', b'a,b\n1,"x\n2,y\n3,"z\nz"\n4,"open\n5,u\n']
+)
+def test_chunks_that_end_in_a_value_beside_quotes_out_of_place(body: bytes) -> None:
+    """What a value is, is known only when its end has been seen."""
+    (split,) = cut(body, [], "csv")
+    for size in range(1, len(body)):
+        limits = Limits(chunk_bytes=size, block_bytes=size)
+        assert read(Remote(body), split, "csv", AB, limits=limits)[0] == whole(body, "csv", AB)
 
 
 def test_a_quoted_value_over_whole_splits() -> None:
@@ -334,7 +345,7 @@ def test_few_chunks_are_held() -> None:
             return Chunk(self.body[start:end])
 
     split = Split(version=version(body), start=1000, end=120_000)
-    parts = read_bytes(Source(body), split, "jsonl", AB, inferred=False, limits=Limits(chunk_bytes=1000))
+    parts = read_bytes(Source(body), split, "jsonl", Wanted(schema=AB), limits=Limits(chunk_bytes=1000))
     rows = sum(part.table.num_rows for part in parts if isinstance(part, Parsed))
     assert rows == len([at for at in range(0, len(body), 16) if 1000 <= at < 120_000])
     assert most <= AHEAD + 3
@@ -377,6 +388,21 @@ def test_parquet_by_row_groups(rows: int, group: int, at: list[int]) -> None:
     assert end.reach_end
     assert together == whole(body, "parquet", AB)
     assert [offset for offset, _ in together] == list(range(rows))
+
+
+def test_row_groups_too_small_to_have_a_place() -> None:
+    """Beside one that compresses a thousandfold, several stand at one byte; each is read once all the same."""
+    sink = io.BytesIO()
+    table = pa.table({"a": pa.array([0] * 50_000, pa.int64()), "b": ["x"] * 50_000})
+    with pq.ParquetWriter(sink, table.schema, compression="zstd", use_dictionary=False) as writer:
+        for low, high in ((0, 2), (2, 3), (3, 40_000), (40_000, 40_001), (40_001, 40_002), (40_002, 40_100)):
+            writer.write_table(table.slice(low, high - low))
+    body = sink.getvalue()
+    for border in (*range(1, 5), *range(len(body) - 12, len(body))):
+        first = Split(version=version(body), start=0, end=border)
+        found, end = read(Remote(body), first, "parquet", AB)
+        rest, _ = read(Remote(body), replace(first, start=end.offset, end=len(body)), "parquet", AB)
+        assert [offset for offset, _ in found + rest] == list(range(40_100))
 
 
 def test_a_damaged_row_group_is_one_reject() -> None:
