@@ -147,7 +147,7 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
     return Cost(
         seconds=median(_changed(spark, source, source, key) for key in keys[2:]),
         requests=Counter(_kind(request.method, request.path) for request in answered),
-        read=sum(request.answer_bytes for request in answered),
+        read=sum(request.sent for request in answered),
         written=sum(len(request.body) for request in answered),
     )
 

@@ -1,11 +1,13 @@
 """An HTTP proxy before a real server that fails requests on demand: before, after or instead of sending.
 
-It can also drop conditions of writes, as some gateways do, and notes every request that was answered.
+It can also drop conditions of writes, as some gateways do, and notes every request that was answered. What is to
+happen just before a request reaches the server is said by `before`.
 """
 
 import http.client
 import json
 from collections import deque
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Literal, NamedTuple
@@ -42,7 +44,8 @@ class Answered(NamedTuple):
     headers: dict[str, str]
     body: bytes
     status: int
-    answer_bytes: int = 0
+    sent: int
+    """Bytes of the answer's content."""
 
 
 class FaultProxy:
@@ -54,6 +57,7 @@ class FaultProxy:
         self.requests: list[str] = []
         self.forbidden: set[str] = set()
         """Ends of paths that no GET may read."""
+        self.before: Callable[[str, str, dict[str, str]], object] = lambda method, path, headers: None
         backend = urlsplit(backend_url)
         proxy = self
 
@@ -80,6 +84,8 @@ class FaultProxy:
                 if fault in ("409", "500", "503", "slow_down"):
                     self.refuse(fault)
                     return
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                proxy.before(self.command, self.path, headers)
                 upstream = http.client.HTTPConnection(backend.hostname, backend.port, timeout=30)
                 try:
                     upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
@@ -90,9 +96,9 @@ class FaultProxy:
                     upstream.endheaders(body or None)
                     answer = upstream.getresponse()
                     content = answer.read()
-                    headers = {name.lower(): value for name, value in self.headers.items()}
-                    noted = Answered(self.command, self.path, headers, body, answer.status, len(content))
-                    proxy.answered.append(noted)
+                    proxy.answered.append(
+                        Answered(self.command, self.path, headers, body, answer.status, len(content))
+                    )
                 finally:
                     upstream.close()
                 if fault == "lose_response":
