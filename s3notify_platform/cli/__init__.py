@@ -314,10 +314,11 @@ def _add_commands() -> None:
     from s3notify_platform.cli.care import care
     from s3notify_platform.cli.deliver import deliver
     from s3notify_platform.cli.explain import explain
+    from s3notify_platform.cli.ingest import ingest
     from s3notify_platform.cli.inlet import inlet
     from s3notify_platform.cli.topics import topics
 
-    for command in (topics, inlet, deliver, care, explain):
+    for command in (topics, inlet, deliver, care, explain, ingest):
         main.add_command(command)
 
 

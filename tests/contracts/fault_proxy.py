@@ -6,6 +6,7 @@ It can also drop conditions of writes, as some gateways do, and notes every requ
 import http.client
 import json
 from collections import deque
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Literal, NamedTuple
@@ -51,6 +52,8 @@ class FaultProxy:
         self.answered: list[Answered] = []
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
+        self.before: Callable[[str, str], None] = lambda method, path: None
+        """Called before a request is passed on, which waits for it."""
         backend = urlsplit(backend_url)
         proxy = self
 
@@ -63,6 +66,7 @@ class FaultProxy:
             def handle_any(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 proxy.requests.append(self.headers.get("X-Amz-Target", self.command).rpartition(".")[2])
+                proxy.before(self.command, self.path)
                 fault = proxy.faults.popleft() if proxy.faults else "pass"
                 if fault == "lose_request":
                     self.close_connection = True
