@@ -6,7 +6,6 @@ It can also drop conditions of writes, as some gateways do, and notes every requ
 import http.client
 import json
 from collections import deque
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Literal, NamedTuple
@@ -52,7 +51,7 @@ class FaultProxy:
         self.answered: list[Answered] = []
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
-        self.before: Callable[[str, str], None] = lambda method, path: None
+        self.before = lambda method, path: None
         """Called before a request is passed on, which waits for it."""
         backend = urlsplit(backend_url)
         proxy = self

@@ -190,7 +190,7 @@ class Meddler:
 
 
 def test_lost_executors_and_speculative_duplicates_change_no_row(ministack: S3Server, tmp_path: Path) -> None:
-    """Committed by `Ingest.run`, read by the data source, streamed: each row once, whoever dies, whatever runs twice."""
+    """Committed by `Ingest.run`, read by the data source, streamed: each row once, whoever dies, what runs twice."""
     bucket = ministack.config(ministack.make_bucket())
     with standalone(tmp_path) as (url, workers), FaultProxy(ministack.endpoint_url) as proxy:
         meddler = Meddler(workers)
