@@ -31,7 +31,7 @@ PLACES: Final = (
     "path", "platform_bucket", "endpoint_url", "region", "access_key_id_env", "secret_access_key_env",
     "session_token_env", "dynamodb_endpoint_url", "lease_table", "records_table",
 )  # fmt: skip
-READING: Final = ("read", "rejects", "only", "generations", "poll_seconds", "list_seconds")
+READING: Final = ("read", "rejects", "only", "generations", "topic", "poll_seconds", "list_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,8 @@ class Reading:
     rejects: Rejects = "column"
     only: frozenset[Slot] | None = None
     generations: Mapping[Slot, Generation]
+    topic: str | None = None
+    """Of the notification queue, made for this stream alone: its entries take the place of listings."""
     poll_seconds: float = 1.0
     list_seconds: float = 10.0
 
@@ -76,6 +78,7 @@ def reading_of(options: Mapping[str, str]) -> Reading:
         rejects=rejects,  # type: ignore[arg-type] # checked
         only=_slots(given["only"], source.slots) if "only" in given else None,
         generations=_generations(given.get("generations", "{}"), source.slots),
+        topic=given.get("topic"),
         poll_seconds=_number("poll_seconds", given.get("poll_seconds", "1"), float),
         list_seconds=_number("list_seconds", given.get("list_seconds", "10"), float),
     )

@@ -34,8 +34,9 @@ Limits: an object is never divided between micro-batches. Where a writer does no
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -49,12 +50,21 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
+from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UnavailableError, UsageError
 from s3notify_platform.ports import ETag, ObjectStore, StoredObject, Written
 from s3notify_platform.protocols.conditional_commit import Committed
-from s3notify_platform.protocols.keyspace import DIGEST_BYTES, NEVER_SEEN, Watcher, digest_of
+from s3notify_platform.protocols.keyspace import (
+    DIGEST_BYTES,
+    NEVER_SEEN,
+    QUEUED,
+    Watcher,
+    digest_of,
+    signal_key,
+)
+from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.source_enumerator import (
     Enumerator,
+    ListingDebt,
     ObjectState,
     ObjectVersion,
     SlotChanges,
@@ -84,6 +94,8 @@ class Offset:
     stream: str = ""
     number: int = 0
     plan: str = ""
+    epoch: str = ""
+    """The life of the topic whose entries are followed; "": the bucket is listed."""
 
     def dumps(self) -> dict[str, Any]:
         """As Spark writes it to the checkpoint."""
@@ -92,6 +104,7 @@ class Offset:
             "stream": self.stream,
             "number": self.number,
             "plan": self.plan,
+            "epoch": self.epoch,
             "digests": b64encode(self.digests).decode("ascii"),
         }
 
@@ -100,9 +113,8 @@ class Offset:
         """Inverse of `dumps`; `CorruptError` for anything else, `UsageError` if it is of another number of slots."""
         try:
             digests = b64decode(body["digests"], validate=True)
-            offset = cls(
-                digests=digests, stream=body["stream"], number=int(body["number"]), plan=body["plan"]
-            )
+            names = ("stream", "number", "plan", "epoch")
+            offset = cls(digests=digests, **{name: body[name] for name in names})
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(f"not an offset of this format: {str(body)[:80]}") from error
         if len(digests) != DIGEST_BYTES * slots:
@@ -175,6 +187,8 @@ class StreamPlan:
 
     name: str
     slots: tuple[SlotWork, ...]
+    entries: tuple[Entry, ...] = ()
+    """Of the topic, that were there before the bucket was looked at: removed when the batch is done."""
 
     def dumps(self) -> bytes:
         """JSON."""
@@ -188,7 +202,11 @@ class StreamPlan:
             }
             for work in self.slots
         ]
-        return json.dumps({"v": 1, "name": self.name, "slots": slots}, separators=(",", ":")).encode()
+        entries = [
+            [e.topic, e.shard, e.epoch, e.id, e.slot, e.meter, e.version, e.event.key] for e in self.entries
+        ]
+        body = {"v": 1, "name": self.name, "slots": slots, "entries": entries}
+        return json.dumps(body, separators=(",", ":")).encode()
 
     @classmethod
     def loads(cls, body: bytes) -> "StreamPlan":
@@ -208,7 +226,21 @@ class StreamPlan:
                 )
                 for work in found["slots"]
             )
-            return cls(name=found["name"], slots=slots)
+            entries = tuple(
+                Entry(
+                    topic=topic,
+                    shard=shard,
+                    epoch=epoch,
+                    id=name,
+                    slot=slot,
+                    meter=meter,
+                    state="committed",
+                    event=Event(key=key),
+                    version=version,
+                )
+                for topic, shard, epoch, name, slot, meter, version, key in found["entries"]
+            )
+            return cls(name=found["name"], slots=slots, entries=entries)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(f"not a plan of a stream: {body[:80]!r}") from error
 
@@ -265,12 +297,15 @@ class StreamState:
 
         return dict(zip(slots, self._each(head, slots), strict=True))
 
-    def states(self, heads: Mapping[Slot, SlotCommit | None]) -> Iterator[tuple[Slot, States]]:
-        """All that is known of the objects of these slots, slot by slot."""
+    def states(
+        self, heads: Mapping[Slot, SlotCommit | None], keys: Mapping[Slot, Collection[str]]
+    ) -> Iterator[tuple[Slot, States]]:
+        """What is known of the objects of these slots, or of the `keys` of some, slot by slot."""
         slots = [*heads]
         for first in range(0, len(slots), REQUESTS_IN_FLIGHT):
             part = slots[first : first + REQUESTS_IN_FLIGHT]
-            yield from zip(part, self._each(lambda slot: self.table.states(heads[slot]), part), strict=True)
+            found = self._each(lambda slot: self.table.states(heads[slot], keys.get(slot)), part)
+            yield from zip(part, found, strict=True)
 
     def check(self, offset: Offset, heads: Mapping[Slot, SlotCommit | None]) -> None:
         """`CorruptError` if the states are not those that the checkpoint was written with."""
@@ -302,6 +337,8 @@ class StreamState:
             heads = self.heads([work.slot for work in plan.slots])
             planned_at = self.clock.monotonic()
             list(self._each(lambda w: self._settle(plan, w, heads[w.slot], planned_at), plan.slots))
+            if plan.entries:
+                self.reading.source.queue(self.store).remove(plan.entries)
             self.store.delete(self._key(name))
         self._done, self._plans = name, {}
 
@@ -369,6 +406,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._listed_at: float | None = None
         self._poller: Poller | None = None
         self._state: StreamState | None = None
+        self._epoch = ""
+        self._settled_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels to tasks: they need no more than to read rows."""
@@ -393,23 +432,36 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         offset = self._offset(start)
         self._state_of(offset).settle(offset.plan)
         target = self._target or self._poll()
-        changed = changed_between(offset.digests, target)
+        offset = self._with_topic(offset, target)
+        if not (changed := changed_between(offset.digests, target)):
+            return start
+        follows = self._follows(offset)
+        listed = [slot for slot in changed if not follows or _at(offset.digests, slot) == NEVER_SEEN]
         now = self._clock.monotonic()
         soon = self._listed_at is not None and now - self._listed_at < self._reading.list_seconds
-        if not changed or (soon and self._target is None):
+        if listed and soon and self._target is None:
             return start
-        self._listed_at = now
-        planned, taken = self._planned(offset, changed, limit)
+        self._listed_at = now if listed else self._listed_at
+        entries = self._entries(changed)
+        plain = self._plain(set(changed) - {*listed})
+        planned, taken = self._planned(
+            offset, {*listed} | plain, {*changed} - {*listed} - plain, entries, limit
+        )
         digests = offset.advanced(taken, target)
+        seen = tuple(entry for entry in entries if entry.slot in taken)
         if not planned:
+            if seen:
+                self._reading.source.queue().remove(seen)  # what they tell of was read before
             return replace(offset, digests=digests).dumps()
         stream = offset.stream or self._state_of(offset).stream
         number = offset.number + 1
-        plan = StreamPlan(name=f"{number:010d}-{unique_name(self._clock)}", slots=tuple(planned))
+        plan = StreamPlan(
+            name=f"{number:010d}-{unique_name(self._clock)}", slots=tuple(planned), entries=seen
+        )
         self._state_of(offset).pin(plan)
         if len(taken) < len(changed):
             self._listed_at = None  # there is more to be had at once
-        return Offset(stream=stream, number=number, plan=plan.name, digests=digests).dumps()
+        return replace(offset, stream=stream, number=number, plan=plan.name, digests=digests).dumps()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """See `DataSourceStreamReader.partitions`: step 3."""
@@ -455,8 +507,73 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._state = StreamState(reading=reading, stream=stream, store=store, clock=self._clock)
         return self._state
 
+    # The topic, if there is one
+
+    def _with_topic(self, offset: Offset, target: bytes) -> Offset:
+        """The offset, to begin anew with all slots if from now on entries are followed.
+
+        That is when every writer has had time to hear of the topic: what was written before is compared by a listing.
+        """
+        name = self._reading.topic
+        if not name or (offset.epoch == self._epoch and offset.digests == target):
+            return offset
+        queue = self._reading.source.queue()
+        now = self._clock.monotonic()
+        if self._epoch and now < self._settled_at and offset.digests == target:
+            return offset
+        try:
+            epoch = queue.topics.get(name).epoch
+        except NotFoundError:
+            epoch = ""
+        if epoch != self._epoch:
+            known = epoch == offset.epoch
+            self._epoch, self._settled_at = epoch, now if known else now + queue.settle_seconds
+        if epoch == offset.epoch or (epoch and now < self._settled_at):
+            return offset
+        digests = NEVER_SEEN * self._reading.source.slots if epoch else offset.digests
+        return replace(offset, epoch=epoch, digests=digests)
+
+    def _follows(self, offset: Offset) -> bool:
+        """Whether entries tell of all changes: the topic is known to all, and nobody signals without queueing."""
+        if not offset.epoch or offset.epoch != self._epoch:
+            return False
+        return not self._debt.plain_writers(self._debt.read())
+
+    @property
+    def _debt(self) -> ListingDebt:
+        return ListingDebt(self._reading.source.records(), clock=self._clock)
+
+    def _entries(self, changed: Sequence[Slot]) -> tuple[Entry, ...]:
+        """The topic's entries of changed slots. Before the bucket is looked at."""
+        if not self._epoch:
+            return ()
+        with suppress(NotFoundError):
+            return self._reading.source.queue().entries(str(self._reading.topic), changed)
+        return ()
+
+    def _plain(self, slots: Collection[Slot]) -> set[Slot]:
+        """Those that were last signalled by a writer who does not queue. 1 HEAD each."""
+        store = shared_store(self._reading.source.platform)
+        prefix = self._reading.source.keyspace_prefix
+
+        def plain(slot: Slot) -> bool:
+            signal = store.head(signal_key(prefix, slot))
+            return signal is not None and QUEUED not in signal.metadata
+
+        wanted = sorted(slots)
+        with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+            found = {slot for slot, is_plain in zip(wanted, pool.map(plain, wanted), strict=True) if is_plain}
+        if found:
+            self._debt.owe((), plain=True)
+        return found
+
     def _planned(
-        self, offset: Offset, changed: Sequence[Slot], limit: ReadLimit
+        self,
+        offset: Offset,
+        listed: Collection[Slot],
+        followed: Collection[Slot],
+        entries: Sequence[Entry],
+        limit: ReadLimit,
     ) -> tuple[list[SlotWork], list[Slot]]:
         """What to do next, and the slots of which that is all."""
         source = self._reading.source
@@ -468,15 +585,20 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if unlimited
             else source.max_objects
         )
-        found = self._found(changed, most)
+        found = self._listed(listed, most) if listed else {}
+        told: dict[Slot, set[str]] = {slot: set() for slot in followed}
+        for entry in entries:
+            if entry.slot in told:
+                told[Slot(entry.slot)].add(entry.event.key)
+        found |= self._looked_up(told)
         state = self._state_of(offset)
         heads = state.heads([*found])
         state.check(offset, heads)
         all_changes: list[SlotChanges] = []
         known: dict[Slot, States] = {}
         left = most
-        for slot, states in state.states(heads):
-            changes = changes_of_slot(slot, found[slot], states, max_objects=left)
+        for slot, states in state.states(heads, told):
+            changes = changes_of_slot(slot, found[slot], states, max_objects=left, touched=told.get(slot))
             keys = {split.version.key for split in changes.read} | {*changes.gone}
             known[slot] = {key: states[key] for key in keys & states.keys()}
             all_changes.append(changes)
@@ -499,7 +621,17 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 taken.append(changes.slot)
         return work, taken
 
-    def _found(self, changed: Sequence[Slot], most: int) -> dict[Slot, list[ObjectVersion]]:
+    def _looked_up(self, told: Mapping[Slot, Collection[str]]) -> dict[Slot, list[ObjectVersion]]:
+        """What is there now under the keys that entries name. 1 HEAD each."""
+        source = self._reading.source
+        enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
+        with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+            return {
+                slot: [v for v in pool.map(enumerator.current, sorted(keys)) if v is not None]
+                for slot, keys in sorted(told.items())
+            }
+
+    def _listed(self, changed: Collection[Slot], most: int) -> dict[Slot, list[ObjectVersion]]:
         """The objects of changed slots, by slot: of the first ones, where all are too many to hold."""
         source = self._reading.source
         found: dict[Slot, list[ObjectVersion]] = {slot: [] for slot in sorted(changed)}

@@ -121,6 +121,7 @@ class FaultProxy:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # clients that are killed are what it is for
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
+from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.spark import streaming
 from s3notify_platform.stores.counting import CountingStore
 from tests.support.servers import S3Server
@@ -92,6 +95,62 @@ def test_an_idle_poll_is_one_head(lake: Lake, monkeypatch: pytest.MonkeyPatch) -
     counted.counts.clear()
     assert lazy.batch() is None
     assert not counted.counts
+
+
+class Later(SystemClock):
+    """The system's, so many seconds ahead."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From when all writers have heard of it, and for as long as all of them queue; and they are removed."""
+    source = lake.source
+    queue = source.queue()
+    settings = TopicSettings(slots=source.slots, shards=2, bucket=source.bucket.bucket, prefix=source.prefix)
+    queue.topics.create("own", settings)
+    plain = Publisher(lake.store, prefix=source.keyspace_prefix, slots=source.slots)
+    writer = QueuedPublisher(plain, queue, bucket=source.bucket.bucket)
+    counted = CountingStore(lake.store)
+    monkeypatch.setattr(streaming, "shared_store", lambda _: counted)
+    clock = Later()
+    query = Query(lake, options={"topic": "own"})
+    query.reader = changes_reader(lake, clock=clock, topic="own")
+
+    def told_of(*changes: Put | Delete) -> list[tuple[str, str]]:
+        writer.publish(changes)
+        rows = [row for rows in query.drain() for row in rows]
+        assert not queue.entries("own", source.all_slots()), "what is done is removed"
+        return sorted((row["_change"], row["_key"]) for row in rows)
+
+    lake.put("old.jsonl", b'{"id": 1}\n')
+    assert told_of(put("a", 1)) == [("row", "raw/a.jsonl"), ("row", "raw/old.jsonl")]
+    lake.put("silent.jsonl", b'{"id": 2}\n')
+    clock.ahead = queue.settle_seconds + 1
+    assert told_of() == [("row", "raw/silent.jsonl")], "compared once more, now that all have heard of it"
+    neighbour = next(f"n{n}.jsonl" for n in range(999) if lake.slot(f"n{n}.jsonl") == lake.slot("a.jsonl"))
+    lake.put(neighbour, b'{"id": 3}\n')
+    counted.counts.clear()
+    assert told_of(put("a", 2)) == [("gone", "raw/a.jsonl"), ("row", "raw/a.jsonl")], "nothing was listed"
+    # HEADs: the root, twice; the slot's signal; the object. LISTs: the keyspace; heads, to plan and to settle.
+    assert (counted.counts["HEAD"], counted.counts["LIST"]) == (4, 3)
+    assert told_of(Delete(key="raw/a.jsonl"), put("b", 4)) == [
+        ("gone", "raw/a.jsonl"),
+        ("row", "raw/b.jsonl"),
+    ]
+    counted.counts.clear()
+    assert told_of() == []
+    assert dict(counted.counts) == {"HEAD": 1}, "an idle poll"
+    publish(lake, Put(key=f"raw/{neighbour}", body=b'{"id": 5}\n'))
+    assert told_of() == [("row", f"raw/{neighbour}")], "somebody does not queue, so it was listed"
+    query.check()
+    queue.topics.delete("own")
+    publish(lake, put("c", 6))
+    assert [row["id"] for rows in query.drain() for row in rows] == [6]
+    query.check()
 
 
 def test_limits_of_a_micro_batch(lake: Lake) -> None:

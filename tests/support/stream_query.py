@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.spark.datasource import RowReader, whole_schema
 from s3notify_platform.spark.options import reading_of
 from s3notify_platform.spark.streaming import ChangesReader
@@ -28,11 +29,11 @@ class Killed(Exception):  # noqa: N818 - it is no error
     """The driver died here."""
 
 
-def changes_reader(lake: Lake, **options: Any) -> ChangesReader:
+def changes_reader(lake: Lake, *, clock: Clock = SYSTEM_CLOCK, **options: Any) -> ChangesReader:
     """The reader as `readStream` makes it."""
     settings = {"poll_seconds": 0, "list_seconds": 0} | options
     reading = reading_of(options_of(lake.source, **settings))
-    return ChangesReader(reading, RowReader.of(reading, whole_schema(DATA), strict=False), 2)
+    return ChangesReader(reading, RowReader.of(reading, whole_schema(DATA), strict=False), 2, clock=clock)
 
 
 def rows_of_work(reader: ChangesReader, work: Any) -> Iterator[Row]:
