@@ -7,7 +7,6 @@ happen just before a request reaches the server is said by `before`.
 import http.client
 import json
 from collections import deque
-from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Literal, NamedTuple
@@ -57,7 +56,8 @@ class FaultProxy:
         self.requests: list[str] = []
         self.forbidden: set[str] = set()
         """Ends of paths that no GET may read."""
-        self.before: Callable[[str, str, dict[str, str]], object] = lambda method, path, headers: None
+        self.before = lambda method, path, headers: None
+        """Called before a request is passed on, which waits for it."""
         backend = urlsplit(backend_url)
         proxy = self
 
@@ -131,6 +131,7 @@ class FaultProxy:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # clients that are killed are what it is for
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property
