@@ -36,7 +36,7 @@ from s3notify_platform.errors import CorruptError, TagExists, TagNotFound
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher, WatcherState
-from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.protocols.source_enumerator import ListingDebt, assign_slots
 from s3notify_platform.slots import Slot
 
 EVERYTHING: Final = -1
@@ -346,8 +346,10 @@ class BatchPlanner:
             watch=state.watch.advance(seen, seen),
             open=(*state.open, opened),
         )
+        dealt = assign_slots(map(Slot, slots), parts)
         requests = tuple(
-            BatchRequest(batch=batch, part=n, parts=parts, slots=slots[n::parts]) for n in range(parts)
+            BatchRequest(batch=batch, part=n, parts=parts, slots=of_part)
+            for n, of_part in enumerate(dealt.ranges)
         )
         return state, requests, []
 

@@ -17,8 +17,10 @@ from s3notify_platform.orchestration.channels import (
     HttpInletSettings,
     SqsInletSettings,
     build_channels,
+    queue_spec,
 )
 from s3notify_platform.orchestration.checks import build_checks
+from s3notify_platform.orchestration.delta import build_delta
 from s3notify_platform.orchestration.explain import build_explain
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.redrive import build_redrive
@@ -112,6 +114,13 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         alias="schema",
         description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
     )
+    misfits: Literal["quarantine", "rescue"] = Field(
+        default="quarantine",
+        description="Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued",
+    )
+    encoding: str = Field(
+        default="utf-8", description="Of texts without a byte order mark: utf-8, cp1252, latin-1, …"
+    )
     transform: str | None = Field(
         default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage"
     )
@@ -173,6 +182,10 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     deliver: DeliverSettings | None = Field(
         default=None, description="Push the bucket's topics to their endpoints"
     )
+    delta: bool = Field(
+        default=False,
+        description="Keep a Delta Lake view of the table, and of each slot asset's, for other engines: {name}_delta",
+    )
     sweep_cron: str = Field(default="0 3 * * *", description="When bucket and state are compared as a whole")
     running: bool = Field(default=True, description="Whether sensor, sweep and automation start switched on")
     commit: Literal["auto", "native", "dynamodb"] = Field(
@@ -192,6 +205,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         assets = self.assets()
         slot_assets = build_slot_assets(assets)
         summary = build_summary(assets)
+        views = build_delta(assets) if self.delta else []
         checks = build_checks(assets)
         ingest_job = dg.define_asset_job(
             f"{self.name}_ingest",
@@ -223,7 +237,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         )
         automation = dg.AutomationConditionSensorDefinition(
             f"{self.name}_automation",
-            target=dg.AssetSelection.assets(summary),
+            target=dg.AssetSelection.assets(summary, *views),
             minimum_interval_seconds=max(5, self.interval_seconds),
             default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
         )
@@ -244,7 +258,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         services = (("sqs", self.sqs), ("http", self.http), ("deliver", self.deliver))
         jobs, sensors = build_channels(assets, services, running=on)
         return dg.Definitions(
-            assets=[slot_assets, summary],
+            assets=[slot_assets, summary, queue_spec(assets), *views],
             asset_checks=[checks],
             jobs=[ingest_job, sweep_job, build_explain(assets), build_redrive(assets), *jobs],
             sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],
@@ -269,6 +283,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             prefix=self.prefix,
             format=self.format,
             row_schema=self.row_schema,
+            encoding=self.encoding,
             platform_bucket=self.platform_bucket,
             platform_prefix=self.platform_prefix or "",
             keyspace_prefix=self.keyspace_prefix or "",
@@ -277,6 +292,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             queue_shards=self.queue_shards,
             slots=self.slots,
             max_objects=self.max_objects,
+            misfits=self.misfits,
             max_bytes=self.max_bytes,
             max_seconds=self.max_seconds,
             split_bytes=self.split_bytes,

@@ -1,6 +1,6 @@
 """What the tasks of the first job do: list the bucket or follow the entries, and compare with the committed state.
 
-A listing is made by one task, and shuffled by slot; entries are read by as many tasks as there are, each for
+A listing is made in chains (`listing`), and shuffled by slot; entries are read by as many tasks as there are, each for
 slots of its own, with nothing to shuffle. Entries are read before the bucket is looked at, so that whatever an
 entry tells of is seen, and the entry may go when the slot is committed.
 """
@@ -18,10 +18,12 @@ from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import (
+    Chain,
     Enumerator,
     ObjectState,
     ObjectVersion,
     changes_of_slot,
+    listed_pages,
 )
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.source import Source
@@ -33,7 +35,7 @@ from s3notify_platform.table.layout import Generation
 IN_FLIGHT: Final = 32
 _WINDOW: Final = 4 * IN_FLIGHT
 _PAGE: Final = 10_000
-_LISTED: Final = pa.schema(
+LISTED: Final = pa.schema(
     [
         ("slot", pa.int32()), ("kind", pa.string()), ("key", pa.string()), ("etag", pa.string()),
         ("size", pa.int64()), ("generation", pa.int64()), ("entry", pa.string()),
@@ -43,11 +45,17 @@ LISTED_DDL: Final = (
     "slot int, kind string, key string, etag string, size bigint, generation bigint, entry string"
 )
 _PLANNED: Final = pa.schema(
-    [*_LISTED, ("complete", pa.bool_()), ("start", pa.int64()), ("by_record", pa.bool_())]
+    [*LISTED, ("complete", pa.bool_()), ("start", pa.int64()), ("by_record", pa.bool_())]
 )
 PLANNED_DDL: Final = f"{LISTED_DDL}, complete boolean, start bigint, by_record boolean"
 COUNTS: Final = -1
 """In place of a slot, on rows that count requests: kind is the request's, size the number."""
+
+OVERRAN: Final = "overran"
+"""In place of a request's kind: cuts that a chain passed over."""
+
+CHAINS_AT_ONCE: Final = 4
+"""Chains that one task lists at once: it waits for the server most of the time."""
 
 TOLD: Final = "told"
 """In place of an entry, on changes that some entry tells of."""
@@ -70,30 +78,58 @@ class _Found:
     touched: frozenset[str] | None = None
 
 
-def lister(source: Source, wanted: frozenset[Slot]) -> Callable[[Batches], Batches]:
-    """One task: the slots, the entries of the queue, then every object of the slots."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a chain of LISTs begins: after a cut, or where the server's token says."""
+
+    after: str | None = None
+    token: str | None = None
+
+
+def lister(
+    source: Source, wanted: frozenset[Slot], parts: Sequence[Sequence[Start]], cuts: frozenset[str]
+) -> Callable[[Batches], Batches]:
+    """Tasks that list the chains of their part: every object of the slots."""
 
     def run(batches: Batches) -> Batches:
-        for _ in batches:
-            pass
-        platform = CountingStore(shared_store(source.platform))
-        # One row for each slot, so that one whose objects are all gone is compared too.
-        page = [
-            _row(slot, "slot", generation=-1 if generation is None else generation)
-            for slot, generation in source.table(store=platform).newest(wanted).items()
-        ]
-        with suppress(NotFoundError):  # nobody follows this source yet
-            page += [_entry_row(entry) for entry in source.queue(platform).entries(source.name, wanted)]
-        bucket = CountingStore(shared_store(source.bucket))
-        for version in Enumerator(bucket, prefix=source.prefix, slots=source.slots).versions(wanted):
-            page.append(_row(version.slot, "object", key=version.key, etag=version.etag, size=version.size))
-            if len(page) >= _PAGE:
-                yield pa.RecordBatch.from_pylist(page, schema=_LISTED)
-                page = []
-        page += _counted(platform, bucket)
-        yield pa.RecordBatch.from_pylist(page, schema=_LISTED)
+        for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
+            bucket = CountingStore(shared_store(source.bucket))
+            enumerator = Enumerator(bucket, prefix=source.prefix, slots=source.slots)
+            chains = [
+                Chain(bucket, source.prefix, cuts=cuts, after=start.after, token=start.token)
+                for start in parts[number]
+            ]
+            rows: list[Row] = []
+            for objects in listed_pages(chains, CHAINS_AT_ONCE):
+                rows += object_rows(enumerator.among(objects, wanted))
+                if len(rows) >= _PAGE:
+                    yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
+                    rows = []
+            rows += counted(bucket)
+            if overran := sum(chain.overran for chain in chains):
+                rows.append(_row(COUNTS, OVERRAN, size=overran))
+            yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
 
     return run
+
+
+def slot_rows(source: Source, newest: Mapping[Slot, Generation | None], platform: CountingStore) -> list[Row]:
+    """One row for each slot, so that one whose objects are all gone is compared too; then the entries of the queue."""
+    rows = [
+        _row(slot, "slot", generation=-1 if generation is None else generation)
+        for slot, generation in newest.items()
+    ]
+    with suppress(NotFoundError):  # nobody follows this source yet
+        rows += [_entry_row(entry) for entry in source.queue(platform).entries(source.name, newest)]
+    return rows
+
+
+def object_rows(versions: Iterable[ObjectVersion]) -> list[Row]:
+    """One row for each object."""
+    return [
+        _row(version.slot, "object", key=version.key, etag=version.etag, size=version.size)
+        for version in versions
+    ]
 
 
 def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batches], Batches]:
@@ -102,7 +138,7 @@ def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batc
     def run(batches: Batches) -> Batches:
         comparison = _Comparison(source, quota, skip)
         yield from comparison.run(_by_slot(batches))
-        yield _planned([_counted(comparison.store)])
+        yield _planned([counted(comparison.store)])
 
     return run
 
@@ -117,7 +153,7 @@ def follower(
             comparison = _Comparison(source, quota, skip)
             bucket = CountingStore(shared_store(source.bucket))
             yield from comparison.run(_followed(source, parts[number], comparison, bucket))
-            yield _planned([_counted(comparison.store, bucket)])
+            yield _planned([counted(comparison.store, bucket)])
 
     return run
 
@@ -250,6 +286,7 @@ class _Comparison:
                 "head",
                 generation=head.generation if head else 0,
                 complete=changes.complete,
+                start=changes.beyond,
                 size=len(versions) if touched is None else head.objects if head else 0,
             ),
         ]
@@ -316,7 +353,8 @@ def _entry_row(entry: Entry) -> Row:
     )
 
 
-def _counted(*stores: CountingStore) -> list[Row]:
+def counted(*stores: CountingStore) -> list[Row]:
+    """The requests made so far, by kind."""
     return [_row(COUNTS, kind, size=count) for store in stores for kind, count in store.counts.items()]
 
 

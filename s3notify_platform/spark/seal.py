@@ -30,6 +30,7 @@ from s3notify_platform.spark.read import (
     Outcome,
     SplitReader,
 )
+from s3notify_platform.spark.rescue import added
 from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.splits import splits_of
 from s3notify_platform.spark.task_chain import TaskChain
@@ -43,24 +44,24 @@ SLOTS_IN_FLIGHT: Final = 48
 BYTES_IN_FLIGHT: Final = 256 << 20
 """Arrow bytes of slots that wait to be written, in one task."""
 
+UNKNOWN_SCHEMAS: Final = 8
+"""Different sets of unknown fields that a slot tells at once."""
+
 REASON_MAX: Final = 300
 """Characters of the reason that an object in quarantine has."""
-
-UNKNOWN_KEYS: Final = 8
-"""Objects with unknown fields that a slot names."""
 
 SEALED_SCHEMA: Final = pa.schema(
     [
         ("slot", pa.int32()), ("error", pa.string()), ("body", pa.binary()), ("objects", pa.int64()),
         ("rows", pa.int64()), ("rejects", pa.int64()), ("gone", pa.int64()), ("superseded", pa.int64()),
         ("bytes", pa.int64()), ("unfinished", pa.int64()), ("failed", pa.string()), ("quarantined", pa.string()),
-        ("unknown", pa.string()), ("requests", pa.string()),
+        ("unknown", pa.string()), ("requests", pa.string()), ("unnamed", pa.string()), ("misfits", pa.string()),
     ]
 )  # fmt: skip
 SEALED_DDL: Final = (
     "slot int, error string, body binary, objects bigint, rows bigint, rejects bigint, gone bigint, "
     "superseded bigint, bytes bigint, unfinished bigint, failed string, quarantined string, unknown string, "
-    "requests string"
+    "requests string, unnamed string, misfits string"
 )
 
 Batches = Iterator[pa.RecordBatch]
@@ -207,7 +208,9 @@ def _rows(part: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([part]).select(names)
 
 
-_NOTHING: Final[Outcome] = {"rows": 0, "rejects": 0, "bytes": 0, "data": [], "rejected": []}
+_NOTHING: Final[Outcome] = {
+    "rows": 0, "rejects": 0, "bytes": 0, "data": [], "rejected": [], "unnamed": {}, "misfits": {},
+}  # fmt: skip
 
 
 def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
@@ -234,7 +237,9 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
         "rows": sum(part["rows"] for part in read),
         "rejects": sum(part["rejects"] for part in read),
         "bytes": sum(part["bytes"] for part in read),
-        "unknown_field": any(part["unknown_field"] for part in ordered),
+        "new_fields": [fields for part in ordered for fields in part["new_fields"]],
+        "unnamed": added(part["unnamed"] for part in read),
+        "misfits": added(part["misfits"] for part in read),
         "offset": read[-1]["offset"],
         "reach_end": read[-1]["reach_end"] and not failed,
         "data": [file for part in read for file in part["data"]],
@@ -345,9 +350,9 @@ class SlotSeal:
         read = {key: o for key, o in self.outcomes.items() if o["status"] == "ok"}
         gone = {key for key in left if key in known}
         gone |= {key for key, o in self.outcomes.items() if o["status"] == "deleted" and key in known}
-        unknown = [key for key, outcome in read.items() if outcome["unknown_field"]]
+        unknown = sorted({fields for outcome in read.values() for fields in outcome["new_fields"]})
         if self.context.evolving and unknown:
-            return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_KEYS])}
+            return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_SCHEMAS])}
         self._check_all_arrived(read)
         failed = {key: o["reason"] for key, o in self.outcomes.items() if o["status"] == "failed"}
         failed |= {key: outcome["failed"] for key, outcome in read.items() if outcome["failed"]}
@@ -365,6 +370,8 @@ class SlotSeal:
             "bytes": sum(o["bytes"] for o in read.values()),
             "unfinished": sum(not o["reach_end"] and not o["failed"] for o in read.values()),
             "failed": json.dumps(failed) if failed else None,
+            "unnamed": json.dumps(added(o["unnamed"] for o in read.values())),
+            "misfits": json.dumps(added(o["misfits"] for o in read.values())),
             "quarantined": json.dumps(given_up) if given_up else None,
         }
 

@@ -3,7 +3,7 @@
 Requests: 1 LIST + 1 GET for each slot, 1 GET for each live file.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from s3notify_platform.errors import CorruptError
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
+from s3notify_platform.table.layout import Generation
 
 REJECT_SCHEMA = pa.schema(
     [
@@ -38,10 +39,22 @@ class SlotRows:
     table: pa.Table
 
 
-def read_slots(table: SlotTable, slots: Iterable[Slot], *, rejects: bool = False) -> Iterator[SlotRows]:
-    """The live rows (or rejects) of each committed slot; slots without a commit are passed over."""
+def read_slots(
+    table: SlotTable,
+    slots: Iterable[Slot],
+    *,
+    rejects: bool = False,
+    generations: Mapping[Slot, Generation] | None = None,
+) -> Iterator[SlotRows]:
+    """The live rows (or rejects) of each committed slot; slots without a commit are passed over.
+
+    Of the heads, or of `generations`, where 0 stands for no commit.
+    """
     for slot in slots:
-        commit = table.head(slot)
+        if generations is None:
+            commit = table.head(slot)
+        else:
+            commit = table.read(slot, generations[slot]) if generations.get(slot) else None
         if commit is None:
             continue
         files = commit.rejects if rejects else commit.files

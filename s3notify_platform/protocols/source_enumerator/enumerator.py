@@ -1,59 +1,16 @@
-"""Source enumerator: which object versions a batch has to read, and which task reads them.
-
-After the S3 source of RisingWave (its RFC).
-
-Steps
-    1. A source's first batch lists the bucket once (`Enumerator.versions`), and once more when every writer has
-       heard of its topic. From then on the entries of its topic name the keys that changed, and the bucket is
-       asked what is there under each now (`Enumerator.current`): nothing is listed.
-    2. `changes_of_slot` compares what was found with the slot's committed state: a key not in the state, or with
-       another ETag, is a split to read; one that was not read to its end is read on from its offset; a key in the
-       state that is not in the bucket has left.
-    3. `within` cuts the work to what one round may read, `parts_of` a big object to what one task may, and `deal`
-       gives the splits to tasks by bytes.
-    4. The commit keeps for every object version `(key, etag, offset, reach_end)`, together with its rows.
-    5. Entries are removed after the commit that has seen them.
-
-Storage (partition / key; JSON)
-    enumerator / to_list    slots that have to be compared by a listing, and when a writer was last seen that
-                            signals and does not queue (`ListingDebt`)
-
-Invariants
-    - Identity is (key, ETag), never the name alone, and never LastModified. What is planned twice is committed
-      once: the state of the commit decides. So entries may come twice, late, and in any order.
-    - An entry is removed only after a commit of a plan that was made when the entry was there.
-    - An object that changes after it was enumerated fails its pinned read and is left to its own entry.
-    - A slot that was signalled by a writer without an entry is listed, and stays owed until it has been.
-
-Limits. A plan holds at most `max_objects` changes, deletions first, and reads about `max_bytes`; a slot with more is
-`complete=False` and is planned again after its commit. A plain signal may hide behind a queued one of the same slot
-until the next plain one: from then on, for `PLAIN_SECONDS`, all that is signalled is listed; the sweep finds what came
-before.
-
-Differs from the original: overwrites, deletions and emptied objects are changes like any other; notifications
-are removed when they are committed, not when they are read.
-"""
+"""Object versions: what a slot needs, how splits are dealt to tasks, and what the bucket holds now."""
 
 import heapq
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import ETag, ObjectStore, RecordStore, Version, Written, list_all
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, list_all
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 
 OBJECT_COST_BYTES: Final = 64 << 10
 """What a request costs a task, in bytes it could have read instead."""
-
-PLAIN_SECONDS: Final = 3600.0
-"""For so long after a writer was seen that does not queue, everything that is signalled is listed."""
-
-ATTEMPTS: Final = 30
-
-PARTITION, TO_LIST = "enumerator", "to_list"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +70,14 @@ class ObjectState:
 class SlotChanges:
     """What one slot needs: each object to read, from where, and the keys that have left.
 
-    `complete` is False if a limit cut it short.
+    `complete` is False if a limit cut it short; `beyond` of its changes are then left out.
     """
 
     slot: Slot
     read: tuple[Split, ...]
     gone: tuple[str, ...]
     complete: bool
+    beyond: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.read or self.gone)
@@ -142,7 +100,7 @@ def changes_of_slot(
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
-    gone = sorted(key for key in looked_at if key in states and key not in versions)[: max_objects + 1]
+    gone = sorted(key for key in looked_at if key in states and key not in versions)
     read: list[Split] = []
     for key in sorted(versions):
         version, state = versions[key], states.get(key)
@@ -151,13 +109,10 @@ def changes_of_slot(
             start = state.offset if state and same and key not in stale and not state.reach_end else 0
             by_record = bool(state and start and state.by_record)
             read.append(Split(version=version, start=start, end=version.size, by_record=by_record))
-    room = max_objects - len(gone[:max_objects])
-    return SlotChanges(
-        slot=slot,
-        read=tuple(read[:room]),
-        gone=tuple(gone[:max_objects]),
-        complete=len(gone) <= max_objects and len(read) <= room,
-    )
+    room = max(0, max_objects - len(gone))
+    taken, left = tuple(read[:room]), tuple(gone[:max_objects])
+    beyond = len(read) + len(gone) - len(taken) - len(left)
+    return SlotChanges(slot=slot, read=taken, gone=left, complete=not beyond, beyond=beyond)
 
 
 def within(
@@ -195,7 +150,9 @@ def parts_of(split: Split, size: int) -> list[Split]:
 def deal(sizes: Sequence[int], tasks: int) -> list[int]:
     """The task, in `0 .. tasks-1`, of each split, balanced by bytes: the largest first, to the least loaded.
 
-    No task gets more than 4/3 of the best possible (Graham's bound). Pure.
+    No task gets more than 4/3 of the best possible (Graham's bound). Not by `assign_slots`: a task reads objects one
+    by one, wherever they lie, and keeps nothing from one batch to the next, so that contiguous ranges, which can
+    be twice the best possible (one large object beside many small ones), would gain nothing. Pure.
     """
     if tasks < 1:
         raise UsageError(f"tasks={tasks}: need at least one")
@@ -221,7 +178,11 @@ class Enumerator:
 
         One LIST for each 1000 objects of the prefix.
         """
-        for meta in list_all(self._source, self._prefix):
+        return self.among(list_all(self._source, self._prefix), wanted)
+
+    def among(self, listed: Iterable[ObjectMeta], wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
+        """Those of `listed` whose slot is wanted. No request."""
+        for meta in listed:
             slot = slot_of(meta.key, self._slots)
             if slot in wanted:
                 yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
@@ -238,88 +199,3 @@ class Enumerator:
         if not self.covers(key) or (meta := self._source.head(key)) is None:
             return None
         return ObjectVersion(slot=slot_of(key, self._slots), key=key, etag=meta.etag, size=meta.size)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owed:
-    """Slots to be compared by a listing, each with the serial number under which it was last added."""
-
-    slots: Mapping[Slot, int] = field(default_factory=dict)
-    plain_ms: int = 0
-    """When a writer was last seen that signals and does not queue; wall clock; 0: never."""
-    serial: int = 0
-
-
-class ListingDebt:
-    """Which slots of a source have to be compared by a listing. Thread-safe; any process may add and settle."""
-
-    def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._records = records
-        self._clock = clock
-
-    def read(self) -> Owed:
-        """What is owed now. 1 request."""
-        return self._read()[0]
-
-    def owe(self, slots: Iterable[Slot], *, plain: bool = False) -> None:
-        """Add slots; `plain`: because a writer does not queue. 1 read and 1 write, more if others come between."""
-        wanted = set(slots)
-
-        def add(owed: Owed) -> Owed:
-            serial = owed.serial + 1
-            plain_ms = self._clock.wall_ms() if plain else owed.plain_ms
-            return Owed(
-                slots={**owed.slots, **dict.fromkeys(wanted, serial)}, plain_ms=plain_ms, serial=serial
-            )
-
-        if wanted or plain:
-            self._change(add)
-
-    def settle(self, slots: Mapping[Slot, int]) -> None:
-        """These were listed and committed; one that was added anew since then stays. Requests as `owe`."""
-
-        def remove(owed: Owed) -> Owed:
-            left = {slot: serial for slot, serial in owed.slots.items() if slots.get(slot) != serial}
-            return Owed(slots=left, plain_ms=owed.plain_ms, serial=owed.serial)
-
-        if slots:
-            self._change(remove)
-
-    def plain_writers(self, owed: Owed) -> bool:
-        """Whether a writer was seen lately that does not queue."""
-        return bool(owed.plain_ms) and self._clock.wall_ms() - owed.plain_ms < PLAIN_SECONDS * 1000
-
-    def _change(self, change: Callable[[Owed], Owed]) -> None:
-        # Any change may be applied twice: an answer that was lost needs no more than another round.
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
-            before, version = self._read()
-            if (after := change(before)) == before:
-                return
-            body = json.dumps(
-                {
-                    "v": 1,
-                    "slots": {str(k): n for k, n in after.slots.items()},
-                    "plain_ms": after.plain_ms,
-                    "serial": after.serial,
-                }
-            ).encode()
-            if version is None:
-                outcome = self._records.create(PARTITION, TO_LIST, body)
-            else:
-                outcome = self._records.replace(PARTITION, TO_LIST, body, expected=version)
-            if isinstance(outcome, Written):
-                return
-        raise UnavailableError("the list of slots to compare kept changing; try again")
-
-    def _read(self) -> tuple[Owed, Version | None]:
-        record = self._records.read(PARTITION, TO_LIST)
-        if record is None:
-            return Owed(), None
-        try:
-            body = json.loads(record.value)
-            slots = {Slot(int(slot)): int(serial) for slot, serial in body["slots"].items()}
-            return Owed(slots=slots, plain_ms=body["plain_ms"], serial=body["serial"]), record.version
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptError(f"{PARTITION}/{TO_LIST} holds {record.value[:80]!r}: remove it") from error
