@@ -45,6 +45,8 @@ class TableKeeper:
     progress: Progress = lambda _: None
     clock: Clock = SYSTEM_CLOCK
     later: Callable[[float, Callable[[], None]], None] = field(default_factory=lambda: _in_background)
+    max_attempts: int = 5
+    """Batches of a slot in which an object's read may fail: the last gives it up to quarantine."""
     failing: dict[Slot, SlotResult] = field(default_factory=dict)
     """Slots whose last batch did not commit all of them."""
     _attempts: dict[Slot, int] = field(default_factory=dict)
@@ -67,7 +69,10 @@ class TableKeeper:
             self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
         )
         seen = {slot: etag for slot, etag in signals.items() if etag}
-        result = ingest.run(wanted, batch=batch, signals=seen, listing=listing, only_found=everything)
+        last_try = [slot for slot, attempts in self._attempts.items() if attempts >= self.max_attempts - 1]
+        result = ingest.run(
+            wanted, batch=batch, signals=seen, listing=listing, only_found=everything, give_up=last_try
+        )
         if not listing and result.plain:
             # Somebody signals without queueing: only a listing tells what.
             self._debt.owe(result.plain, plain=True)

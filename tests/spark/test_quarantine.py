@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot
+from s3notify_platform.spark.continuous import TableKeeper
 from s3notify_platform.spark.ingest import BatchResult
 from s3notify_platform.table.quarantine import Choice, Redriven, redrive
 from tests.contracts.fault_proxy import FaultProxy
@@ -154,3 +155,23 @@ def test_rejects_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None
     assert (result.objects, result.generation) == (1, 3)
     assert fixed.rejects() == []
     fixed.check()
+
+
+def test_continuous_ingest_gives_up_too(lake: Lake, proxy: FaultProxy) -> None:
+    """By its own count of attempts; then the slot is not asked for any more."""
+    for name in "ab":
+        lake.put(f"{name}.jsonl", [{"id": 1}])
+    proxy.forbidden.add("/raw/a.jsonl")
+    later: list[float] = []
+    keeper = TableKeeper(
+        spark=lake.spark,
+        source=lake.source,
+        max_attempts=2,
+        later=lambda seconds, _: later.append(seconds),
+    )
+    assert not keeper.take({SLOT: None}, batch="b1").slots[SLOT].ok
+    assert len(later) == 1
+    result = keeper.take({SLOT: None}, batch="b2").slots[SLOT]
+    assert (result.ok, set(result.quarantined)) == (True, {"raw/a.jsonl"})
+    assert (len(later), keeper.failing) == (1, {})
+    assert keys(lake) == {"raw/b.jsonl"}
