@@ -221,6 +221,7 @@ def _ingested(
             signals={Slot(int(slot)): etag for slot, etag in opened.signals.items()},
             listing=opened.listing,
             only_found=config.everything,
+            give_up=map(Slot, opened.last_try),
         )
         if opened.listing and config.batch and not config.everything and ended.untold:
             io.debt.owe((), plain=True)

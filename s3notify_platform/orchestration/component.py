@@ -23,6 +23,7 @@ from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.delta import build_delta
 from s3notify_platform.orchestration.explain import build_explain
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.redrive import build_redrive
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensors import build_sensor
 from s3notify_platform.orchestration.summary import build_summary
@@ -163,7 +164,11 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
     parallel_runs: int = Field(default=1, description="Runs that a batch is split into")
     max_open: int = Field(default=1, description="Batches in flight at once; their slots are disjoint")
-    max_attempts: int = Field(default=5, description="Batches a slot may fail in before it is parked")
+    max_attempts: int = Field(
+        default=5,
+        description="Batches a slot may fail in: the last gives up objects that cannot be read to quarantine; a slot "
+        "that fails otherwise is parked",
+    )
     backoff_seconds: float = 10.0
     silence_seconds: float = Field(
         default=30.0, description="A run without heartbeat for this long is given up"
@@ -255,7 +260,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         return dg.Definitions(
             assets=[slot_assets, summary, queue_spec(assets), *views],
             asset_checks=[checks],
-            jobs=[ingest_job, sweep_job, build_explain(assets), *jobs],
+            jobs=[ingest_job, sweep_job, build_explain(assets), build_redrive(assets), *jobs],
             sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],
             schedules=[sweep],
             resources={assets.io_key: assets.io},

@@ -313,21 +313,25 @@ class SlotIOManager(dg.ConfigurableIOManager):
 
         def of(result: SlotResult) -> dict[str, Any]:
             rows, files, rejects = result.live_rows, result.live_files, result.live_rejects
+            failing = result.live_failing
             if result.status == "unchanged" and result.generation:
                 head = table.read(result.slot, result.generation)
                 rows, files, rejects = head.rows, len(head.files), sum(f.rows for f in head.rejects)
+                failing = len(head.failing)
             return {
                 "generation": result.generation,
                 "status": result.status,
                 "objects": result.objects,
                 "rows": result.rows,
                 "rejects": result.rejects,
+                "quarantined": len(result.quarantined),
                 "objects_gone": result.gone,
                 "bytes": result.bytes,
                 **{name: n for name in ("misfits", "unnamed") if (n := sum(getattr(result, name).values()))},
                 "files": files,
                 "live_rejects": rejects,
                 "complete": result.complete,
+                "live_failing": failing,
                 "dagster/partition_row_count": rows,
                 "place": dg.MetadataValue.url(self.place(f"{layout.prefix}data/slot={result.slot}/")),
             }

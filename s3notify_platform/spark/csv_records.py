@@ -44,6 +44,9 @@ from s3notify_platform.spark.rescue import EXTRA, MISSING, Odd, as_json, below, 
 
 _QUOTE: Final = ord('"')
 _COMMA: Final = ord(",")
+_BEFORE: Final = np.isin(np.arange(256), np.frombuffer(b',\n"', np.uint8))
+_BEHIND: Final = np.isin(np.arange(256), np.frombuffer(b',\r\n"', np.uint8))
+"""What may stand before and behind a quoted value, or next to a quote in one."""
 
 _CSV_VALUE: Final = rb'(?:"(?:[^"]++|"")*+"(?=[,\r\n]|\Z)|(?!")[^,\r\n]*+)'
 _CSV_RECORD: Final = re.compile(_CSV_VALUE + b"(?:," + _CSV_VALUE + b")*+")
@@ -109,20 +112,22 @@ def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: npt.NDArray[np.bool_
     """
     if len(octets) and inside[-1]:
         return False
-    padded = np.concatenate([[NEWLINE], octets, [NEWLINE]])
-    opening, closing = quote_borders(padded)
+    edge = np.full(1, NEWLINE, np.uint8)
+    padded = np.concatenate([edge, octets, edge])
     places = np.flatnonzero(octets == _QUOTE)
     returns = np.flatnonzero(octets == RETURN)
     alone = returns[padded[returns + 2] != NEWLINE]
-    return bool(opening[places[::2]].all() and closing[places[1::2]].all() and inside[alone].all())
+    return could_open(padded, places[::2]) and could_close(padded, places[1::2]) and bool(inside[alone].all())
 
 
-def quote_borders(padded: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Of each byte but the first and last, whether a quote there could open or close a value."""
-    before, behind = padded[:-2], padded[2:]
-    opening = (before == _COMMA) | (before == NEWLINE) | (before == _QUOTE)
-    closing = (behind == _COMMA) | (behind == NEWLINE) | (behind == RETURN) | (behind == _QUOTE)
-    return opening, closing
+def could_open(padded: npt.NDArray[np.uint8], places: Offsets) -> bool:
+    """Whether quotes at all these places, in what is padded by one byte on either side, may open values."""
+    return bool(_BEFORE[padded[places]].all())
+
+
+def could_close(padded: npt.NDArray[np.uint8], places: Offsets) -> bool:
+    """The same, of closing."""
+    return bool(_BEHIND[padded[places + 2]].all())
 
 
 def _scanned_breaks(body: bytes, place: int, *, final: bool, limit: int) -> tuple[npt.NDArray[np.bool_], int]:
@@ -156,8 +161,9 @@ def _may_go_on(body: bytes, end: int) -> bool:
 def check_csv_records(records: Records) -> None:
     """Refuse what pyarrow would split or join otherwise than `csv_ranges` did."""
     octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
-    inside = np.logical_xor.accumulate(octets == _QUOTE)
-    if RETURN not in octets and quotes_are_plain(octets, inside):
+    quotes = octets == _QUOTE
+    inside = np.logical_xor.accumulate(quotes) if quotes.any() else quotes
+    if quotes_are_plain(octets, inside) and octets[-1] != RETURN:
         return
     for start, end in zip(records.start.tolist(), records.end.tolist(), strict=True):
         if not _CSV_RECORD.fullmatch(records.body, start, end):

@@ -20,6 +20,7 @@ from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import (
     Chain,
     Enumerator,
+    ObjectState,
     ObjectVersion,
     changes_of_slot,
     listed_pages,
@@ -246,7 +247,8 @@ class _Comparison:
             raise
         except S3NotifyError as error:
             return [_row(found.slot, "error", key=f"{type(error).__name__}: {error}")]
-        stale = {key for key, state in states.items() if other and state.code_version != version}
+        # What is in quarantine as a whole is left there, whatever the code.
+        stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
         versions, touched = found.versions, found.touched
         if touched is not None:
             versions = versions + [
@@ -264,6 +266,8 @@ class _Comparison:
             stale=stale,
         )
         told = {row["key"]: TOLD for row in found.entries}
+        # Read on, or again: no change that anybody would have to tell of.
+        told |= {v.key: TOLD for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
         rows = [
             _row(
                 found.slot, "read", key=split.version.key, etag=split.version.etag, size=split.version.size,
@@ -296,6 +300,10 @@ class _Comparison:
         """Whether the slot's last signal is of somebody who queues."""
         signal = self.store.head(signal_key(self._source.keyspace_prefix, slot))
         return signal is None or QUEUED in signal.metadata
+
+
+def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
+    return states[key].etag if key in states else None
 
 
 def _head(table: SlotTable, found: _Found) -> SlotCommit | None:

@@ -75,6 +75,9 @@ MAX_EVOLUTIONS: Final = 3
 
 COMMITS_IN_FLIGHT: Final = 48
 
+QUARANTINED_SHOWN: Final = 5
+"""Objects of a slot that go to quarantine and are named in the log."""
+
 NEVER: Final = Generation(0)
 
 JOB_ERRORS: Final = (PySparkException, Py4JError)
@@ -86,8 +89,9 @@ class SlotResult:
     """How one slot ended, and what the run did to it.
 
     `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
-    what the slot holds now. `failed_objects` are keys whose read failed; the other objects are committed. `complete`:
-    the run had the time to take in all; else ask for the slot again.
+    what the slot holds now. `failed_objects` are keys whose read failed, with the reason; the other objects are
+    committed. `quarantined` ones failed too, and were given up. `complete`: the run had the time to take in all; else
+    ask for the slot again.
     """
 
     slot: Slot
@@ -107,8 +111,10 @@ class SlotResult:
     """Values that the schema does not name, by path: left out if it was given, else in `_rescued` or quarantine."""
     misfits: Mapping[str, int] = field(default_factory=dict)
     """Values that do not fit their columns, by path: in `_rescued`, or in quarantine with their records."""
+    live_failing: int = 0
     complete: bool = True
     failed_objects: Mapping[str, str] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
     @property
@@ -170,6 +176,7 @@ class _Run:
     signals: Mapping[Slot, str]
     listing: bool
     only_found: bool
+    give_up: frozenset[Slot]
     entries: dict[Slot, Sequence[Entry]] = field(default_factory=dict)
     plain: set[Slot] = field(default_factory=set)
     untold: int = 0
@@ -216,11 +223,16 @@ class Ingest:
         signals: Mapping[Slot, str] | None = None,
         listing: bool = True,
         only_found: bool = False,
+        give_up: Iterable[Slot] = (),
     ) -> BatchResult:
         """Ingest `slots`. Each has a result; with `only_found`, only if it has objects or a commit.
 
         In rounds of `Source.max_objects` and `max_bytes`, each of which ends in commits; none begins after
         `max_seconds`. So what a crash costs is one round, and an object may take several.
+
+        An object whose read fails is left out, and its slot is not `ok`; in the slots of `give_up` it goes to
+        quarantine instead, by the commit of the slot's other objects: it is not read again until it changes or is sent
+        again (`table.quarantine`), and its earlier version's rows leave.
 
         `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
         `run` is whose work it is (default: the batch), so that what it leaves behind if it dies can be told.
@@ -228,7 +240,12 @@ class Ingest:
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots.
         """
         state = _Run(
-            batch=batch, run=run or batch, signals=signals or {}, listing=listing, only_found=only_found
+            batch=batch,
+            run=run or batch,
+            signals=signals or {},
+            listing=listing,
+            only_found=only_found,
+            give_up=frozenset(give_up),
         )
         pending = sorted(set(slots))
         started = self._clock.monotonic()
@@ -295,6 +312,8 @@ class Ingest:
         state.spent.asked([("PUT", sum(1 for row in sealed if row["body"]))])
         for outcome in outcomes:
             slot = outcome.slot
+            for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
+                self._progress(f"in quarantine: {key!r}, because {reason}")
             if outcome.error == _LOST:
                 state.lost[slot] += 1
                 if state.lost[slot] < MAX_LOST_RACES:
@@ -433,6 +452,7 @@ class Ingest:
             transformed=self._transform is not None,
             code_version=self._source.code_version or "",
             complete=frozenset(p.slot for p in part if p.changes.complete),
+            give_up=state.give_up.intersection(slots),
             evolving=evolving,
             chain=chain,
         )
@@ -580,6 +600,8 @@ class Ingest:
                     live_rejects=sum(file.rows for file in commit.rejects),
                     unnamed=json.loads(row["unnamed"]),
                     misfits=json.loads(row["misfits"]),
+                    live_failing=len(commit.failing),
+                    quarantined=json.loads(row["quarantined"]) if row["quarantined"] else {},
                     complete=not row["unfinished"],
                 )
 
@@ -594,6 +616,7 @@ def _added(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         return later
     failed = {**earlier.failed_objects, **later.failed_objects}
     if earlier.status != "committed":
+        # Nothing was committed, and so nothing given up.
         return replace(later, failed_objects=failed)
     if later.status == "unchanged":
         return replace(earlier, failed_objects=failed)
@@ -608,6 +631,7 @@ def _added(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         unnamed=added([earlier.unnamed, later.unnamed]),
         misfits=added([earlier.misfits, later.misfits]),
         failed_objects=failed,
+        quarantined={**earlier.quarantined, **later.quarantined},
     )
 
 

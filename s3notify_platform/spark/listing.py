@@ -8,7 +8,8 @@ The driver reads the queue's entries before anything is listed, and gives tasks 
 
 Requests, beside 1 LIST for each 1000 objects: `SlotTable.newest`, `NotificationQueue.entries`; where the first page is
 not all, for `SAMPLE_SLOTS` slots 1 GET (a LIST more for some) and 1 for each page of states; for each cut 3 LISTs of
-`HANDOVER_KEYS` keys.
+`HANDOVER_KEYS` keys. A simulated listing of 1,000,000 keys, 150 ms a LIST, cut by a sample of 4 slots: 1000 LISTs and
+162 s in one chain, 1025 and 24 s in 8, 1054 and 13 s in 16; the largest part was 1.07 times the mean.
 """
 
 from collections.abc import Mapping

@@ -25,10 +25,10 @@ from s3notify_platform.stores.dynamodb import RECORD_TABLE
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
-"""`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs; `reader` loads
-committed rows and watches the keyspace, `viewer` reads the Delta view with another engine; `sweep` is the daily checks
-and `vacuum`; `inlet` takes in what others report; `outlet` delivers to endpoints. Where they are one process, it needs
-the union."""
+"""`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may send
+again what is in quarantine; `reader` loads committed rows, looks into the quarantine and watches the keyspace, `viewer`
+reads the Delta view with another engine; `sweep` is the daily checks and `vacuum`; `inlet` takes in what others report;
+`outlet` delivers to endpoints. Where they are one process, it needs the union."""
 
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"

@@ -9,13 +9,14 @@ before it came do not have it.
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import CorruptError, UsageError
@@ -130,29 +131,31 @@ def _type(kind: Any, where: str, names: list[str], kinds: set[str]) -> Any:
 
 
 def _map_columns(fields: Iterable[Json]) -> int:
-    """Map each column to the name it has in the files. Returns the last id.
+    """Map each column to the name it has in the files. Returns the highest id.
 
-    Ids go by place. They stay, since a table's schema only grows at its end.
+    Ids come from the columns' paths: they stay, wherever the schema grows.
     """
-    ids = count(1)
-    last = 0
+    ids: set[int] = set()
 
-    def walk(kind: Any) -> None:
-        nonlocal last
+    def walk(kind: Any, path: str) -> None:
         if not isinstance(kind, dict):
             return
         for part in ("elementType", "keyType", "valueType"):
-            walk(kind.get(part))
+            walk(kind.get(part), f"{path}\n{part}")
         for column in kind.get("fields", ()):
-            last = next(ids)
+            place = f"{path}\n.{column['name']}"
+            number = zlib.crc32(place.encode()) & 0x7FFFFFFF
+            while number in ids or not number:
+                number = (number + 1) & 0x7FFFFFFF
+            ids.add(number)
             column["metadata"] = {
-                "delta.columnMapping.id": last,
+                "delta.columnMapping.id": number,
                 "delta.columnMapping.physicalName": column["name"],
             }
-            walk(column["type"])
+            walk(column["type"], place)
 
-    walk({"fields": fields})
-    return last
+    walk({"fields": fields}, "")
+    return max(ids)
 
 
 def _protocol(features: set[str]) -> Json:
@@ -415,16 +418,26 @@ def encode_checkpoint(state: LogState) -> tuple[bytes, int]:
 
 def decode_checkpoint(body: bytes, *, where: str) -> LogState:
     """Inverse of `encode_checkpoint`, for those of other programs too; `CorruptError` naming `where`."""
+    state = LogState()
     try:
         table = pq.ParquetFile(pa.BufferReader(body)).read()
-        rows = table.select([name for name in _CHECKPOINT.names if name in table.schema.names]).to_pylist(
-            maps_as_pydicts="strict"
-        )
+        for name in ("protocol", "metaData", "txn"):
+            found = table[name].drop_null().to_pylist(maps_as_pydicts="strict")
+            state.apply({name: _filled(value)} for value in found)
+        state.files = {add["path"]: add for add in _adds(table["add"].drop_null())}
     except (pa.ArrowException, ValueError, KeyError) as error:
         raise CorruptError(f"{where}: not a checkpoint of a Delta log ({error})") from error
-    state = LogState()
-    state.apply({name: _filled(value) for name, value in row.items() if value is not None} for row in rows)
     return state
+
+
+def _adds(column: pa.ChunkedArray) -> Iterator[Json]:
+    """Field by field: there are as many as the table has files. What the path tells is not read."""
+    wanted = {"path", "size", "modificationTime", "stats", "deletionVector"}
+    names = [each.name for each in column.type if each.name in wanted]
+    columns = [pc.struct_field(column, [name]).to_pylist() for name in names]
+    for values in zip(*columns, strict=True):
+        add: Json = _filled(dict(zip(names, values, strict=True)))
+        yield add | {"partitionValues": {SLOT_COLUMN: str(slot_of_path(add["path"]))}, "dataChange": False}
 
 
 def _filled(value: Json) -> Json:

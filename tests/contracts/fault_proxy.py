@@ -1,6 +1,7 @@
 """An HTTP proxy before a real server that fails requests on demand: before, after or instead of sending.
 
-It can also drop conditions of writes, as some gateways do, and notes every request that was answered.
+It can also drop conditions of writes, as some gateways do, and notes every request that was answered. What is to
+happen just before a request reaches the server is said by `before`.
 """
 
 import http.client
@@ -35,13 +36,15 @@ _CONDITIONS = frozenset({"if-match", "if-none-match"})
 
 
 class Answered(NamedTuple):
-    """A request as it came, with its header names in lower case, and the status it was answered with."""
+    """A request as it came, with its header names in lower case, and the status and bytes it was answered with."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
     status: int
+    sent: int
+    """Bytes of the answer's content."""
 
 
 class FaultProxy:
@@ -51,6 +54,10 @@ class FaultProxy:
         self.answered: list[Answered] = []
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
+        self.forbidden: set[str] = set()
+        """Ends of paths that no GET may read."""
+        self.before = lambda method, path, headers: None
+        """Called before a request is passed on, which waits for it."""
         backend = urlsplit(backend_url)
         proxy = self
 
@@ -71,9 +78,14 @@ class FaultProxy:
                     status, code = _DYNAMO[fault]
                     self.answer(status, json.dumps({"__type": f"dynamodb#{code}"}).encode())
                     return
+                if self.command == "GET" and self.path.partition("?")[0].endswith((*proxy.forbidden,)):
+                    self.answer(403, b"<Error><Code>AccessDenied</Code><Message>forbidden</Message></Error>")
+                    return
                 if fault in ("409", "500", "503", "slow_down"):
                     self.refuse(fault)
                     return
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                proxy.before(self.command, self.path, headers)
                 upstream = http.client.HTTPConnection(backend.hostname, backend.port, timeout=30)
                 try:
                     upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
@@ -84,8 +96,9 @@ class FaultProxy:
                     upstream.endheaders(body or None)
                     answer = upstream.getresponse()
                     content = answer.read()
-                    headers = {name.lower(): value for name, value in self.headers.items()}
-                    proxy.answered.append(Answered(self.command, self.path, headers, body, answer.status))
+                    proxy.answered.append(
+                        Answered(self.command, self.path, headers, body, answer.status, len(content))
+                    )
                 finally:
                     upstream.close()
                 if fault == "lose_response":
@@ -118,6 +131,7 @@ class FaultProxy:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # clients that are killed are what it is for
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property

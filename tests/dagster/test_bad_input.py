@@ -39,6 +39,7 @@ def component(**attributes: object) -> S3NotifyComponent:
         ({"max_open": 0}, "max_open"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"max_objects": 0}, "max_objects=0"),
+        ({"encoding": "klingon"}, "encoding 'klingon'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_when_loaded(

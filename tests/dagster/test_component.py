@@ -71,6 +71,7 @@ def test_a_component_resolves_from_yaml() -> None:
         bucket: landing
         prefix: raw/
         schema: "id bigint"
+        encoding: cp1252
         slots: 10
         parallel_runs: 2
         max_open: 3
@@ -82,6 +83,7 @@ def test_a_component_resolves_from_yaml() -> None:
     assert found.s3.region_name == "eu-central-1"
     assert found.spark.master == "spark://host:7077"
     assert found.assets().io.source.keyspace_prefix == "_s3notify/orders/keyspace/"
+    assert found.assets().io.source.encoding == "cp1252"
 
 
 def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

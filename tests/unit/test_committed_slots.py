@@ -100,17 +100,19 @@ def test_lost_slots_and_forgetting_them() -> None:
     assert lost_slots(table, records) == {SLOT, 9}
 
 
-def test_forgetting_that_dies_half_way_is_done_again() -> None:
+@pytest.mark.parametrize("method", ["create", "replace"])
+def test_forgetting_that_dies_half_way_is_done_again(method: str) -> None:
     """The slots stay refused until all of it is done."""
     store = MemoryObjectStore()
     plain = ObjectRecordStore(store, "r/")
     CommittedSlots(plain).add([Slot(8)])
-    faulty = FaultyStore(plain, at("replace", Fault.THROTTLED))
+    faulty = FaultyStore(plain, at(method, Fault.THROTTLED))
     with pytest.raises(UnavailableError):
         forget_slots(slot_table(store), faulty, frozenset({Slot(8)}))
     assert lost_slots(slot_table(store), plain) == {8}
     assert forget_slots(slot_table(store), plain, frozenset({Slot(8)})) == {8}
     assert lost_slots(slot_table(store), plain) == frozenset()
+    assert set(ListingDebt(plain).read().slots) == {8}
 
 
 def test_a_table_with_a_long_history() -> None:

@@ -188,6 +188,11 @@ class TestCsv:
 
     def test_a_return_alone_ends_no_record_and_begins_no_value(self) -> None:
         """What is malformed ends with its line, whatever stands elsewhere in the object."""
+        for line in (b"1,p\r\r\n", b"1,p\r\r"):
+            for other in (b"", b"3,z\n"):
+                rows, rejects = take([b"a,b\n2,y\r\n" + other + line], AB, "csv")
+                assert len(rows) == 1 + bool(other)
+                assert [r.raw for r in rejects] == [b"1,p\r"]
         for line in (b'1,p\r"x', b'1\r,"x'):
             for other in (b"", b'4,5" disk\n'):
                 rows, rejects = take([b"a,b\n" + line + b'\n2,y"\n3,z\n' + other], AB, "csv")

@@ -47,7 +47,8 @@ class ObjectState:
     Reading goes on at `offset`, and is done if `reach_end`: bytes of the object, or its records if it is read
     `by_record` (see `Split`). Its rows and rejects are in files of the generations `since` to `until`.
     `code_version` is that of the transform which made the rows, if it has one. `reason`: why it is in quarantine as a
-    whole; it is not read again until it changes or is sent again. `gone` marks a key whose object has left.
+    whole, with what had been read of this version; it is not read on until it changes or is sent again. `gone` marks a
+    key whose object has left.
     """
 
     key: str
