@@ -73,7 +73,7 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     assert (site.metadata(3)["quarantined"], site.metadata(3)["live_failing"]) == (0, 1)
     shown = quarantine(site)
     assert shown["failing_objects"] == 1
-    (record,) = shown["failing"]
+    (record,) = shown["failing"].records
     assert record.data["key"] == bad
     assert "AccessDenied" in record.data["reason"]
     assert "s3notify quarantine redrive orders --all" in shown["send_again"]
