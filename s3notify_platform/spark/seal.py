@@ -313,7 +313,7 @@ class SlotSeal:
     def outcomes(self) -> dict[str, Outcome]:
         """What became of each object so far; its rows come after all of its parts' outcomes."""
         whole = self.context.transformed
-        for key in self._unsettled:
+        for key in sorted(self._unsettled):
             self._outcomes[key] = found = joined(self.parts[key], whole=whole)
             (self._not_read.discard if found["status"] == "ok" else self._not_read.add)(key)
         self._unsettled.clear()
