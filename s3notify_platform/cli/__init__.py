@@ -109,7 +109,7 @@ def doctor(
 )
 @click.option(
     "--role",
-    type=click.Choice(["writer", "publisher", "run", "reader", "sweep", "inlet", "outlet"]),
+    type=click.Choice(["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]),
     help="iam: this role's policy only.",
 )
 @click.option("--account", help="iam: AWS account of the tables, 12 digits.")
@@ -282,7 +282,8 @@ def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, re
     except S3NotifyError as error:
         raise click.ClickException(str(error)) from error
     click.echo(
-        f"removed {report.commits_removed} commits and {report.files_removed} files, {report.bytes_removed} bytes; "
+        f"removed {report.commits_removed} commits, {report.files_removed} files and {report.log_removed} objects of "
+        f"the Delta log, {report.bytes_removed} bytes; "
         f"kept {report.commits_kept} commits and {report.files_kept} files"
     )
 
@@ -316,9 +317,12 @@ def _add_commands() -> None:
     from s3notify_platform.cli.explain import explain
     from s3notify_platform.cli.ingest import ingest
     from s3notify_platform.cli.inlet import inlet
+    from s3notify_platform.cli.quarantine import quarantine
+    from s3notify_platform.cli.read import delta, history, rows
+    from s3notify_platform.cli.table import table
     from s3notify_platform.cli.topics import topics
 
-    for command in (topics, inlet, deliver, care, explain, ingest):
+    for command in (topics, inlet, deliver, care, explain, ingest, history, rows, delta, quarantine, table):
         main.add_command(command)
 
 

@@ -3,7 +3,7 @@
 import functools
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.slots import SLOT_COUNT
 
 if TYPE_CHECKING:
     from s3notify_platform.channels.service import Service
     from s3notify_platform.protocols.notification_queue import NotificationQueue
+    from s3notify_platform.spark.source import Source
     from s3notify_platform.stores.config import DynamoConfig, S3Config
 
 QUEUE_PREFIX = "_s3notify/queue/"
@@ -47,12 +49,47 @@ class QueuePlace:
 
     def records_config(self) -> "DynamoConfig | None":
         """The table of the queue, if it stands in one."""
+        return self.table_config(self.records_table)
+
+    def table_config(self, table: str | None) -> "DynamoConfig | None":
+        """A DynamoDB table, if it is named."""
         from s3notify_platform.stores.config import DynamoConfig
 
-        if not self.records_table:
+        if not table:
             return None
-        return DynamoConfig(
-            table=self.records_table, region=self.region, endpoint_url=self.dynamodb_endpoint_url
+        return DynamoConfig(table=table, region=self.region, endpoint_url=self.dynamodb_endpoint_url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlace:
+    """Where a source stands, as its YAML says."""
+
+    place: QueuePlace
+    prefix: str = ""
+    platform_bucket: str | None = None
+    platform_prefix: str = ""
+    keyspace: str = ""
+    slots: int = SLOT_COUNT
+
+    def source(self, name: str, *, lease_table: str | None = None) -> "Source":
+        """The source of this name. No request."""
+        from dataclasses import replace
+
+        from s3notify_platform.spark.source import Source
+
+        bucket = self.place.s3()
+        return Source(
+            name=name,
+            bucket=bucket,
+            prefix=self.prefix,
+            format="auto",
+            platform=replace(bucket, bucket=self.platform_bucket or bucket.bucket),
+            platform_prefix=self.platform_prefix,
+            keyspace_prefix=self.keyspace,
+            queue_prefix=self.place.queue_prefix,
+            slots=self.slots,
+            records_table=self.place.records_config(),
+            lease_table=self.place.table_config(lease_table),
         )
 
 
@@ -98,6 +135,52 @@ def queue_options(command: Callable[..., None]) -> Callable[..., None]:
     return decorated
 
 
+def source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say where a source stands, the queue's among them; the command takes one `place: SourcePlace`."""
+
+    @functools.wraps(command)
+    def placed(
+        *args: Any,
+        place: QueuePlace,
+        prefix: str,
+        platform_bucket: str | None,
+        platform_prefix: str,
+        keyspace: str,
+        slots: int,
+        **kwargs: Any,
+    ) -> None:
+        source_place = SourcePlace(
+            place=place,
+            prefix=prefix,
+            platform_bucket=platform_bucket,
+            platform_prefix=platform_prefix,
+            keyspace=keyspace,
+            slots=slots,
+        )
+        command(*args, place=source_place, **kwargs)
+
+    decorated: Callable[..., None] = placed
+    for option in (
+        click.option(
+            "--slots",
+            type=click.IntRange(1, SLOT_COUNT),
+            default=SLOT_COUNT,
+            help="Of the keyspace; all by default.",
+        ),
+        click.option(
+            "--keyspace", default="", help="Prefix of the signals; default: PLATFORM_PREFIX + keyspace/."
+        ),
+        click.option("--platform-prefix", default="", help="Default: _s3notify/NAME/."),
+        click.option(
+            "--platform-bucket",
+            help="Bucket of the platform's own objects, if another; --bucket is the source's.",
+        ),
+        click.option("--prefix", default="", help="Of the source's keys."),
+    ):
+        decorated = option(decorated)
+    return queue_options(decorated)
+
+
 @contextmanager
 def told_to_people() -> Iterator[None]:
     """Errors of this package end the command with their message, and exit code 1."""
@@ -126,3 +209,16 @@ def run_in_foreground(service: "Service") -> None:
     finally:
         counts = " ".join(f"{name}={number}" for name, number in service.counts().items())
         click.echo(f"{service.name}: {counts}", err=True)
+
+
+def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """A table for people."""
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(*(Column(head, overflow="fold") for head in heads))
+    for row in rows:
+        # Keys and errors are others' text, not markup.
+        table.add_row(*(Text(str(cell)) for cell in row))
+    Console().print(table)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.common import QueuePlace, queue_options
-from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.cli.common import SourcePlace, source_options
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
@@ -16,31 +15,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("key")
-@queue_options
+@source_options
 @click.option("--name", required=True, help="Name of the source.")
-@click.option("--prefix", default="", help="Of the source's keys.")
-@click.option(
-    "--platform-bucket",
-    help="Bucket of the platform's own objects, if another; --bucket is the source's.",
-)
-@click.option("--platform-prefix", default="", help="Default: _s3notify/NAME/.")
-@click.option("--keyspace", default="", help="Prefix of the signals; default: PLATFORM_PREFIX + keyspace/.")
-@click.option(
-    "--slots", type=click.IntRange(1, SLOT_COUNT), default=SLOT_COUNT, help="Of the keyspace; all by default."
-)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
-def explain(
-    key: str,
-    *,
-    place: QueuePlace,
-    name: str,
-    prefix: str,
-    platform_bucket: str | None,
-    platform_prefix: str,
-    keyspace: str,
-    slots: int,
-    as_json: bool,
-) -> None:
+def explain(key: str, *, place: SourcePlace, name: str, as_json: bool) -> None:
     """Say what happened to the object KEY of a source: signalled, queued, in a batch, committed, rejected, or why not.
 
     Reads only. Failing slots and the runs of batches are told where DAGSTER_HOME names the Dagster instance.
@@ -48,24 +26,9 @@ def explain(
     Exit code 0 if the table holds what the bucket does: the object as it is, with all its records, or nothing where
     it was deleted. 1 otherwise, and if the answer could not be had.
     """
-    from dataclasses import replace
-
     from s3notify_platform.explain import explain as look
-    from s3notify_platform.spark.source import Source
 
-    bucket = place.s3()
-    source = Source(
-        name=name,
-        bucket=bucket,
-        prefix=prefix,
-        format="auto",
-        platform=replace(bucket, bucket=platform_bucket or place.bucket),
-        platform_prefix=platform_prefix,
-        keyspace_prefix=keyspace,
-        queue_prefix=place.queue_prefix,
-        slots=slots,
-        records_table=place.records_config(),
-    )
+    source = place.source(name)
     answer = look(source, key, sensor=_sensor_view(source, key))
     click.echo(json.dumps(answer.document(), indent=2) if as_json else "\n".join(answer.lines))
     if not answer.verdict.settled:

@@ -1,13 +1,13 @@
 """`s3notify topics …`: the topics of a bucket's queue, made, looked at and mended by people and scripts."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli.common import QueuePlace, queue_options
+from s3notify_platform.cli.common import QueuePlace, print_table, queue_options
 
 if TYPE_CHECKING:
     from s3notify_platform.protocols.notification_queue import Topic, TopicSettings
@@ -82,7 +82,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([_document(topic) for topic in found], indent=2))
         return
-    _print_table(
+    print_table(
         ("Topic", "Bucket", "Prefix", "Endpoint", "Shards", "Capacity", "Attempts", "TTL h"),
         (
             (
@@ -111,7 +111,7 @@ def stats(names: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))
         return
-    _print_table(
+    print_table(
         ("Topic", "Depth", "Oldest s", "Reserved", "In flight", "Delivered", "Failed", "Dead", "Capacity"),
         (
             (
@@ -151,7 +151,7 @@ def dead(name: str, *, place: QueuePlace, as_json: bool) -> None:
         ]
         click.echo(json.dumps(shown, indent=2))
         return
-    _print_table(
+    print_table(
         ("Key", "Change", "Attempts", "Reason"),
         ((letter.event.key, letter.event.op, letter.attempts, letter.reason) for letter in letters),
     )
@@ -228,15 +228,3 @@ def _described(settings: "TopicSettings") -> str:
 def _document(topic: "Topic") -> dict[str, Any]:
     endpoint = json.loads(topic.settings.endpoint) if topic.settings.endpoint else None
     return {"name": topic.name, **asdict(topic.settings), "endpoint": endpoint}
-
-
-def _print_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    table = Table(*(Column(head, overflow="fold") for head in heads))
-    for row in rows:
-        # Keys and errors are others' text, not markup.
-        table.add_row(*(Text(str(cell)) for cell in row))
-    Console().print(table)

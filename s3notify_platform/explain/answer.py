@@ -4,6 +4,8 @@ Verdicts, of which `committed` and `deleted` say that the table holds what the b
 
     committed   the object as it is now, all its records
     rejected    the object as it is now, but for some records, which are in quarantine
+    quarantined the object as it is now could not be read, or not to its end, and was given up
+    reading     the object as it is now, in part: the slot's next batch reads on
     deleted     the object has left, and so have its rows
     writing     space is reserved in the queue: its writer has begun, or died, and is resolved in a while
     in_batch    a batch is open that is to take the change in
@@ -23,8 +25,8 @@ from typing import Any, Final, Literal
 from s3notify_platform.explain.sensor import OpenBatch, SensorView
 
 Kind = Literal[
-    "committed", "rejected", "deleted", "writing", "in_batch", "failing", "waiting", "dead", "owed",
-    "signalled", "unseen", "unknown",
+    "committed", "rejected", "quarantined", "reading", "deleted", "writing", "in_batch", "failing", "waiting",
+    "dead", "owed", "signalled", "unseen", "unknown",
 ]  # fmt: skip
 
 SETTLED: Final[frozenset[Kind]] = frozenset({"committed", "deleted"})
@@ -108,6 +110,11 @@ class CommittedVersion:
     committed_ms: int
     batch: str
     head: int
+    reason: str = ""
+    """Why it is in quarantine as a whole."""
+    reach_end: bool = True
+    pending: bool = False
+    """The slot's next batch reads it on, or again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,17 +200,21 @@ def _verdict(found: Answer) -> Verdict:
 
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
     when = f"in generation {held.generation}{'' if held.exact else ' or before'}, {found.ago(held.committed_ms)} ago"
+    again = "; sent again: the slot's next batch reads it" if held.pending else ""
+    if held.reason:
+        read = f"; {held.rows} records of it are committed" if held.rows else ""
+        text = f"quarantined because it could not be read: {_cut(held.reason)}{read}{again}"
+        return Verdict(kind="quarantined", text=text)
+    if not held.reach_end:
+        text = f"read in part: {held.rows} records are committed {when}; the slot's next batch reads on"
+        return Verdict(kind="reading", text=text)
     if not held.rejects:
         return Verdict(kind="committed", text=f"committed {when}: {held.rows} records")
     first = found.rejections[0] if found.rejections else None
     why = f", first at offset {first.offset}: {_cut(first.reason)}" if first else ""
+    others = f"; the others are committed {when}" if held.rows else ""
     records = held.rows + held.rejects
-    return Verdict(
-        kind="rejected",
-        text=f"rejected: {held.rejects} of {records} records{why}; the others are committed {when}"
-        if held.rows
-        else f"rejected: {held.rejects} of {records} records{why}",
-    )
+    return Verdict(kind="rejected", text=f"rejected: {held.rejects} of {records} records{why}{others}{again}")
 
 
 def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
@@ -365,6 +376,8 @@ def _table_facts(found: Answer) -> Iterator[str]:
         f"taken in by generation {held.generation}{'' if held.exact else ' or before'} of {held.head}"
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
+    if held.reason:
+        yield f"quarantine: given up because: {_cut(held.reason)}; see s3notify quarantine redrive {found.source}"
     for file in held.files:
         yield f"data file: {file}"
     for rejection in found.rejections:

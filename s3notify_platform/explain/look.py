@@ -278,6 +278,9 @@ def _held(table: SlotTable, head: SlotCommit, key: str, state: ObjectState) -> C
         committed_ms=first.created_ms,
         batch=first.batch,
         head=head.generation,
+        reason=state.reason,
+        reach_end=state.reach_end,
+        pending=key in head.pending,
     )
 
 

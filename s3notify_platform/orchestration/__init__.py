@@ -2,7 +2,7 @@
 
 `partitions` says which slots a run is for; `batches` decides what a tick asks for, without Dagster; `sensors`
 is its Dagster side. `assets` is the step that ingests; `io_manager` commits, reports and loads; `summary` and
-`checks` are the bucket's view; `component` puts one source together from YAML.
+`checks` are the bucket's view, `delta` the one of other engines; `component` puts one source together from YAML.
 """
 
 from s3notify_platform.orchestration.assets import SlotAsset, s3_slot_asset

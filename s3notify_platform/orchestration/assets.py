@@ -27,14 +27,19 @@ from s3notify_platform.spark.derive import derive
 from s3notify_platform.spark.ingest import (
     MAX_FAILED_JOBS,
     MAX_SPLIT_JOBS,
+    BatchResult,
     Ingest,
     SlotResult,
     Transform,
 )
+from s3notify_platform.spark.rescue import added
 from s3notify_platform.spark.source import Source
 from s3notify_platform.table.layout import Generation
 
 HEADS_IN_FLIGHT: Final = 16
+
+MISFITS: Final = "batch_misfits"
+"""Metadata of a batch: values that do not fit their columns, by path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +221,7 @@ def _ingested(
             signals={Slot(int(slot)): etag for slot, etag in opened.signals.items()},
             listing=opened.listing,
             only_found=config.everything,
+            give_up=map(Slot, opened.last_try),
         )
         if opened.listing and config.batch and not config.everything and ended.untold:
             io.debt.owe((), plain=True)
@@ -239,7 +245,7 @@ def _ingested(
             "batch_seconds": dg.MetadataValue.json(
                 {phase: round(took, 3) for phase, took in seconds.items()}
             ),
-        }
+        } | _about_schema(ended)
     else:
         with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
             heads = pool.map(source.table().head, slots)
@@ -255,6 +261,16 @@ def _ingested(
             )
     done.metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
     return done
+
+
+def _about_schema(ended: BatchResult) -> dict[str, Any]:
+    """What the batch brought that its schema did not have: fields added, values left out, values that do not fit."""
+    told = {
+        "schema_added": ended.schema_added,
+        MISFITS: added(result.misfits for result in ended.slots.values()),
+        "batch_unnamed": added(result.unnamed for result in ended.slots.values()),
+    }
+    return {name: dg.MetadataValue.json(dict(values)) for name, values in told.items() if values}
 
 
 def _derived(

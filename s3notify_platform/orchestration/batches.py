@@ -11,6 +11,9 @@ run under the same run key, which Dagster launches once.
                            │
                            └──► parked                   `max_attempts` reached; its next change frees it
 
+A slot is not parked for an object that cannot be read: the batch of its last attempt (`last_try`) gives such objects
+up to quarantine and commits. What parks a slot is what concerns it as a whole, like a transform that raises.
+
 A batch takes in what the entries of the source's topic name, and lists nothing, but in three cases. The first
 batch lists the bucket, and once more when every writer has heard of the topic (`settle_seconds` after it was
 made; also when the topic was lost and made anew). Slots that are owed a listing (`ListingDebt`) are listed
@@ -33,7 +36,7 @@ from s3notify_platform.errors import CorruptError, TagExists, TagNotFound
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher, WatcherState
-from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.protocols.source_enumerator import ListingDebt, assign_slots
 from s3notify_platform.slots import Slot
 
 EVERYTHING: Final = -1
@@ -180,6 +183,7 @@ class BatchPayload:
 
     `owed` are the slots that this batch's listing pays, as in `Owed`. `settled`: all writers had time to hear of
     the topic; everything has been listed and reported before, so what did not change is not worth reporting.
+    `last_try`: slots that are parked if they fail again, so that objects which cannot be read have to be given up.
     """
 
     slots: tuple[int, ...] = ()
@@ -187,6 +191,7 @@ class BatchPayload:
     listing: bool = True
     owed: Mapping[str, int] = field(default_factory=dict)
     settled: bool = True
+    last_try: tuple[int, ...] = ()
 
     def dumps(self) -> str:
         """JSON."""
@@ -196,7 +201,7 @@ class BatchPayload:
     def loads(cls, text: str) -> "BatchPayload":
         """Inverse of `dumps`; without text, a batch that lists."""
         body = json.loads(text) if text else {}
-        return cls(**body | {"slots": tuple(body.get("slots", ()))})
+        return cls(**body | {name: tuple(body.get(name, ())) for name in ("slots", "last_try")})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,6 +327,7 @@ class BatchPlanner:
             listing=listing,
             owed=owed_slots,
             settled=not state.settled_ms,
+            last_try=self._last_try(state, wanted),
         )
         batch = f"{self._source}-{state.epoch}-{state.next_batch}"
         try:
@@ -340,8 +346,10 @@ class BatchPlanner:
             watch=state.watch.advance(seen, seen),
             open=(*state.open, opened),
         )
+        dealt = assign_slots(map(Slot, slots), parts)
         requests = tuple(
-            BatchRequest(batch=batch, part=n, parts=parts, slots=slots[n::parts]) for n in range(parts)
+            BatchRequest(batch=batch, part=n, parts=parts, slots=of_part)
+            for n, of_part in enumerate(dealt.ranges)
         )
         return state, requests, []
 
@@ -409,6 +417,12 @@ class BatchPlanner:
             else:
                 quiet.append(run.run_id)
         return replace(batch, progress=progress), alive, quiet
+
+    def _last_try(self, state: SensorState, wanted: Iterable[int]) -> tuple[int, ...]:
+        """The slots that `_failed` would park. Those of a batch of everything come again one by one."""
+        last = self._settings.max_attempts - 1
+        failed = {slot: item.attempts for slot, item in state.failing.items()}
+        return tuple(s for s in sorted(wanted) if s != EVERYTHING and failed.get(s, 0) >= last)
 
     def _failed(self, slot: int, known: Failing | None, reason: str, now_ms: int) -> Failing:
         attempts = (known.attempts if known else 0) + 1

@@ -1,10 +1,13 @@
 """Inlets, outlet and caretaker of a source, managed by Dagster: what the component's YAML switches on.
 
 The caretaker is a sensor: a pass is short, and the code server, which evaluates sensors, lives as long as what a
-caretaker has to remember. Inlets and the outlet are runs that a sensor keeps alive (`services`).
+caretaker has to remember. Inlets and the outlet are runs that a sensor keeps alive (`services`). How full the queue
+is, the caretaker reports as observations of the asset `{source}_queue`, which Dagster plots.
 """
 
+import json
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 import dagster as dg
@@ -19,10 +22,15 @@ from s3notify_platform.channels.service import Service
 from s3notify_platform.channels.sqs import SqsInlet
 from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.partitions import SOURCE_TAG
 from s3notify_platform.orchestration.services import Make, build_service
 from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
 
 CARE_SECONDS = 15
+TOPICS_MAX = 20
+"""Topics that are observed."""
+
+SCANNED_MAX = 500
 
 
 class SqsInletSettings(dg.Model, dg.Resolvable):
@@ -129,8 +137,9 @@ def _care_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         required_resource_keys={assets.io_key},
     )
-    def tend(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        source = getattr(context.resources, assets.io_key).source
+    def tend(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        io: SlotIOManager = getattr(context.resources, assets.io_key)
+        source = io.source
         care = shared_care(
             source.bucket,
             source.platform,
@@ -139,14 +148,55 @@ def _care_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefinition:
             queue_prefix=source.queue_prefix,
             table=source.records_table,
         )
-        cared = care.tend_when_due()
-        if cared is None:
-            return dg.SkipReason("a pass was made a moment ago")
-        for error in cared.errors:
-            context.log.warning(error)
-        return dg.SkipReason(
-            f"{cared.waiting} reservations wait, {cared.committed} were committed and {cared.aborted} aborted "
-            f"for writers that died, {cared.signalled} keys signalled for them"
-        )
+        note = "a pass was made a moment ago"
+        if (cared := care.tend_when_due()) is not None:
+            for error in cared.errors:
+                context.log.warning(error)
+            note = (
+                f"{cared.waiting} reservations wait, {cared.committed} were committed and {cared.aborted} "
+                f"aborted for writers that died, {cared.signalled} keys signalled for them"
+            )
+        observed, cursor = _observed(io, context.cursor or "")
+        return dg.SensorResult(skip_reason=note, asset_events=observed, cursor=cursor)
 
     return tend
+
+
+def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
+    """The notification queue of a source as an asset that nothing makes: its observations are its curves."""
+    return dg.AssetSpec(
+        f"{assets.name}_queue",
+        description=f"Changes of {assets.name!r} that wait to be taken in, or to be delivered, by topic: depth against "
+        "capacity, age of the oldest in seconds, in flight, delivered, failed, dead.",
+        kinds={"s3"},
+        owners=assets.owners,
+        group_name=assets.group or assets.name,
+        tags={SOURCE_TAG: assets.name},
+    )
+
+
+def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation], str]:
+    """What has changed of the bucket's topics since `before`. A few requests a shard; 1 GET an entry on a bucket alone.
+
+    A topic with more than `SCANNED_MAX` entries is not looked through: its depth is then what its bound counts with.
+    """
+    queue = io.queue
+    facts: dict[str, int | float] = {}
+    for topic in islice(queue.topics.all(), TOPICS_MAX):
+        if topic.settings.bucket != io.bucket:
+            continue
+        shards = range(topic.settings.shards)
+        counted = sum(queue.counted(topic, shard) + topic.meters[shard].base for shard in shards)
+        facts[f"{topic.name}/capacity"] = topic.settings.capacity
+        if counted > SCANNED_MAX:
+            facts[f"{topic.name}/depth"] = counted
+            continue
+        stats = queue.stats(topic.name)
+        facts[f"{topic.name}/depth"] = stats.depth
+        facts[f"{topic.name}/oldest_age_seconds"] = round(stats.oldest_age_seconds or 0.0, 1)
+        for name in ("in_flight", "delivered", "failed", "dead"):
+            facts[f"{topic.name}/{name}"] = getattr(stats, name)
+    cursor = json.dumps(facts)
+    if not facts or cursor == before:
+        return [], before
+    return [dg.AssetObservation(asset_key=f"{io.source_name}_queue", metadata=facts)], cursor

@@ -1,27 +1,37 @@
-"""Asset checks of a source: nothing lost (bucket against state), and chains settled."""
+"""Asset checks of a source: nothing lost (bucket against state), chains settled, changes of the schema."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import dagster as dg
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.orchestration.assets import SourceAssets
+from s3notify_platform.orchestration.assets import MISFITS, SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
-from s3notify_platform.spark.plan import plan
+from s3notify_platform.spark.plan import lost_state, plan
+from s3notify_platform.spark.rescue import added
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.task_chain import forget_ended
 
 UNREADABLE_SHOWN: Final = 20
+
+EVENTS_LOOKED_AT: Final = 5000
+EVENTS_AT_ONCE: Final = 1000
+
+GENERATION: Final = "schema_generation"
+EVENT: Final = "newest_event"
+"""Metadata that the next evaluation starts from."""
 
 OVERDUE_SECONDS: Final = 3600
 """An open chain older than this is shown; by the wall clock, for people."""
 
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
-    """Both checks, as one step."""
+    """All checks, as one step."""
 
     @dg.multi_asset_check(
         name=f"{assets.name}_checks",
@@ -37,6 +47,12 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
                 asset=assets.name,
                 description="No batch is open for longer than an hour. Chains that ended a week ago are removed.",
             ),
+            dg.AssetCheckSpec(
+                "schema_changes",
+                asset=assets.name,
+                description="Since the last look: what the schema was widened by, which changes nothing that was "
+                "there, and whether values came that do not fit their columns. Only those make it fail.",
+            ),
         ],
         can_subset=True,
         required_resource_keys={assets.io_key},
@@ -44,24 +60,54 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         for key in sorted(context.selected_asset_check_keys):
-            yield nothing_lost(io) if key.name == "nothing_lost" else chains_settled(io, context.instance)
+            match key.name:
+                case "nothing_lost":
+                    yield nothing_lost(io)
+                case "chains_settled":
+                    yield chains_settled(io, context.instance)
+                case _:
+                    yield schema_changes(io, context.instance)
 
     return checks
 
 
 def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
-    """Compare and repair. One LIST for each 1000 objects of the source, 1 LIST and 1 GET for each slot.
+    """Compare and repair. One LIST for each 1000 objects of the source (see `plan`), 1 LIST and 1 GET for each slot.
 
     What is on its way is not lost: a change that has an entry in the queue. What seems lost is looked at again,
-    for the same requests, since a batch may have committed it in between.
+    for the same requests, since a batch may have committed it in between. Of more than `max_objects` changes the
+    rest is counted only: batches, and the next sweep, get to it.
+
+    Refuses, and repairs nothing, where the committed state of a slot has gone missing.
     """
     # Rows that an older code version made are not lost; a backfill makes them anew.
     source = replace(io.source, code_version=None)
     spark = io.spark.spark_session
     ship_package(spark)
+    started = SYSTEM_CLOCK.monotonic()
     found = plan(spark, source, source.all_slots(), parallelism(spark))
+    seconds = SYSTEM_CLOCK.monotonic() - started
+    objects = sum(found.listed.values())
+    told: dict[str, Any] = {
+        "objects_in_bucket": objects,
+        "seconds": round(seconds, 3),
+        "objects_per_second": round(objects / max(seconds, 0.001), 1),
+        "ranges": found.chains,
+        "cuts_overrun": found.overran,
+        "requests": dg.MetadataValue.json(found.requests),
+    }
+    if found.lost:
+        return dg.AssetCheckResult(
+            check_name="nothing_lost",
+            asset_key=source.name,
+            passed=False,
+            severity=dg.AssetCheckSeverity.ERROR,
+            description=f"Refused, nothing was repaired: {lost_state(source, found.lost)}",
+            metadata={"slots_lost": dg.MetadataValue.json(sorted(found.lost)), **told},
+        )
     on_their_way = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
     on_their_way -= sum(map(len, found.untold.values()))
+    beyond = sum(p.changes.beyond for p in found.slots.values())
     again = plan(spark, source, found.untold, parallelism(spark)).untold if found.untold else {}
     both = {slot: keys & again.get(slot, frozenset()) for slot, keys in found.untold.items()}
     lost = {slot: keys for slot, keys in both.items() if keys}
@@ -69,18 +115,18 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name="nothing_lost",
         asset_key=source.name,
-        passed=not lost and not found.errors,
+        passed=not (lost or beyond or found.errors),
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
-            "objects_in_bucket": sum(found.listed.values()),
             "found_by_sweep": sum(map(len, lost.values())),
             "on_their_way": on_their_way,
+            "beyond_max_objects": beyond,
             "slots_signalled": len(lost),
             "slots_unreadable": dg.MetadataValue.json(
                 {str(slot): found.errors[slot] for slot in sorted(found.errors)[:UNREADABLE_SHOWN]}
             ),
             "first_key": min((min(keys) for keys in lost.values()), default=""),
-            "requests": dg.MetadataValue.json(found.requests),
+            **told,
         },
     )
 
@@ -110,3 +156,73 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
             "overdue_batches": dg.MetadataValue.json([chain.tag for chain in overdue][:20]),
         },
     )
+
+
+def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
+    """Look at the schema's generations, and at the batches, since the check last ran.
+
+    Dagster's own check of column schemas compares the last two materializations; here those are of two slots. 1 LIST
+    and 1 GET for each new generation; up to `EVENTS_LOOKED_AT` events, of which each batch's last one tells.
+    """
+    seen_generation, seen_event = _last_look(io, instance)
+    history = io.source.schemas().history(after=seen_generation)
+    misfits, newest_event = _misfits_since(io, instance, seen_event)
+    changes = [
+        {
+            "generation": schema.generation,
+            "batch": schema.batch,
+            "at": datetime.fromtimestamp(schema.created_ms / 1000, UTC).isoformat(timespec="seconds"),
+            "added": dict(schema.added),
+        }
+        for schema in history
+        if schema.added
+    ]
+    columns = ", ".join(f"{path} ({count})" for path, count in misfits.items())
+    return dg.AssetCheckResult(
+        check_name="schema_changes",
+        asset_key=io.source_name,
+        passed=not misfits,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"Values that do not fit their columns: {columns}" if misfits else None,
+        metadata={
+            GENERATION: max((schema.generation for schema in history), default=seen_generation),
+            EVENT: newest_event,
+            "added": dg.MetadataValue.json(changes),
+            "misfits": dg.MetadataValue.json(misfits),
+        },
+    )
+
+
+def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, int]:
+    """The schema generation and the event that the check's last evaluation had seen."""
+    key = dg.AssetCheckKey(dg.AssetKey(io.source_name), "schema_changes")
+    evaluated = (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
+    records = instance.event_log_storage.get_asset_check_execution_history(
+        key, limit=1, status=set(evaluated)
+    )
+    event = records[0].event if records else None
+    if event is None or event.dagster_event is None:
+        return 0, 0
+    metadata = event.dagster_event.asset_check_evaluation_data.metadata
+    generation, seen = (metadata[name].value for name in (GENERATION, EVENT))
+    assert isinstance(generation, int)
+    assert isinstance(seen, int)
+    return generation, seen
+
+
+def _misfits_since(io: SlotIOManager, instance: dg.DagsterInstance, seen: int) -> tuple[dict[str, int], int]:
+    """Misfits of the batches reported after event `seen`, by path, and the newest event."""
+    wanted = dg.AssetRecordsFilter(dg.AssetKey(io.source_name), after_storage_id=seen)
+    found: list[Mapping[str, int]] = []
+    newest, cursor = seen, None
+    for _ in range(EVENTS_LOOKED_AT // EVENTS_AT_ONCE):
+        page = instance.fetch_materializations(wanted, limit=EVENTS_AT_ONCE, cursor=cursor)
+        for record in page.records:
+            newest = max(newest, record.storage_id)
+            told = record.asset_materialization and record.asset_materialization.metadata.get(MISFITS)
+            if isinstance(told, dg.JsonMetadataValue) and isinstance(told.data, dict):
+                found.append(told.data)
+        if not page.has_more:
+            break
+        cursor = page.cursor
+    return added(found), newest

@@ -17,10 +17,13 @@ from s3notify_platform.orchestration.channels import (
     HttpInletSettings,
     SqsInletSettings,
     build_channels,
+    queue_spec,
 )
 from s3notify_platform.orchestration.checks import build_checks
+from s3notify_platform.orchestration.delta import build_delta
 from s3notify_platform.orchestration.explain import build_explain
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.redrive import build_redrive
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensors import build_sensor
 from s3notify_platform.orchestration.summary import build_summary
@@ -111,6 +114,13 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         alias="schema",
         description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
     )
+    misfits: Literal["quarantine", "rescue"] = Field(
+        default="quarantine",
+        description="Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued",
+    )
+    encoding: str = Field(
+        default="utf-8", description="Of texts without a byte order mark: utf-8, cp1252, latin-1, …"
+    )
     transform: str | None = Field(
         default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage"
     )
@@ -154,7 +164,11 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
     parallel_runs: int = Field(default=1, description="Runs that a batch is split into")
     max_open: int = Field(default=1, description="Batches in flight at once; their slots are disjoint")
-    max_attempts: int = Field(default=5, description="Batches a slot may fail in before it is parked")
+    max_attempts: int = Field(
+        default=5,
+        description="Batches a slot may fail in: the last gives up objects that cannot be read to quarantine; a slot "
+        "that fails otherwise is parked",
+    )
     backoff_seconds: float = 10.0
     silence_seconds: float = Field(
         default=30.0, description="A run without heartbeat for this long is given up"
@@ -167,6 +181,10 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     http: HttpInletSettings | None = Field(default=None, description="Take in posts of Ceph RGW and MinIO")
     deliver: DeliverSettings | None = Field(
         default=None, description="Push the bucket's topics to their endpoints"
+    )
+    delta: bool = Field(
+        default=False,
+        description="Keep a Delta Lake view of the table, and of each slot asset's, for other engines: {name}_delta",
     )
     sweep_cron: str = Field(default="0 3 * * *", description="When bucket and state are compared as a whole")
     running: bool = Field(default=True, description="Whether sensor, sweep and automation start switched on")
@@ -187,6 +205,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         assets = self.assets()
         slot_assets = build_slot_assets(assets)
         summary = build_summary(assets)
+        views = build_delta(assets) if self.delta else []
         checks = build_checks(assets)
         ingest_job = dg.define_asset_job(
             f"{self.name}_ingest",
@@ -218,7 +237,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         )
         automation = dg.AutomationConditionSensorDefinition(
             f"{self.name}_automation",
-            target=dg.AssetSelection.assets(summary),
+            target=dg.AssetSelection.assets(summary, *views),
             minimum_interval_seconds=max(5, self.interval_seconds),
             default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
         )
@@ -239,9 +258,9 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         services = (("sqs", self.sqs), ("http", self.http), ("deliver", self.deliver))
         jobs, sensors = build_channels(assets, services, running=on)
         return dg.Definitions(
-            assets=[slot_assets, summary],
+            assets=[slot_assets, summary, queue_spec(assets), *views],
             asset_checks=[checks],
-            jobs=[ingest_job, sweep_job, build_explain(assets), *jobs],
+            jobs=[ingest_job, sweep_job, build_explain(assets), build_redrive(assets), *jobs],
             sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],
             schedules=[sweep],
             resources={assets.io_key: assets.io},
@@ -264,6 +283,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             prefix=self.prefix,
             format=self.format,
             row_schema=self.row_schema,
+            encoding=self.encoding,
             platform_bucket=self.platform_bucket,
             platform_prefix=self.platform_prefix or "",
             keyspace_prefix=self.keyspace_prefix or "",
@@ -272,6 +292,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             queue_shards=self.queue_shards,
             slots=self.slots,
             max_objects=self.max_objects,
+            misfits=self.misfits,
             max_bytes=self.max_bytes,
             max_seconds=self.max_seconds,
             split_bytes=self.split_bytes,

@@ -44,6 +44,7 @@ from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_
 from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.ingest import SlotResult
 from s3notify_platform.spark.load import LINEAGE, load_slots
+from s3notify_platform.spark.rescue import Misfits
 from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
 from s3notify_platform.stores.capabilities import CommitChoice
 from s3notify_platform.stores.config import S3Config
@@ -75,6 +76,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
     row_schema: str | None = Field(
         default=None, description="Columns as Spark DDL; inferred and pinned if missing"
     )
+    encoding: str = Field(default="utf-8", description="Of texts without a byte order mark")
     platform_bucket: str | None = Field(default=None, description="Bucket of the platform's own objects")
     platform_prefix: str = Field(default="", description="Prefix of the platform's own objects, ending in /")
     keyspace_prefix: str = Field(
@@ -98,6 +100,10 @@ class SlotIOManager(dg.ConfigurableIOManager):
     split_bytes: int = Field(
         default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
     )
+    misfits: Misfits = Field(
+        default="quarantine",
+        description="quarantine, or rescue: values that do not fit go to the column _rescued",
+    )
     code_version: str | None = Field(
         default=None, description="Of the transform; another one reads objects again"
     )
@@ -116,12 +122,14 @@ class SlotIOManager(dg.ConfigurableIOManager):
             prefix=self.prefix,
             format=self.format,
             schema=self.row_schema,
+            encoding=self.encoding,
             platform=self._config(self.platform_bucket or self.bucket),
             platform_prefix=self.platform_prefix,
             keyspace_prefix=self.keyspace_prefix,
             queue_prefix=self.queue_prefix,
             slots=self.slots,
             max_objects=self.max_objects,
+            misfits=self.misfits,
             max_bytes=self.max_bytes,
             max_seconds=self.max_seconds,
             split_bytes=self.split_bytes,
@@ -305,19 +313,25 @@ class SlotIOManager(dg.ConfigurableIOManager):
 
         def of(result: SlotResult) -> dict[str, Any]:
             rows, files, rejects = result.live_rows, result.live_files, result.live_rejects
+            failing = result.live_failing
             if result.status == "unchanged" and result.generation:
                 head = table.read(result.slot, result.generation)
                 rows, files, rejects = head.rows, len(head.files), sum(f.rows for f in head.rejects)
+                failing = len(head.failing)
             return {
                 "generation": result.generation,
                 "status": result.status,
                 "objects": result.objects,
                 "rows": result.rows,
                 "rejects": result.rejects,
+                "quarantined": len(result.quarantined),
                 "objects_gone": result.gone,
                 "bytes": result.bytes,
+                **{name: n for name in ("misfits", "unnamed") if (n := sum(getattr(result, name).values()))},
                 "files": files,
                 "live_rejects": rejects,
+                "complete": result.complete,
+                "live_failing": failing,
                 "dagster/partition_row_count": rows,
                 "place": dg.MetadataValue.url(self.place(f"{layout.prefix}data/slot={result.slot}/")),
             }

@@ -14,7 +14,7 @@ from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.automation import follow_bucket
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
-from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.reader import read_slots
 
 TOP: Final = 25
@@ -44,7 +44,9 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
             ),
             dg.AssetSpec(
                 f"{assets.name}_quarantine",
-                description="Records that could not be taken in, with key, offset and reason. They block nothing.",
+                description="Records that could not be taken in, with key, offset and reason, and objects that "
+                "could not be read. They block nothing, and are sent again by "
+                f"`s3notify quarantine redrive {assets.name}` or the job `{assets.name}_redrive`.",
                 kinds={"parquet"},
                 **common,
             ),
@@ -113,19 +115,41 @@ def _plot(heads: Sequence[SlotCommit], now_ms: int) -> str:
 
 
 def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any]:
+    table = io.source.table()
     holding = [head for head in heads if head.rejects]
+    failing = [head for head in heads if head.failing]
     shown: list[dg.TableRecord] = []
-    for part in read_slots(io.source.table(), [head.slot for head in holding], rejects=True):
+    for part in read_slots(table, [head.slot for head in holding], rejects=True):
         shown += [_reject(row) for row in part.table.to_pylist()[: SHOWN_REJECTS - len(shown)]]
         if len(shown) >= SHOWN_REJECTS:
             break
     metadata: dict[str, Any] = {
         "dagster/row_count": sum(file.rows for head in holding for file in head.rejects),
-        "slots": len(holding),
+        "slots": len({head.slot for head in [*holding, *failing]}),
+        "failing_objects": sum(len(head.failing) for head in failing),
+        "send_again": dg.MetadataValue.md(
+            f"`s3notify quarantine redrive {io.source_name} --all`, or the job `{io.source_name}_redrive`"
+        ),
     }
     if shown:
         metadata["rejects"] = dg.MetadataValue.table(shown)
+    if failing:
+        metadata["failing"] = dg.MetadataValue.table(_failing(table, failing))
     return metadata
+
+
+def _failing(table: SlotTable, heads: Sequence[SlotCommit]) -> list[dg.TableRecord]:
+    """The first of the objects that could not be read."""
+    shown: list[dg.TableRecord] = []
+    for head in heads:
+        keys = head.failing[: SHOWN_REJECTS - len(shown)]
+        states = table.states(head, keys) if keys else {}
+        shown += [
+            dg.TableRecord({"key": key, "etag": states[key].etag, "reason": states[key].reason})
+            for key in keys
+            if key in states
+        ]
+    return shown
 
 
 def _reject(row: dict[str, Any]) -> dg.TableRecord:

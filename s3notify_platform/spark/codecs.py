@@ -212,7 +212,7 @@ def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor
     member: _Decompressor | None = None
     try:
         # In small slices: what lies behind a member is copied once for each member.
-        for data in _slices(chunks, _INPUT_BYTES):
+        for data in slices(chunks, _INPUT_BYTES):
             left = data
             while left:
                 if member is None:
@@ -234,7 +234,8 @@ def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor
         raise CorruptError(f"{name}: truncated")
 
 
-def _slices(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+def slices(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same bytes in chunks of at most `size`."""
     for chunk in chunks:
         for place in range(0, len(chunk), size):
             yield chunk[place : place + size]
@@ -346,7 +347,7 @@ codecs.register_error("s3notify.damaged", _damaged)
 def _transcoded(chunks: Iterator[bytes], encoding: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(encoding)("s3notify.damaged")
     first = True
-    for data in chain(_slices(chunks, PIECE_BYTES), [None]):
+    for data in chain(slices(chunks, PIECE_BYTES), [None]):
         text = decoder.decode(b"" if data is None else data, data is None)
         if first and text:
             text, first = text.removeprefix("\ufeff"), False

@@ -33,6 +33,8 @@ from s3notify_platform.stores.fast_store import shared_store
 
 RETRY_SECONDS: Final = 10.0
 RETRY_CEILING_SECONDS: Final = 900.0
+MAX_ATTEMPTS: Final = 5
+"""After so many batches an object whose read fails goes to quarantine."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +69,14 @@ class TableKeeper:
             self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
         )
         seen = {slot: etag for slot, etag in signals.items() if etag}
-        result = ingest.run(wanted, batch=batch, signals=seen, listing=listing, only_found=everything)
+        result = ingest.run(
+            wanted,
+            batch=batch,
+            signals=seen,
+            listing=listing,
+            only_found=everything,
+            give_up=[slot for slot, attempts in self._attempts.items() if attempts >= MAX_ATTEMPTS],
+        )
         if not listing and result.plain:
             # Somebody signals without queueing: only a listing tells what.
             self._debt.owe(result.plain, plain=True)

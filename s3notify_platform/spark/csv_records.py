@@ -1,8 +1,8 @@
 """CSV to Arrow rows: the first line of an object names the columns; blank lines are no records.
 
 A quote opens a value only at its start, and one that is never closed, or has text behind it, makes its record
-a reject. A header that cannot be read, or does not fit the schema, makes its whole object one. Timestamps
-without a zone are UTC.
+a reject. A header that cannot be read, or has no column of a given schema, makes its whole object one. Nothing
+between two commas is null, but for strings, which it leaves empty. Timestamps without a zone are UTC.
 """
 
 import csv
@@ -25,19 +25,28 @@ from s3notify_platform.spark.records import (
     NEWLINE,
     RETURN,
     UNKNOWN_FIELD,
-    Convert,
+    Converted,
+    Mended,
     Offsets,
     Parsed,
     Records,
+    Wanted,
     blocks,
+    check_finite,
     convert_or_halve,
     ranges_between,
     reason_of,
     rejected_whole,
+    timestamps,
+    unnamed_columns,
 )
+from s3notify_platform.spark.rescue import EXTRA, MISSING, Odd, as_json, below, fitted, renumbered
 
 _QUOTE: Final = ord('"')
 _COMMA: Final = ord(",")
+_BEFORE: Final = np.isin(np.arange(256), np.frombuffer(b',\n"', np.uint8))
+_BEHIND: Final = np.isin(np.arange(256), np.frombuffer(b',\r\n"', np.uint8))
+"""What may stand before and behind a quoted value, or next to a quote in one."""
 
 _CSV_VALUE: Final = rb'(?:"(?:[^"]++|"")*+"(?=[,\r\n]|\Z)|(?!")[^,\r\n]*+)'
 _CSV_RECORD: Final = re.compile(_CSV_VALUE + b"(?:," + _CSV_VALUE + b")*+")
@@ -103,20 +112,22 @@ def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: npt.NDArray[np.bool_
     """
     if len(octets) and inside[-1]:
         return False
-    padded = np.concatenate([[NEWLINE], octets, [NEWLINE]])
-    opening, closing = quote_borders(padded)
+    edge = np.full(1, NEWLINE, np.uint8)
+    padded = np.concatenate([edge, octets, edge])
     places = np.flatnonzero(octets == _QUOTE)
     returns = np.flatnonzero(octets == RETURN)
     alone = returns[padded[returns + 2] != NEWLINE]
-    return bool(opening[places[::2]].all() and closing[places[1::2]].all() and inside[alone].all())
+    return could_open(padded, places[::2]) and could_close(padded, places[1::2]) and bool(inside[alone].all())
 
 
-def quote_borders(padded: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Of each byte but the first and last, whether a quote there could open or close a value."""
-    before, behind = padded[:-2], padded[2:]
-    opening = (before == _COMMA) | (before == NEWLINE) | (before == _QUOTE)
-    closing = (behind == _COMMA) | (behind == NEWLINE) | (behind == RETURN) | (behind == _QUOTE)
-    return opening, closing
+def could_open(padded: npt.NDArray[np.uint8], places: Offsets) -> bool:
+    """Whether quotes at all these places, in what is padded by one byte on either side, may open values."""
+    return bool(_BEFORE[padded[places]].all())
+
+
+def could_close(padded: npt.NDArray[np.uint8], places: Offsets) -> bool:
+    """The same, of closing."""
+    return bool(_BEHIND[padded[places + 2]].all())
 
 
 def _scanned_breaks(body: bytes, place: int, *, final: bool, limit: int) -> tuple[npt.NDArray[np.bool_], int]:
@@ -150,8 +161,9 @@ def _may_go_on(body: bytes, end: int) -> bool:
 def check_csv_records(records: Records) -> None:
     """Refuse what pyarrow would split or join otherwise than `csv_ranges` did."""
     octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
-    inside = np.logical_xor.accumulate(octets == _QUOTE)
-    if RETURN not in octets and quotes_are_plain(octets, inside):
+    quotes = octets == _QUOTE
+    inside = np.logical_xor.accumulate(quotes) if quotes.any() else quotes
+    if quotes_are_plain(octets, inside) and octets[-1] != RETURN:
         return
     for start, end in zip(records.start.tolist(), records.end.tolist(), strict=True):
         if not _CSV_RECORD.fullmatch(records.body, start, end):
@@ -160,14 +172,12 @@ def check_csv_records(records: Records) -> None:
             )
 
 
-def parse_csv(objects: Sequence[bytes], schema: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
+def parse_csv(objects: Sequence[bytes], wanted: Wanted) -> Iterator[Parsed]:
     """Objects with a header line; neighbours with the same header are joined."""
     headed = [(number, csv_header(body)) for number, body in enumerate(objects)]
     headed = [(number, header) for number, header in headed if header is not None]
     for header, group in groupby(headed, key=itemgetter(1)):
-        yield from _csv_run(
-            objects, [number for number, _ in group], header or b"", schema, inferred=inferred
-        )
+        yield from _csv_run(objects, [number for number, _ in group], header or b"", wanted)
 
 
 def csv_header(body: bytes) -> bytes | None:
@@ -183,15 +193,14 @@ def csv_header_place(body: bytes) -> tuple[int, int] | None:
 
 
 def _csv_run(
-    objects: Sequence[bytes], numbers: Sequence[int], header: bytes, schema: pa.Schema, *, inferred: bool
+    objects: Sequence[bytes], numbers: Sequence[int], header: bytes, wanted: Wanted
 ) -> Iterator[Parsed]:
-    names, fault = csv_names(header, schema, inferred=inferred)
+    names, fault = csv_names(header, None if wanted.inferred else wanted.schema)
     if fault:
         for number in numbers:
-            yield rejected_whole(number, objects[number], f"CSV header: {fault}", schema)
+            yield rejected_whole(number, objects[number], f"CSV header: {fault}", wanted.output)
         return
-
-    convert = csv_block(names, schema)
+    parser = CsvRecords(names, wanted)
 
     def without_header(body: bytes) -> tuple[Offsets, Offsets]:
         starts, ends = csv_ranges(body)
@@ -199,41 +208,142 @@ def _csv_run(
 
     renumber = np.asarray(numbers, np.int64)
     for records in blocks([objects[number] for number in numbers], without_header):
-        parsed = convert_or_halve(records, schema, convert)
+        parsed = convert_or_halve(records, parser)
         parsed.index = renumber[parsed.index]
         parsed.rejects = [replace(reject, index=numbers[reject.index]) for reject in parsed.rejects]
+        parsed.unnamed = renumbered(parsed.unnamed, numbers)
+        parsed.misfits = renumbered(parsed.misfits, numbers)
         yield parsed
 
 
-def csv_block(names: list[str], schema: pa.Schema) -> Convert:
-    """A converter of blocks of records with the columns `names` to tables in `schema`."""
-    # Timestamps are read as strings: the CSV reader insists on a zone, or on none.
-    stamps = [column.name for column in schema if pa.types.is_timestamp(column.type)]
-    reading = pa.schema([c.with_type(pa.string()) if c.name in stamps else c for c in schema])
-    options = csv_options(schema.names, reading)
+class CsvRecords:
+    """The parser of blocks of records whose header has these `names`."""
 
-    def convert(records: Records) -> pa.Table:
+    def __init__(self, names: list[str], wanted: Wanted) -> None:
+        self.wanted = wanted
+        self._names = names
+        self._besides = [name for name in names if name not in wanted.schema.names]
+        # Timestamps are read as strings: the CSV reader insists on a zone, or on none.
+        kinds = {c.name: pa.string() if pa.types.is_timestamp(c.type) else c.type for c in wanted.schema}
+        if not wanted.inferred:
+            kinds |= dict.fromkeys(self._besides, pa.string())
+        self._options = csv_options([*wanted.schema.names, *self._besides], pa.schema(kinds))
+
+    def convert(self, records: Records) -> Converted:
+        """See `records.Parser`."""
         check_csv_records(records)
-        table = read_csv(records.joined(), names, options)
-        for name in stamps:
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, name, _timestamps(table[name], schema.field(name).type))
-        return table.cast(schema)
+        joined = records.joined()
+        table = read_csv(joined, self._names, self._options)
+        schema = self.wanted.schema
+        columns = [_typed(table[column.name].combine_chunks(), column.type) for column in schema]
+        for values in columns:
+            check_finite(values, joined)
+        named = pa.Table.from_arrays(columns, schema=schema)
+        if not self._besides:
+            return Converted(table=named)
+        # What is empty is no value.
+        besides = {name: _without_empty(table[name].combine_chunks()) for name in self._besides}
+        unnamed, beyond = unnamed_columns(pa.table(besides), pa.schema([]))
+        return Converted(table=named, unnamed=unnamed, beyond=beyond)
 
-    return convert
+    def unnamed(self, raw: bytes) -> dict[str, str]:
+        """See `records.Parser`."""
+        return self._unnamed(dict(zip(self._names, _split(raw) or (), strict=False)))
+
+    def mend(self, records: Records) -> Mended:
+        """See `records.Parser`."""
+        odds: list[Odd | None] = []
+        split: list[dict[str, str]] = []
+        for number in range(len(records.start)):
+            values = _split(records.raw(number))
+            if values is None:
+                odds.append(None)
+                continue
+            found = dict(zip(self._names, values, strict=False))
+            odd = Odd(unnamed=self._unnamed(found))
+            if extra := values[len(self._names) :]:
+                odd.misfits[EXTRA] = as_json(extra)
+            if missing := self._names[len(values) :]:
+                odd.misfits[MISSING] = as_json(missing)
+            odds.append(odd)
+            split.append(found)
+        kept = [odd for odd in odds if odd is not None]
+        columns = [
+            self._fitted([values.get(c.name) for values in split], c, kept) for c in self.wanted.schema
+        ]
+        table = pa.Table.from_arrays(columns, schema=self.wanted.schema)
+        beyond = self._beyond(split) if self.wanted.inferred and any(odd.unnamed for odd in kept) else []
+        return Mended(table=table, odds=odds, beyond=beyond)
+
+    def _beyond(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
+        """What an inferred schema lacks of mended records."""
+        names = [name for name in self._besides if any(values.get(name) for values in split)]
+        rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
+        return [read_csv(rows.encode(), names, csv_options(names, None)).schema]
+
+    def _unnamed(self, values: dict[str, str]) -> dict[str, str]:
+        return {below("", name): values[name] for name in self._besides if values.get(name)}
+
+    def _fitted(self, values: Sequence[str | None], column: pa.Field, odds: Sequence[Odd]) -> pa.Array:
+        def single(number: int) -> pa.Array:
+            odds[number].misfits[below("", column.name)] = values[number] or ""
+            return pa.nulls(1, column.type)
+
+        return fitted(values, column.type, _read_values, single)
 
 
-def csv_names(header: bytes, schema: pa.Schema | None, *, inferred: bool) -> tuple[list[str], str]:
-    """The columns that a header names, and what is wrong with it."""
+def _split(raw: bytes) -> list[str] | None:
+    """The values of a record; None if its quotes are not in order, or it is not UTF-8."""
+    if not _CSV_RECORD.fullmatch(raw):
+        return None
+    try:
+        return next(csv.reader(io.StringIO(raw.decode(), newline=""), strict=True))
+    except (UnicodeError, csv.Error, StopIteration):
+        return None
+
+
+def _without_empty(values: pa.Array) -> pa.Array:
+    if pa.types.is_string(values.type):
+        return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
+    return values
+
+
+def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind):
+        values = pc.utf8_trim_whitespace(values)
+        nulls = pc.is_in(values, pa.array(_CSV_NULLS))
+        return timestamps(pc.if_else(nulls, pa.scalar(None, pa.string()), values), kind)
+    if pa.types.is_decimal(kind):
+        # pyarrow 26 lets 10000 through for decimal(6, 2).
+        values.validate(full=True)
+    return values.cast(kind)
+
+
+def _read_values(values: Sequence[str | None], kind: pa.DataType) -> pa.Array:
+    """Texts as one column."""
+    if pa.types.is_string(kind) or pa.types.is_timestamp(kind):
+        return _typed(pa.array(values, pa.string()), kind)
+    options = csv_options(["v"], pa.schema([("v", kind)]))
+    rows = "".join(f"{_quoted(value)}\n" for value in values).encode()
+    array = _typed(read_csv(rows, ["v"], options)["v"].combine_chunks(), kind)
+    check_finite(array, rows)
+    return array
+
+
+def _quoted(value: str | None) -> str:
+    return '"' + (value or "").replace('"', '""') + '"'
+
+
+def csv_names(header: bytes, schema: pa.Schema | None) -> tuple[list[str], str]:
+    """The columns that a header names, and what is wrong with it; for a given `schema`, that it has none of them."""
     try:
         names = next(csv.reader(io.StringIO(header.decode("utf-8"), newline=""), strict=True))
     except (UnicodeError, csv.Error, StopIteration) as error:
         return [], reason_of(error) or "unreadable"
     if len(set(names)) != len(names):
         return names, "a column name stands twice"
-    unknown = [name for name in names if schema is not None and name not in schema.names]
-    if unknown and (inferred or len(unknown) == len(names)):
-        return names, f"column {unknown[0]!r} {UNKNOWN_FIELD}"
+    if schema is not None and not set(names) & set(schema.names):
+        return names, f"column {names[0]!r} {UNKNOWN_FIELD}"
     return names, ""
 
 
@@ -258,17 +368,3 @@ def read_csv(joined: bytes, names: list[str], options: pa_csv.ConvertOptions) ->
         parse_options=pa_csv.ParseOptions(newlines_in_values=True),
         convert_options=options,
     )
-
-
-def _timestamps(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Strings as timestamps, with a zone or (then in UTC) without."""
-    if column.null_count == len(column):
-        return pa.chunked_array([pa.nulls(len(column), kind)])
-    column = pc.utf8_trim_whitespace(column)
-    column = pc.if_else(pc.is_in(column, pa.array(_CSV_NULLS)), pa.scalar(None, pa.string()), column)
-    zoned = pc.match_substring_regex(column, r":\d\d(\.\d*)?(Z|[+-]\d\d(:?\d\d)?)$")
-    none = pa.scalar(None, pa.string())
-    utc = pa.timestamp("us", tz="UTC")
-    with_zone = pc.cast(pc.if_else(zoned, column, none), utc)
-    without = pc.cast(pc.cast(pc.if_else(zoned, none, column), pa.timestamp("us")), utc)
-    return pc.cast(pc.coalesce(with_zone, without), kind)

@@ -15,7 +15,7 @@ import numpy as np
 
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.spark.codecs import peek
-from s3notify_platform.spark.csv_records import quote_borders
+from s3notify_platform.spark.csv_records import could_close, could_open
 from s3notify_platform.spark.ranges import CHUNK_BYTES, ObjectBytes, RemoteBytes, chunks
 from s3notify_platform.spark.records import BOM, NEWLINE, RETURN
 from s3notify_platform.stores.config import S3Config
@@ -81,12 +81,11 @@ def scout_bytes(source: ObjectBytes, split: Split, *, chunk_bytes: int = CHUNK_B
         octets = padded[1:-1]
         quoted = octets == _QUOTE
         places = np.flatnonzero(quoted)
-        opening, closing = quote_borders(padded)
         even, odd = places[quotes % 2 :: 2], places[1 - quotes % 2 :: 2]
         within = np.logical_xor.accumulate(quoted) ^ bool(quotes % 2)
         alone = within[(octets == RETURN) & (padded[2:] != NEWLINE)]
-        outside &= bool(opening[even].all() and closing[odd].all() and alone.all())
-        inside &= bool(opening[odd].all() and closing[even].all() and not alone.any())
+        outside &= bool(could_open(padded, even) and could_close(padded, odd) and alone.all())
+        inside &= bool(could_open(padded, odd) and could_close(padded, even) and not alone.any())
         quotes += len(places)
         left = left[-2:]
     return Scout(quotes=quotes, well_formed=(outside, inside))

@@ -102,7 +102,7 @@ def replace_slots(
             f"slot asset {asset!r} made rows of slot {foreign[0]}, which is not of this run: keep _slot as it "
             "is"
         )
-    pinned = source.schemas(layout).pin(source="{}", rows=rows_schema.json(), inferred=False)
+    pinned = source.schemas(layout).pin(source="{}", rows=rows_schema.json(), inferred=False, batch=batch)
     assert pinned is not None, "only an inferred source has to be pinned again"
 
     def commit(slot: Slot) -> SlotResult:

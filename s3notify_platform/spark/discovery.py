@@ -1,11 +1,11 @@
 """What the tasks of the first job do: list the bucket or follow the entries, and compare with the committed state.
 
-A listing is made by one task, and shuffled by slot; entries are read by as many tasks as there are, each for
+A listing is made in chains (`listing`), and shuffled by slot; entries are read by as many tasks as there are, each for
 slots of its own, with nothing to shuffle. Entries are read before the bucket is looked at, so that whatever an
 entry tells of is seen, and the entry may go when the slot is committed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +17,14 @@ from s3notify_platform.errors import CorruptError, NotFoundError, S3NotifyError,
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion, changes_of_slot
+from s3notify_platform.protocols.source_enumerator import (
+    Chain,
+    Enumerator,
+    ObjectState,
+    ObjectVersion,
+    changes_of_slot,
+    listed_pages,
+)
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.counting import CountingStore
@@ -28,7 +35,7 @@ from s3notify_platform.table.layout import Generation
 IN_FLIGHT: Final = 32
 _WINDOW: Final = 4 * IN_FLIGHT
 _PAGE: Final = 10_000
-_LISTED: Final = pa.schema(
+LISTED: Final = pa.schema(
     [
         ("slot", pa.int32()), ("kind", pa.string()), ("key", pa.string()), ("etag", pa.string()),
         ("size", pa.int64()), ("generation", pa.int64()), ("entry", pa.string()),
@@ -38,11 +45,17 @@ LISTED_DDL: Final = (
     "slot int, kind string, key string, etag string, size bigint, generation bigint, entry string"
 )
 _PLANNED: Final = pa.schema(
-    [*_LISTED, ("complete", pa.bool_()), ("start", pa.int64()), ("by_record", pa.bool_())]
+    [*LISTED, ("complete", pa.bool_()), ("start", pa.int64()), ("by_record", pa.bool_())]
 )
 PLANNED_DDL: Final = f"{LISTED_DDL}, complete boolean, start bigint, by_record boolean"
 COUNTS: Final = -1
 """In place of a slot, on rows that count requests: kind is the request's, size the number."""
+
+OVERRAN: Final = "overran"
+"""In place of a request's kind: cuts that a chain passed over."""
+
+CHAINS_AT_ONCE: Final = 4
+"""Chains that one task lists at once: it waits for the server most of the time."""
 
 TOLD: Final = "told"
 """In place of an entry, on changes that some entry tells of."""
@@ -65,30 +78,58 @@ class _Found:
     touched: frozenset[str] | None = None
 
 
-def lister(source: Source, wanted: frozenset[Slot]) -> Callable[[Batches], Batches]:
-    """One task: the slots, the entries of the queue, then every object of the slots."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a chain of LISTs begins: after a cut, or where the server's token says."""
+
+    after: str | None = None
+    token: str | None = None
+
+
+def lister(
+    source: Source, wanted: frozenset[Slot], parts: Sequence[Sequence[Start]], cuts: frozenset[str]
+) -> Callable[[Batches], Batches]:
+    """Tasks that list the chains of their part: every object of the slots."""
 
     def run(batches: Batches) -> Batches:
-        for _ in batches:
-            pass
-        platform = CountingStore(shared_store(source.platform))
-        # One row for each slot, so that one whose objects are all gone is compared too.
-        page = [
-            _row(slot, "slot", generation=-1 if generation is None else generation)
-            for slot, generation in source.table(store=platform).newest(wanted).items()
-        ]
-        with suppress(NotFoundError):  # nobody follows this source yet
-            page += [_entry_row(entry) for entry in source.queue(platform).entries(source.name, wanted)]
-        bucket = CountingStore(shared_store(source.bucket))
-        for version in Enumerator(bucket, prefix=source.prefix, slots=source.slots).versions(wanted):
-            page.append(_row(version.slot, "object", key=version.key, etag=version.etag, size=version.size))
-            if len(page) >= _PAGE:
-                yield pa.RecordBatch.from_pylist(page, schema=_LISTED)
-                page = []
-        page += _counted(platform, bucket)
-        yield pa.RecordBatch.from_pylist(page, schema=_LISTED)
+        for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
+            bucket = CountingStore(shared_store(source.bucket))
+            enumerator = Enumerator(bucket, prefix=source.prefix, slots=source.slots)
+            chains = [
+                Chain(bucket, source.prefix, cuts=cuts, after=start.after, token=start.token)
+                for start in parts[number]
+            ]
+            rows: list[Row] = []
+            for objects in listed_pages(chains, CHAINS_AT_ONCE):
+                rows += object_rows(enumerator.among(objects, wanted))
+                if len(rows) >= _PAGE:
+                    yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
+                    rows = []
+            rows += counted(bucket)
+            if overran := sum(chain.overran for chain in chains):
+                rows.append(_row(COUNTS, OVERRAN, size=overran))
+            yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
 
     return run
+
+
+def slot_rows(source: Source, newest: Mapping[Slot, Generation | None], platform: CountingStore) -> list[Row]:
+    """One row for each slot, so that one whose objects are all gone is compared too; then the entries of the queue."""
+    rows = [
+        _row(slot, "slot", generation=-1 if generation is None else generation)
+        for slot, generation in newest.items()
+    ]
+    with suppress(NotFoundError):  # nobody follows this source yet
+        rows += [_entry_row(entry) for entry in source.queue(platform).entries(source.name, newest)]
+    return rows
+
+
+def object_rows(versions: Iterable[ObjectVersion]) -> list[Row]:
+    """One row for each object."""
+    return [
+        _row(version.slot, "object", key=version.key, etag=version.etag, size=version.size)
+        for version in versions
+    ]
 
 
 def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batches], Batches]:
@@ -97,7 +138,7 @@ def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batc
     def run(batches: Batches) -> Batches:
         comparison = _Comparison(source, quota, skip)
         yield from comparison.run(_by_slot(batches))
-        yield _planned([_counted(comparison.store)])
+        yield _planned([counted(comparison.store)])
 
     return run
 
@@ -112,7 +153,7 @@ def follower(
             comparison = _Comparison(source, quota, skip)
             bucket = CountingStore(shared_store(source.bucket))
             yield from comparison.run(_followed(source, parts[number], comparison, bucket))
-            yield _planned([_counted(comparison.store, bucket)])
+            yield _planned([counted(comparison.store, bucket)])
 
     return run
 
@@ -206,7 +247,8 @@ class _Comparison:
             raise
         except S3NotifyError as error:
             return [_row(found.slot, "error", key=f"{type(error).__name__}: {error}")]
-        stale = {key for key, state in states.items() if other and state.code_version != version}
+        # What is in quarantine as a whole is left there, whatever the code.
+        stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
         versions, touched = found.versions, found.touched
         if touched is not None:
             versions = versions + [
@@ -224,6 +266,8 @@ class _Comparison:
             stale=stale,
         )
         told = {row["key"]: TOLD for row in found.entries}
+        # Read on, or again: no change that anybody would have to tell of.
+        told |= {v.key: TOLD for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
         rows = [
             _row(
                 found.slot, "read", key=split.version.key, etag=split.version.etag, size=split.version.size,
@@ -242,6 +286,7 @@ class _Comparison:
                 "head",
                 generation=head.generation if head else 0,
                 complete=changes.complete,
+                start=changes.beyond,
                 size=len(versions) if touched is None else head.objects if head else 0,
             ),
         ]
@@ -255,6 +300,10 @@ class _Comparison:
         """Whether the slot's last signal is of somebody who queues."""
         signal = self.store.head(signal_key(self._source.keyspace_prefix, slot))
         return signal is None or QUEUED in signal.metadata
+
+
+def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
+    return states[key].etag if key in states else None
 
 
 def _head(table: SlotTable, found: _Found) -> SlotCommit | None:
@@ -304,7 +353,8 @@ def _entry_row(entry: Entry) -> Row:
     )
 
 
-def _counted(*stores: CountingStore) -> list[Row]:
+def counted(*stores: CountingStore) -> list[Row]:
+    """The requests made so far, by kind."""
     return [_row(COUNTS, kind, size=count) for store in stores for kind, count in store.counts.items()]
 
 

@@ -7,8 +7,9 @@ been decoded before, by `codecs`.
 
 `_offset` is the byte at which a record starts in its object; for Parquet, the row number.
 
-Fields the schema does not name: with a given schema they are left out, as declared; with an inferred one the
-record is a reject (`Reject.unknown_field`), because nobody has decided to lose them.
+Values that do not fit their column, and fields that the schema does not name: see `rescue`. Without it, a misfit
+makes its record a reject. Fields that a given schema does not name are left out, as declared, and counted; with an
+inferred one the record is a reject, because nobody has decided to lose them.
 
 Timestamps without a zone are UTC.
 """
@@ -22,9 +23,18 @@ import pyarrow as pa
 from s3notify_platform.errors import UsageError
 from s3notify_platform.spark.codecs import without_suffix
 from s3notify_platform.spark.csv_records import parse_csv
-from s3notify_platform.spark.jsonl import filled_lines, json_block
+from s3notify_platform.spark.jsonl import JsonLines, filled_lines
 from s3notify_platform.spark.parquet import parse_parquet
-from s3notify_platform.spark.records import Parsed, Records, line_ranges, parse_lines
+from s3notify_platform.spark.records import (
+    Converted,
+    Mended,
+    Parsed,
+    Records,
+    Wanted,
+    line_ranges,
+    parse_lines,
+)
+from s3notify_platform.spark.rescue import RESCUED, Misfits
 
 Format = Literal["auto", "jsonl", "csv", "parquet", "text", "binary"]
 FORMATS: Final = ("auto", "jsonl", "csv", "parquet", "text", "binary")
@@ -38,7 +48,7 @@ _SUFFIXES: Final = {
     "log": "text",
 }  # fmt: skip
 
-RESERVED: Final = frozenset({"_kind", "_slot", "_key", "_etag", "_offset", "_note", "_raw"})
+RESERVED: Final = frozenset({"_kind", "_slot", "_key", "_etag", "_offset", "_note", "_raw", RESCUED.name})
 """Names that a source's columns cannot have."""
 
 
@@ -72,31 +82,54 @@ def _json_gives(kind: pa.DataType) -> bool:
 
 
 def parse(
-    objects: Sequence[bytes], schema: pa.Schema, fmt: str, *, inferred: bool = False
+    objects: Sequence[bytes],
+    schema: pa.Schema,
+    fmt: str,
+    *,
+    inferred: bool = False,
+    misfits: Misfits = "quarantine",
 ) -> Iterator[Parsed]:
     """Parse whole objects of one format, in order, block by block. Never raises for bad data."""
+    wanted = Wanted(schema=schema, inferred=inferred, rescue=misfits == "rescue")
     match fmt:
         case "jsonl":
-            yield from parse_lines(objects, schema, json_block(schema, inferred=inferred), filled_lines)
+            yield from parse_lines(objects, JsonLines(wanted), filled_lines)
         case "text":
-            yield from parse_lines(objects, schema, text_block, line_ranges)
+            yield from parse_lines(objects, TextLines(wanted), line_ranges)
         case "csv":
-            yield from parse_csv(objects, schema, inferred=inferred)
+            yield from parse_csv(objects, wanted)
         case "parquet":
             for index, body in enumerate(objects):
-                yield from parse_parquet(index, body, schema, inferred=inferred)
+                yield from parse_parquet(index, body, wanted)
         case "binary":
             count = len(objects)
-            table = pa.table({"content": pa.array(objects, pa.binary())}, schema=schema)
+            table = wanted.rows(only_column("content", pa.array(objects, pa.binary()), schema))
             yield Parsed(table=table, index=np.arange(count), offset=np.zeros(count, np.int64))
         case _:
             raise UsageError(f"format {fmt!r}: use one of {', '.join(FORMATS)}")
 
 
-def text_block(records: Records) -> pa.Table:
-    """A block of lines as the column `value`; what is not UTF-8 is refused."""
-    view = records.body
-    lines = [
-        view[s:e].decode("utf-8") for s, e in zip(records.start.tolist(), records.end.tolist(), strict=True)
-    ]
-    return pa.table({"value": pa.array(lines, pa.string())})
+class TextLines:
+    """The parser of lines that are one value each."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+
+    def convert(self, records: Records) -> Converted:
+        """See `records.Parser`."""
+        lines = [records.raw(number).decode("utf-8") for number in range(len(records.start))]
+        return Converted(table=only_column("value", pa.array(lines, pa.string()), self.wanted.schema))
+
+    def unnamed(self, raw: bytes) -> dict[str, str]:  # noqa: ARG002 - a line has nothing besides
+        """See `records.Parser`."""
+        return {}
+
+    def mend(self, records: Records) -> Mended:
+        """See `records.Parser`. A line is one value, or none."""
+        return Mended(table=self.wanted.schema.empty_table(), odds=[None] * len(records.start))
+
+
+def only_column(name: str, values: pa.Array, schema: pa.Schema) -> pa.Table:
+    """A table with values in one column."""
+    columns = [values if column.name == name else pa.nulls(len(values), column.type) for column in schema]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -4,7 +4,7 @@ Such data becomes rejects later, when it is parsed with the schema. Timestamps w
 are UTC.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -49,13 +49,28 @@ def infer(objects: Sequence[tuple[str, bytes]]) -> pa.Schema | None:
     return pa.schema([pa.field(name, _spark_type(column.type)) for name, column in columns.items()])
 
 
+def in_spark_types(schemas: Iterable[pa.Schema], fmt: str) -> pa.Schema | None:
+    """Fields that objects have beyond a schema, as what it can be widened by: the widest types seen, as in `infer`.
+
+    None if there are none, or only such as have a name kept for lineage.
+    """
+    columns: dict[str, pa.Field] = {}
+    for schema in schemas:
+        for column in schema:
+            found = column.with_type(_zoned(column.type)) if fmt in ("jsonl", "csv") else column
+            known = columns.get(column.name)
+            columns[column.name] = found if known is None else _widest(known, found, fmt=fmt)
+    wider = [pa.field(n, _spark_type(column.type)) for n, column in columns.items() if n not in RESERVED]
+    return pa.schema(wider) if wider else None
+
+
 def _schemas_of(fmt: str, body: bytes) -> Iterator[pa.Schema]:
     match fmt:
         case "jsonl":
             yield from _sampled(body, filled_lines, _json_schema)
         case "csv":
             header = csv_header(body)
-            names, fault = csv_names(header, None, inferred=True) if header is not None else ([], "empty")
+            names, fault = csv_names(header, None) if header is not None else ([], "empty")
             if not fault:
                 yield pa.schema([pa.field(name, pa.null()) for name in names])
                 yield from _sampled(

@@ -18,16 +18,25 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VariantType,
+)
 
 from s3notify_platform import errors
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import ConflictError, S3NotifyError, UsageError
+from s3notify_platform.errors import ConflictError, CorruptError, S3NotifyError, UsageError
 from s3notify_platform.protocols.conditional_commit import Committed, Lost
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, within
+from s3notify_platform.protocols.source_enumerator import CommittedSlots, ObjectVersion, within
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema
+from s3notify_platform.spark.inference import in_spark_types
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.parts import part_writer
 from s3notify_platform.spark.plan import Plan, SlotPlan, plan
@@ -38,6 +47,7 @@ from s3notify_platform.spark.read import (
     SplitReader,
     infer_schema,
 )
+from s3notify_platform.spark.rescue import RESCUED, added
 from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
@@ -65,6 +75,9 @@ MAX_EVOLUTIONS: Final = 3
 
 COMMITS_IN_FLIGHT: Final = 48
 
+QUARANTINED_SHOWN: Final = 5
+"""Objects of a slot that go to quarantine and are named in the log."""
+
 NEVER: Final = Generation(0)
 
 JOB_ERRORS: Final = (PySparkException, Py4JError)
@@ -76,8 +89,9 @@ class SlotResult:
     """How one slot ended, and what the run did to it.
 
     `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
-    what the slot holds now. `failed_objects` are keys whose read failed; the other objects are committed. `complete`:
-    the run had the time to take in all; else ask for the slot again.
+    what the slot holds now. `failed_objects` are keys whose read failed, with the reason; the other objects are
+    committed. `quarantined` ones failed too, and were given up. `complete`: the run had the time to take in all; else
+    ask for the slot again.
     """
 
     slot: Slot
@@ -93,8 +107,14 @@ class SlotResult:
     live_rows: int = 0
     live_files: int = 0
     live_rejects: int = 0
+    unnamed: Mapping[str, int] = field(default_factory=dict)
+    """Values that the schema does not name, by path: left out if it was given, else in `_rescued` or quarantine."""
+    misfits: Mapping[str, int] = field(default_factory=dict)
+    """Values that do not fit their columns, by path: in `_rescued`, or in quarantine with their records."""
+    live_failing: int = 0
     complete: bool = True
     failed_objects: Mapping[str, str] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
     @property
@@ -110,7 +130,8 @@ class BatchResult:
     `entries`, by slot, were there before the bucket was looked at: remove those of slots that are `ok` and `complete`.
     `plain` slots were last signalled by a writer that does not queue, so only a listing can tell; without entries
     they have no result.
-    `untold` counts the changes that a listing found and no entry told of.
+    `untold` counts the changes that a listing found and no entry told of. `schema_added` has the fields that this
+    batch brought to the table, by path, with their types.
     """
 
     slots: Mapping[Slot, SlotResult]
@@ -121,6 +142,7 @@ class BatchResult:
     requests: Mapping[str, int]
     tasks: int
     """Tasks that sealed slots."""
+    schema_added: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -154,12 +176,16 @@ class _Run:
     signals: Mapping[Slot, str]
     listing: bool
     only_found: bool
+    give_up: frozenset[Slot]
     entries: dict[Slot, Sequence[Entry]] = field(default_factory=dict)
     plain: set[Slot] = field(default_factory=set)
     untold: int = 0
     results: dict[Slot, SlotResult] = field(default_factory=dict)
     spent: _Spent = field(default_factory=_Spent)
     lost: Counter[Slot] = field(default_factory=Counter)
+    schema_added: dict[str, str] = field(default_factory=dict)
+    known: set[Slot] = field(default_factory=set)
+    """Slots that are known to have a commit (`CommittedSlots`)."""
 
     @property
     def skip(self) -> frozenset[str]:
@@ -197,11 +223,16 @@ class Ingest:
         signals: Mapping[Slot, str] | None = None,
         listing: bool = True,
         only_found: bool = False,
+        give_up: Iterable[Slot] = (),
     ) -> BatchResult:
         """Ingest `slots`. Each has a result; with `only_found`, only if it has objects or a commit.
 
         In rounds of `Source.max_objects` and `max_bytes`, each of which ends in commits; none begins after
         `max_seconds`. So what a crash costs is one round, and an object may take several.
+
+        An object whose read fails is left out, and its slot is not `ok`; in the slots of `give_up` it goes to
+        quarantine instead, by the commit of the slot's other objects: it is not read again until it changes or is sent
+        again (`table.quarantine`), and its earlier version's rows leave.
 
         `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
         `run` is whose work it is (default: the batch), so that what it leaves behind if it dies can be told.
@@ -209,12 +240,18 @@ class Ingest:
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots.
         """
         state = _Run(
-            batch=batch, run=run or batch, signals=signals or {}, listing=listing, only_found=only_found
+            batch=batch,
+            run=run or batch,
+            signals=signals or {},
+            listing=listing,
+            only_found=only_found,
+            give_up=frozenset(give_up),
         )
         pending = sorted(set(slots))
         started = self._clock.monotonic()
         while pending:
             pending = self._round(pending, state)
+            self._remember(state)
             if self._clock.monotonic() - started >= self._source.max_seconds:
                 break
         for slot in pending:
@@ -229,13 +266,25 @@ class Ingest:
             seconds=spent.seconds,
             requests=spent.requests,
             tasks=spent.tasks,
+            schema_added=state.schema_added,
         )
+
+    def _remember(self, state: _Run) -> None:
+        """Note slots that are committed for the first time, so that it is noticed if they lose their commits."""
+        new = {slot for slot, result in state.results.items() if result.generation} - state.known
+        try:
+            CommittedSlots(self._source.records()).add(new)
+        except S3NotifyError as error:
+            self._progress(f"did not note the first commits of {len(new)} slots, the next run will: {error}")
+        else:
+            state.known |= new
 
     def _round(self, slots: Sequence[Slot], state: _Run) -> list[Slot]:
         """One plan and what follows from it; the slots that have to be planned again."""
         planned_at = self._clock.monotonic()
         self._progress(f"planning {len(slots)} slots")
         found = self._plan(slots, state)
+        state.known |= found.committed
         state.entries.update(found.entries)
         state.plain |= found.plain
         state.untold += sum(map(len, found.untold.values()))
@@ -263,6 +312,8 @@ class Ingest:
         state.spent.asked([("PUT", sum(1 for row in sealed if row["body"]))])
         for outcome in outcomes:
             slot = outcome.slot
+            for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
+                self._progress(f"in quarantine: {key!r}, because {reason}")
             if outcome.error == _LOST:
                 state.lost[slot] += 1
                 if state.lost[slot] < MAX_LOST_RACES:
@@ -312,18 +363,26 @@ class Ingest:
         """Manifest rows of `busy`, one each, sealed with a schema that has the fields of their objects."""
         schema = self._schema(busy, state)
         sealed: list[dict[str, Any]] = []
+        evolutions = MAX_EVOLUTIONS if schema.pinned.inferred else 0
         for attempt in range(MAX_EVOLUTIONS + 1):
-            evolving = schema.pinned.inferred and attempt < MAX_EVOLUTIONS
+            evolving = attempt < evolutions
             rows = self._jobs(busy, schema, state, evolving=evolving)
             sealed += [row for row in rows if not row["unknown"]]
-            wider = {Slot(row["slot"]): set(json.loads(row["unknown"])) for row in rows if row["unknown"]}
+            wider = {Slot(row["slot"]): json.loads(row["unknown"]) for row in rows if row["unknown"]}
             if not wider:
                 break
             busy = [p for p in busy if p.slot in wider]
-            versions = [s.version for p in busy for s in p.changes.read if s.version.key in wider[p.slot]]
-            self._progress(f"inferring what {len(versions)} objects with new fields add to the schema")
-            found = self._inferred(versions, state)
-            schema = self._pinned(StructType.fromJson(json.loads(schema.pinned.source)), found, inferred=True)
+            self._progress(f"{len(wider)} slots have new fields")
+            told = {fields for of_slot in wider.values() for fields in of_slot}
+            earlier = schema.pinned.generation
+            schema = self._pinned(
+                StructType.fromJson(json.loads(schema.pinned.source)),
+                _together(told, self._source.format),
+                state,
+                inferred=True,
+            )
+            if schema.pinned.generation == earlier:
+                evolutions = 0
         return sealed
 
     def _jobs(
@@ -393,11 +452,12 @@ class Ingest:
             transformed=self._transform is not None,
             code_version=self._source.code_version or "",
             complete=frozenset(p.slot for p in part if p.changes.complete),
+            give_up=state.give_up.intersection(slots),
             evolving=evolving,
             chain=chain,
         )
         if self._transform is not None:
-            everything = self._transformed(reader.read_frame(splits), schema.source)
+            everything = self._transformed(reader.read_frame(splits), self._delivered(schema.source))
         elif dealt.together:
             return splits.mapInArrow(read_sealer(context, reader), SEALED_DDL)
         else:
@@ -423,17 +483,25 @@ class Ingest:
     def _schema(self, busy: Sequence[SlotPlan], state: _Run) -> _Schema:
         """What this batch is parsed with: as declared, as pinned, or inferred from a sample of it."""
         none = StructType()
+        if state.known and self._source.schemas().head() is None:
+            raise CorruptError(
+                f"{self._source.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
+                "loss of the whole table by `s3notify table forget`"
+            )
         if self._source.schema is not None:
-            return self._pinned(none, parse_schema(self._source.schema, self._source), inferred=False)
+            return self._pinned(none, parse_schema(self._source.schema, self._source), state, inferred=False)
         if self._source.format in FIXED_SCHEMAS:
             fixed = from_arrow_schema(FIXED_SCHEMAS[self._source.format])
-            return self._pinned(none, fixed, inferred=False)
+            return self._pinned(none, fixed, state, inferred=False)
         head = self._source.schemas().head()
         if head is not None and head.inferred and json.loads(head.source)["fields"]:
-            return self._pinned(none, StructType.fromJson(json.loads(head.source)), inferred=True)
+            return self._pinned(none, StructType.fromJson(json.loads(head.source)), state, inferred=True)
         self._progress("inferring the schema from a sample")
         return self._pinned(
-            none, self._inferred([s.version for p in busy for s in p.changes.read], state), inferred=True
+            none,
+            self._inferred([s.version for p in busy for s in p.changes.read], state),
+            state,
+            inferred=True,
         )
 
     def _inferred(self, versions: Sequence[ObjectVersion], state: _Run) -> StructType:
@@ -446,21 +514,27 @@ class Ingest:
         state.spent.took("infer", self._clock.monotonic() - started)
         return found or StructType()
 
-    def _pinned(self, known: StructType, found: StructType, *, inferred: bool) -> _Schema:
+    def _pinned(self, known: StructType, found: StructType, state: _Run, *, inferred: bool) -> _Schema:
         """The schema `known`, with what only `found` has, pinned with the columns of the rows it leads to."""
         registry = self._source.schemas()
         source = merged(known.json(), found.json(), strict=False)
         for _ in range(PIN_ATTEMPTS):
             parsing = StructType.fromJson(json.loads(source))
-            pinned = registry.pin(
-                source=source, rows=self._check_transform(parsing).json(), inferred=inferred
-            )
+            rows = self._check_transform(self._delivered(parsing)).json()
+            pinned = registry.pin(source=source, rows=rows, inferred=inferred, batch=state.batch)
             if pinned is not None:
+                if pinned.batch == state.batch:
+                    state.schema_added |= pinned.added
                 return _Schema(source=parsing, pinned=pinned)
             # Another run was first to infer: what it found stands, and ours adds to it.
             head = registry.head()
             source = merged(head.source, source, strict=False) if head is not None else source
         raise ConflictError("the table's schema kept changing; try again")
+
+    def _delivered(self, source: StructType) -> StructType:
+        """The columns that rows have as they are read."""
+        rescue = self._source.misfits == "rescue"
+        return StructType([*source.fields, StructField(RESCUED.name, StringType())]) if rescue else source
 
     def _check_transform(self, source: StructType) -> StructType:
         """The columns that data files will have; `UsageError` if the transform raises or loses lineage."""
@@ -524,6 +598,10 @@ class Ingest:
                     live_rows=commit.rows,
                     live_files=len(commit.files),
                     live_rejects=sum(file.rows for file in commit.rejects),
+                    unnamed=json.loads(row["unnamed"]),
+                    misfits=json.loads(row["misfits"]),
+                    live_failing=len(commit.failing),
+                    quarantined=json.loads(row["quarantined"]) if row["quarantined"] else {},
                     complete=not row["unfinished"],
                 )
 
@@ -538,6 +616,7 @@ def _added(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         return later
     failed = {**earlier.failed_objects, **later.failed_objects}
     if earlier.status != "committed":
+        # Nothing was committed, and so nothing given up.
         return replace(later, failed_objects=failed)
     if later.status == "unchanged":
         return replace(earlier, failed_objects=failed)
@@ -549,8 +628,18 @@ def _added(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         gone=earlier.gone + later.gone,
         superseded=earlier.superseded + later.superseded,
         bytes=earlier.bytes + later.bytes,
+        unnamed=added([earlier.unnamed, later.unnamed]),
+        misfits=added([earlier.misfits, later.misfits]),
         failed_objects=failed,
+        quarantined={**earlier.quarantined, **later.quarantined},
     )
+
+
+def _together(told: Iterable[str], fmt: str) -> StructType:
+    """The new fields that tasks told of, as one schema: of types that differ, the widest."""
+    schemas = [to_arrow_schema(StructType.fromJson(json.loads(one)), timezone="UTC") for one in sorted(told)]
+    found = in_spark_types(schemas, fmt)
+    return from_arrow_schema(found) if found is not None else StructType()
 
 
 def parse_schema(declared: str, source: Source) -> StructType:

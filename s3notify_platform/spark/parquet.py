@@ -1,8 +1,9 @@
 """Parquet to rows and rejects, row group by row group, by ranged reads of what is needed.
 
 A split reads the row groups whose middle lies in it. A row group that cannot be read is one reject at its first
-row, and the others are taken in; a file without a readable footer, or with other columns than the schema's, is
-one reject, which the split with the file's beginning gives. `_offset` is the number of the row in the file.
+row, and the others are taken in; so is, without `rescue`, one whose values do not fit. A file without a readable
+footer, or with no column of a given schema, is one reject, which the split with the file's beginning gives.
+`_offset` is the number of the row in the file.
 
 Memory: one row group, since half of one is never taken in, and its table.
 """
@@ -10,23 +11,27 @@ Memory: one row group, since half of one is never taken in, and its table.
 import io
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.spark.parquet_values import Fit, fit_rows
 from s3notify_platform.spark.ranges import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
-from s3notify_platform.spark.records import UNKNOWN_FIELD, Parsed, Reject, reason_of, rejected_whole
+from s3notify_platform.spark.records import UNKNOWN_FIELD, Parsed, Reject, Wanted, reason_of, rejected_whole
+from s3notify_platform.spark.rescue import below, count
 from s3notify_platform.table.reader import MAX_RAW_BYTES
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
 """Of one row group's columns, uncompressed: what a task takes in at once."""
+
+FOOTER_BYTES: Final = 64 << 10
+MAX_FOOTER_BYTES: Final = 32 << 20
 
 BATCH_ROWS: Final = 1 << 17
 
@@ -51,71 +56,84 @@ class RowGroup:
         return (self.begin + self.end) // 2
 
 
-def parse_parquet(index: int, body: bytes, schema: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
+def parse_parquet(index: int, body: bytes, wanted: Wanted) -> Iterator[Parsed]:
     """A whole file, as object number `index`. An empty one has no rows."""
-    for parsed in _rows(BytesInMemory(body), 0, len(body), schema, inferred=inferred):
-        parsed.index = np.full(len(parsed.index), index)
-        parsed.rejects = [replace(reject, index=index) for reject in parsed.rejects]
-        yield parsed
+    for parsed in _rows(BytesInMemory(body), 0, len(body), wanted):
+        yield parsed.of(index)
 
 
-def parquet_records(
-    source: ObjectBytes, split: Split, schema: pa.Schema, *, inferred: bool
-) -> Generator[Parsed, None, int]:
+def parquet_records(source: ObjectBytes, split: Split, wanted: Wanted) -> Generator[Parsed, None, int]:
     """The rows of a split's row groups. Returns where the next row group begins, or the file's size.
 
     One GET for the footer (two if it is long), then one for neighbouring columns of each row group.
     """
-    return (yield from _rows(source, split.start, split.end, schema, inferred=inferred))
+    return (yield from _rows(source, split.start, split.end, wanted))
 
 
-def schema_of_parquet(source: ObjectBytes) -> pa.Schema | None:
-    """A file's schema, from its footer alone; None if it cannot be read."""
-    try:
-        return _open(source)[1].schema_arrow
-    except _UnreadableError:
-        return None
+def parquet_footer(source: ObjectBytes) -> bytes:
+    """The end of a file from its footer on, which is enough to read its schema. One GET, or two for a long one."""
+    size = source.size
+    end = source.read(max(0, size - FOOTER_BYTES), size)
+    length = int.from_bytes(end[-8:-4], "little") + 8
+    if len(end) < length <= min(size, MAX_FOOTER_BYTES):
+        end = source.read(size - length, size)
+    return end[-length:]
 
 
 class _UnreadableError(Exception):
     """What pyarrow could not read, for whatever reason; never leaves this module."""
 
 
-def _rows(
-    source: ObjectBytes, start: int, end: int, schema: pa.Schema, *, inferred: bool
-) -> Generator[Parsed, None, int]:
+def _rows(source: ObjectBytes, start: int, end: int, wanted: Wanted) -> Generator[Parsed, None, int]:
     size = source.size
     if size == 0:
         source.read(0, 0)
         return 0
     try:
         file, reader = _open(source)
-        names = _columns(reader, schema, inferred=inferred)
+        names = _columns(reader, wanted)
         groups = _row_groups(reader, size)
     except _UnreadableError as error:
         if start == 0:
-            yield rejected_whole(0, source.read(0, min(size, MAX_RAW_BYTES)), f"Parquet: {error}", schema)
+            yield rejected_whole(
+                0, source.read(0, min(size, MAX_RAW_BYTES)), f"Parquet: {error}", wanted.output
+            )
         return min(end, size)
     for group in groups:
         if not start <= group.middle < end:
             continue
-        try:
-            table = _read(file, reader, group, names, schema)
-        except _UnreadableError as error:
-            # Of several row groups, none can be cut out: the reason names the one.
-            raw = source.read(0, min(size, MAX_RAW_BYTES)) if len(groups) == 1 else b""
-            reason = f"Parquet: row group {group.number}: {error}"
-            none = np.zeros(0, np.int64)
-            reject = Reject(index=0, offset=group.first_row, reason=reason, raw=raw)
-            yield Parsed(table=schema.empty_table(), index=none, offset=none, rejects=[reject])
-            continue
-        for low in range(0, table.num_rows, BATCH_ROWS):
-            part = table.slice(low, BATCH_ROWS)
-            offset = np.arange(part.num_rows) + (group.first_row + low)
-            yield Parsed(table=part, index=np.zeros(part.num_rows, np.int64), offset=offset)
+        fit = _fit(file, reader, group, names, wanted)
+        # Of several row groups, none can be cut out: the reason names the one.
+        raw = source.read(0, min(size, MAX_RAW_BYTES)) if fit.rows is None and len(groups) == 1 else b""
+        yield from _batches(fit, group, raw, wanted)
     # Behind the middle of all that was read: a tiny row group may have no bytes of its own.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
+
+
+def _fit(file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], wanted: Wanted) -> Fit:
+    try:
+        fit = fit_rows(_read(file, reader, group, names), wanted)
+    except _UnreadableError as error:
+        return Fit(error=str(error))
+    besides = [below("", name) for name in reader.schema_arrow.names if name not in names]
+    if fit.rows is not None and besides:
+        count(fit.unnamed, 0, besides, fit.rows.num_rows)
+    return fit
+
+
+def _batches(fit: Fit, group: RowGroup, raw: bytes, wanted: Wanted) -> Iterator[Parsed]:
+    rows = wanted.output.empty_table() if fit.rows is None else fit.rows
+    for low in range(0, max(1, rows.num_rows), BATCH_ROWS):
+        part = rows.slice(low, BATCH_ROWS)
+        offset = np.arange(part.num_rows) + (group.first_row + low)
+        parsed = Parsed(table=part, index=np.zeros(part.num_rows, np.int64), offset=offset)
+        if low == 0:
+            parsed.unnamed, parsed.misfits, parsed.beyond = fit.unnamed, fit.misfits, fit.beyond
+        if fit.rows is None:
+            reason = f"Parquet: row group {group.number}: {fit.error}"
+            parsed.rejects = [Reject(index=0, offset=group.first_row, reason=reason, raw=raw)]
+        yield parsed
 
 
 class _File(io.RawIOBase):
@@ -171,21 +189,22 @@ def _open(source: ObjectBytes) -> tuple[_File, pq.ParquetFile]:
     file = _File(source)
     with _reading(file):
         if isinstance(source, BytesInMemory):
-            return file, pq.ParquetFile(pa.BufferReader(source.body))
+            return file, pq.ParquetFile(pa.BufferReader(source.body), coerce_int96_timestamp_unit="us")
         # Columns of a row group are fetched together, those near each other by one request.
-        return file, pq.ParquetFile(file, pre_buffer=True)
+        return file, pq.ParquetFile(file, pre_buffer=True, coerce_int96_timestamp_unit="us")
 
 
-def _columns(reader: pq.ParquetFile, schema: pa.Schema, *, inferred: bool) -> list[str]:
-    """The schema's columns that the file has."""
+def _columns(reader: pq.ParquetFile, wanted: Wanted) -> list[str]:
+    """The columns that are read: those of the schema that the file has, and all if the others matter."""
     try:
-        names = reader.schema_arrow.names
+        names: list[str] = reader.schema_arrow.names
     except Exception as error:
         raise _UnreadableError(reason_of(error)) from error
-    unknown = [name for name in names if name not in schema.names]
-    if unknown and (inferred or len(unknown) == len(names)):
-        raise _UnreadableError(f"column {unknown[0]!r} {UNKNOWN_FIELD}")
-    return [name for name in schema.names if name in names]
+    if names and not wanted.inferred and not set(names) & set(wanted.schema.names):
+        raise _UnreadableError(f"column {names[0]!r} {UNKNOWN_FIELD}")
+    if wanted.inferred or wanted.rescue:
+        return names
+    return [name for name in names if name in wanted.schema.names]
 
 
 def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
@@ -204,20 +223,10 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
     ]
 
 
-def _read(
-    file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str], schema: pa.Schema
-) -> pa.Table:
+def _read(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> pa.Table:
     if group.bytes > MAX_ROW_GROUP_BYTES:
         raise _UnreadableError(f"{group.bytes} bytes, and a task takes in {MAX_ROW_GROUP_BYTES} at once")
     with _reading(file):
         table = reader.read_row_group(group.number, columns=names, use_threads=False)
         table.validate(full=True)
-        columns = []
-        for column in schema:
-            if column.name in names:
-                # Spark's time ends at microseconds.
-                options = pc.CastOptions(target_type=column.type, allow_time_truncate=True)
-                columns.append(pc.cast(table[column.name], options=options))
-            else:
-                columns.append(pa.nulls(table.num_rows, column.type))
-        return pa.Table.from_arrays(columns, schema=schema)
+        return table

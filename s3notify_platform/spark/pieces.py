@@ -175,4 +175,4 @@ def _rejected(reject: Reject, begin: int, next_place: int) -> Piece:
 
 def _too_long(raw: bytes, offset: int, limit: int) -> Reject:
     reason = f"longer than {limit} bytes, which is all that a record may have"
-    return Reject(index=0, offset=offset, reason=reason, raw=raw[:MAX_RAW_BYTES])
+    return Reject(index=0, offset=offset, reason=reason, raw=raw[: min(limit, MAX_RAW_BYTES)])

@@ -6,7 +6,7 @@ pass through Spark's own shuffle, which spills, and never through the driver.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -14,18 +14,26 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.ports import ETag, Version
 from s3notify_platform.protocols.notification_queue import Entry, Event
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split
+from s3notify_platform.protocols.source_enumerator import (
+    CommittedSlots,
+    ObjectVersion,
+    SlotChanges,
+    Split,
+    assign_slots,
+)
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.discovery import (
     COUNTS,
-    LISTED_DDL,
+    OVERRAN,
     PLANNED_DDL,
     TOLD,
     comparer,
     follower,
-    lister,
 )
+from s3notify_platform.spark.listing import listing as begin_listing
 from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.table.layout import Generation
 
 
@@ -46,11 +54,14 @@ class SlotPlan:
 class Plan:
     """A batch's work, by slot, and what finding it cost.
 
-    `listed` counts the objects of each slot; `errors` are of slots whose bucket or state could not be read, and
-    which therefore have no plan. `entries` were there before the bucket was looked at: remove them when their
-    slot is committed. `plain` slots were last signalled by a writer that does not queue, which a plan by entries
-    cannot follow: without entries they have no plan. `untold` are the changed keys, found by a listing, of which no
-    entry told.
+    `listed` counts the objects of each slot; `errors` are of slots whose bucket or state could not be read, or whose
+    state is `lost`, and which therefore have no plan. `entries` were there before the bucket was looked at: remove
+    them when their slot is committed. `plain` slots were last signalled by a writer that does not queue, which a plan
+    by entries cannot follow: without entries they have no plan. `untold` are the changed keys, found by a listing, of
+    which no entry told.
+    `committed` slots were known to have a commit before the table was looked at. `chains`: in how many the bucket was
+    listed, and how many of the places where one was to end it `overran`, because the server does not list on from
+    there as it should.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)
@@ -60,6 +71,10 @@ class Plan:
     entries: dict[Slot, tuple[Entry, ...]] = field(default_factory=dict)
     plain: set[Slot] = field(default_factory=set)
     untold: dict[Slot, frozenset[str]] = field(default_factory=dict)
+    lost: set[Slot] = field(default_factory=set)
+    committed: frozenset[Slot] = frozenset()
+    chains: int = 0
+    overran: int = 0
 
 
 def plan(
@@ -73,30 +88,58 @@ def plan(
 ) -> Plan:
     """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
 
-    `listing`: by one LIST for each 1000 objects of the source prefix. Else by the entries of the source's topic:
-    `NotificationQueue.entries` for them, at most 1 HEAD for each key that they name, and 1 HEAD of each slot's
-    signal; `NotFoundError` if there is no topic. For the states, either way: one LIST and more
-    (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has one).
+    `listing`: by one LIST for each 1000 objects of the source prefix, and what `spark.listing` says. Else by the
+    entries of the source's topic: `NotificationQueue.entries` for them, at most 1 HEAD for each key that they name,
+    and 1 HEAD of each slot's signal; `NotFoundError` if there is no topic. For the states, either way: one LIST and
+    more (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has one). 1 GET of
+    `CommittedSlots`: a slot that had a commit, and has none, is lost.
     """
     wanted = sorted(set(slots))
+    platform = CountingStore(shared_store(source.platform))
+    # Before the table is looked at, so that a slot committed in between is not taken for lost.
+    committed = CommittedSlots(source.records(platform)).read()
     quota = max(1, -(-source.max_objects // max(1, len(wanted))))
-    tasks = max(1, min(tasks, len(wanted)))
+    width, tasks = tasks, max(1, min(tasks, len(wanted)))
+    chains = 0
     if listing:
+        begun = begin_listing(spark, source, frozenset(wanted), width)
+        chains = begun.chains
         planned = (
-            spark.range(0, 1, 1, 1)
-            .mapInArrow(lister(source, frozenset(wanted)), LISTED_DDL)
-            .repartition(tasks, "slot")
+            begun.rows.repartition(tasks, "slot")
             .sortWithinPartitions("slot")
             .mapInArrow(comparer(source, quota, skip), PLANNED_DDL)
         )
     else:
         # Neighbours together: a shard of the queue is a range of slots.
-        size = -(-len(wanted) // tasks)
-        parts = [tuple(wanted[n : n + size]) for n in range(0, len(wanted), size)]
+        parts = assign_slots(wanted, tasks).ranges
         planned = spark.range(0, len(parts), 1, len(parts)).mapInArrow(
             follower(source, parts, quota, skip), PLANNED_DDL
         )
-    return _collected(source.name, planned.toArrow().to_pylist())
+    found = _collected(source.name, planned.toArrow().to_pylist())
+    for kind, count in platform.counts.items():
+        found.requests[kind] = found.requests.get(kind, 0) + count
+    _refuse_lost(found, committed, source)
+    return replace(found, committed=committed, chains=chains, overran=found.requests.pop(OVERRAN, 0))
+
+
+def _refuse_lost(found: Plan, committed: frozenset[Slot], source: Source) -> None:
+    """Slots that had a commit, and have none, get an error instead of a plan that would take everything in again."""
+    for slot in [slot for slot, of in found.slots.items() if slot in committed and not of.generation]:
+        for by_slot in (found.slots, found.listed, found.entries, found.untold):
+            by_slot.pop(slot, None)
+        found.lost.add(slot)
+        found.errors[slot] = f"CorruptError: {lost_state(source, [slot])}"
+
+
+def lost_state(source: Source, slots: Iterable[Slot]) -> str:
+    """What is wrong with slots whose commits are gone, and what a person can do."""
+    names = ",".join(map(str, sorted(slots)))
+    return (
+        f"the commits of slots {names} are gone from {source.layout.all_commits!r} of bucket "
+        f"{source.platform.bucket!r}: restore the table's objects, or accept that the objects of these slots are taken "
+        f"in anew by `s3notify table forget --bucket {source.platform.bucket} --platform-prefix "
+        f"{source.platform_prefix} --slots {names}`"
+    )
 
 
 def _collected(topic: str, rows: list[dict[str, Any]]) -> Plan:
@@ -121,6 +164,7 @@ def _collected(topic: str, rows: list[dict[str, Any]]) -> Plan:
                 read=tuple(_split(slot, row) for row in kinds.get("read", ())),
                 gone=tuple(row["key"] for row in kinds.get("gone", ())),
                 complete=head["complete"],
+                beyond=head["start"],
             )
             result.slots[slot] = SlotPlan(changes=changes, generation=Generation(head["generation"]))
             result.listed[slot] = head["size"]

@@ -12,6 +12,7 @@ them.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -22,13 +23,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.spark.codecs import TEXT_FORMATS, decoded_whole
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
-from s3notify_platform.spark.inference import infer
-from s3notify_platform.spark.records import Parsed, rejected_whole
+from s3notify_platform.spark.inference import in_spark_types, infer
+from s3notify_platform.spark.ranges import BytesInMemory, RemoteBytes
+from s3notify_platform.spark.records import Parsed, Wanted, rejected_whole
+from s3notify_platform.spark.rescue import Tally, added
 from s3notify_platform.spark.source import Source
-from s3notify_platform.spark.split_reader import SplitEnd, read_split
+from s3notify_platform.spark.split_reader import (
+    HEAD_SAMPLE_BYTES,
+    SplitEnd,
+    head_sample,
+    read_bytes,
+    read_split,
+)
 from s3notify_platform.spark.splits import is_big, splits_of
 
 KIND_SLOT: Final = 0
@@ -49,6 +60,9 @@ CONTROL_SCHEMA: Final = pa.schema(
 
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
+
+DECODED_BYTES: Final = 64 << 20
+"""What the compressed and encoded objects of a window may come to, to be parsed together."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -75,7 +89,13 @@ class SplitReader:
     @property
     def output(self) -> pa.Schema:
         """Control columns, then the data's."""
-        return pa.schema([*CONTROL_SCHEMA, *self.schema])
+        return pa.schema([*CONTROL_SCHEMA, *self.wanted.output])
+
+    @property
+    def wanted(self) -> Wanted:
+        """What records are to become."""
+        rescue = self.source.misfits == "rescue"
+        return Wanted(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
     def read_frame(self, splits: DataFrame) -> DataFrame:
         """Slots, outcomes, rejects and rows of `splits`."""
@@ -105,7 +125,7 @@ class SplitReader:
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
         for window in fetch(self.source.bucket, versions):
-            batches = _parse_window(window, self.source, self.schema, self.output, inferred=self.inferred)
+            batches = _parse_window(window, self.source, self.wanted, self.output)
             yield list(batches)[::-1]
 
     def pieces(self, split: Split) -> Batches:
@@ -119,14 +139,10 @@ class SplitReader:
             note |= {"rejects": 1}
             yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
             return
-        for found in read_split(
-            self.source.bucket,
-            split,
-            fmt,
-            self.schema,
-            inferred=self.inferred,
-            encoding=self.source.encoding,
-        ):
+        unnamed: list[Tally] = []
+        misfits: list[Tally] = []
+        beyond: list[pa.Schema] = []
+        for found in read_split(self.source.bucket, split, fmt, self.wanted, encoding=self.source.encoding):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
                 read = by_record and (split.by_record or split.start == 0)
@@ -135,12 +151,19 @@ class SplitReader:
                 continue
             note["rows"] += len(found.index)
             note["rejects"] += len(found.rejects)
-            note["unknown_field"] |= self.inferred and any(r.unknown_field for r in found.rejects)
+            unnamed.append(found.unnamed)
+            misfits.append(found.misfits)
+            beyond += found.beyond
             if len(found.index):
                 yield from _row_batches([version], found, self.output)
             if found.rejects:
                 rejects = [(KIND_REJECT, *place, r.offset, r.reason, r.raw) for r in found.rejects]
                 yield control(self.output, rejects)
+        note |= {
+            "unnamed": added(tally.get(0, {}) for tally in unnamed),
+            "new_fields": _new_fields(beyond, fmt),
+        }
+        note |= {"misfits": added(tally.get(0, {}) for tally in misfits)}
         note["bytes"] = min(split.end, version.size) - split.start if note["status"] == "ok" else 0
         yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
 
@@ -148,35 +171,42 @@ class SplitReader:
 def whole_outcome(status: str, size: int) -> Outcome:
     """The outcome of an object that was read whole, or not at all."""
     return {
-        "status": status, "size": size, "rows": 0, "rejects": 0, "reason": "", "unknown_field": False, "start": 0,
+        "status": status, "size": size, "rows": 0, "rejects": 0, "reason": "", "new_fields": [], "start": 0,
         "offset": size, "reach_end": True, "by_record": False, "bytes": size if status == "ok" else 0, "data": [],
-        "rejected": [], "failed": "",
+        "rejected": [], "failed": "", "unnamed": {}, "misfits": {},
     }  # fmt: skip
+
+
+def _new_fields(beyond: Sequence[pa.Schema], fmt: str) -> list[str]:
+    """What objects have beyond an inferred schema, as Spark schema JSON."""
+    wider = in_spark_types(beyond, fmt)
+    return [from_arrow_schema(wider).json()] if wider is not None else []
 
 
 _NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
 
 
-def _parse_window(
-    window: Sequence[Fetched], source: Source, data: pa.Schema, output: pa.Schema, *, inferred: bool
-) -> Batches:
+def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, output: pa.Schema) -> Batches:
     outcomes: list[tuple[object, ...]] = []
     by_format = lambda f: (f.status, format_of(f.version.key, source.format) or "")  # noqa: E731
     for (status, fmt), group in groupby(sorted(window, key=by_format), key=by_format):
         part = list(group)
         rows = np.zeros(len(part), np.int64)
         rejects = np.zeros(len(part), np.int64)
-        unknown: set[int] = set()
+        unnamed: list[Tally] = []
+        misfits: list[Tally] = []
+        beyond: list[pa.Schema] = []
         if status == "ok":
-            for parsed in _parsed(part, fmt, data, inferred=inferred):
+            for parsed in _parsed(part, fmt, source, wanted):
+                unnamed.append(parsed.unnamed)
+                misfits.append(parsed.misfits)
+                beyond += parsed.beyond
                 if len(parsed.index):
                     rows += np.bincount(parsed.index, minlength=len(part))
                     yield from _row_batches([fetched.version for fetched in part], parsed, output)
                 if parsed.rejects:
                     for reject in parsed.rejects:
                         rejects[reject.index] += 1
-                        if inferred and reject.unknown_field:
-                            unknown.add(reject.index)
                     yield control(
                         output,
                         [
@@ -184,25 +214,56 @@ def _parse_window(
                             for r in parsed.rejects
                         ],
                     )
+        new_fields = _new_fields(beyond, fmt)
         for number, fetched in enumerate(part):
+            others = added(tally[number] for tally in unnamed if number in tally)
             size = len(fetched.body) if status == "ok" else fetched.version.size
             note = whole_outcome(status, size) | {
                 "rows": int(rows[number]),
                 "rejects": int(rejects[number]),
                 "reason": fetched.reason,
-                "unknown_field": number in unknown,
+                "new_fields": new_fields if others and wanted.inferred else [],
+                "unnamed": others,
+                "misfits": added(tally[number] for tally in misfits if number in tally),
             }
             outcomes.append((KIND_OUTCOME, *_place(fetched), None, json.dumps(note), None))
     yield control(output, outcomes)
 
 
-def _parsed(part: Sequence[Fetched], fmt: str, data: pa.Schema, *, inferred: bool) -> Iterator[Parsed]:
-    if fmt:
-        yield from parse([fetched.body for fetched in part], data, fmt, inferred=inferred)
+def _parsed(part: Sequence[Fetched], fmt: str, source: Source, wanted: Wanted) -> Iterator[Parsed]:
+    """Objects joined, as far as they are text and small; others one by one, streamed."""
+    if not fmt:
+        for number, fetched in enumerate(part):
+            if fetched.body:
+                yield rejected_whole(number, fetched.body, _NO_FORMAT, wanted.output)
         return
+    bodies = [fetched.body for fetched in part]
+    streamed: list[int] = []
+    if fmt in TEXT_FORMATS:
+        bodies, streamed = _decoded(part, source.encoding)
+    yield from parse(bodies, wanted.schema, fmt, inferred=wanted.inferred, misfits=source.misfits)
+    for number in streamed:
+        version, body = part[number].version, part[number].body
+        split = Split(version=version, start=0, end=len(body), by_record=True)
+        whole = BytesInMemory(body)
+        for parsed in read_bytes(whole, split, fmt, wanted, encoding=source.encoding):
+            if isinstance(parsed, Parsed):
+                yield parsed.of(number)
+
+
+def _decoded(part: Sequence[Fetched], encoding: str) -> tuple[list[bytes], list[int]]:
+    """The texts of objects, and the numbers of those that have to be streamed: too long, or damaged."""
+    texts: list[bytes] = []
+    streamed: list[int] = []
+    room = DECODED_BYTES
     for number, fetched in enumerate(part):
-        if fetched.body:
-            yield rejected_whole(number, fetched.body, _NO_FORMAT, data)
+        text = decoded_whole(fetched.body, fetched.version.key, encoding, room)
+        if text is None:
+            streamed.append(number)
+        elif text is not fetched.body:
+            room -= len(text)
+        texts.append(text or b"")
+    return texts, streamed
 
 
 def _place(fetched: Fetched) -> tuple[int, str, str]:
@@ -238,7 +299,8 @@ def control(output: pa.Schema, rows: Sequence[tuple[object, ...]]) -> pa.RecordB
 def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectVersion]) -> StructType | None:
     """A schema from a sample of `versions`, read in one task; None if the sample holds no data.
 
-    Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each.
+    Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each. Of those larger than
+    `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer.
     """
     if source.format in FIXED_SCHEMAS:
         return from_arrow_schema(FIXED_SCHEMAS[source.format])
@@ -265,12 +327,27 @@ def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectV
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
     sample: list[ObjectVersion] = []
     for version in candidates[::step][:SAMPLE_OBJECTS]:
-        if not sample or sum(v.size for v in sample) + version.size <= SAMPLE_BYTES:
+        read = min(version.size, HEAD_SAMPLE_BYTES)
+        if not sample or sum(min(v.size, HEAD_SAMPLE_BYTES) for v in sample) + read <= SAMPLE_BYTES:
             sample.append(version)
     return sample
 
 
 def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
-    """What these objects make of the schema, or None. 1 GET each."""
-    got = [f for window in fetch(source.bucket, sample) for f in window if f.status == "ok"]
-    return infer([(format_of(f.version.key, source.format) or "", f.body) for f in got])
+    """What these objects make of the schema, or None. 1 GET each, or more of a large one."""
+    return infer(list(_sampled(source, sample)))
+
+
+def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[str, bytes]]:
+    """Format and beginning of each object that is there."""
+    small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
+    for window in fetch(source.bucket, small):
+        for fetched in window:
+            fmt = format_of(fetched.version.key, source.format) or ""
+            if fetched.status == "ok":
+                yield fmt, head_sample(BytesInMemory(fetched.body), fetched.version.key, fmt, source.encoding)
+    for version in versions:
+        if version.size > HEAD_SAMPLE_BYTES:
+            fmt = format_of(version.key, source.format) or ""
+            with suppress(ConflictError, NotFoundError, UnavailableError):
+                yield fmt, head_sample(RemoteBytes(source.bucket, version), version.key, fmt, source.encoding)

@@ -9,7 +9,7 @@ and returned; the driver creates the object.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -30,12 +30,13 @@ from s3notify_platform.spark.read import (
     Outcome,
     SplitReader,
 )
+from s3notify_platform.spark.rescue import added
 from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.splits import splits_of
 from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.fast_store import shared_store
-from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
+from s3notify_platform.table.commit import FAILING_MAX, SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import REJECT_SCHEMA
 
@@ -43,20 +44,24 @@ SLOTS_IN_FLIGHT: Final = 48
 BYTES_IN_FLIGHT: Final = 256 << 20
 """Arrow bytes of slots that wait to be written, in one task."""
 
-UNKNOWN_KEYS: Final = 8
-"""Objects with unknown fields that a slot names."""
+UNKNOWN_SCHEMAS: Final = 8
+"""Different sets of unknown fields that a slot tells at once."""
+
+REASON_MAX: Final = 300
+"""Characters of the reason that an object in quarantine has."""
 
 SEALED_SCHEMA: Final = pa.schema(
     [
         ("slot", pa.int32()), ("error", pa.string()), ("body", pa.binary()), ("objects", pa.int64()),
         ("rows", pa.int64()), ("rejects", pa.int64()), ("gone", pa.int64()), ("superseded", pa.int64()),
-        ("bytes", pa.int64()), ("unfinished", pa.int64()), ("failed", pa.string()), ("unknown", pa.string()),
-        ("requests", pa.string()),
+        ("bytes", pa.int64()), ("unfinished", pa.int64()), ("failed", pa.string()), ("quarantined", pa.string()),
+        ("unknown", pa.string()), ("requests", pa.string()), ("unnamed", pa.string()), ("misfits", pa.string()),
     ]
 )  # fmt: skip
 SEALED_DDL: Final = (
     "slot int, error string, body binary, objects bigint, rows bigint, rejects bigint, gone bigint, "
-    "superseded bigint, bytes bigint, unfinished bigint, failed string, unknown string, requests string"
+    "superseded bigint, bytes bigint, unfinished bigint, failed string, quarantined string, unknown string, "
+    "requests string, unnamed string, misfits string"
 )
 
 Batches = Iterator[pa.RecordBatch]
@@ -78,6 +83,8 @@ class SealContext:
     code_version: str = ""
     complete: frozenset[Slot] = frozenset()
     """Slots for which everything that has changed is read, or has left."""
+    give_up: frozenset[Slot] = frozenset()
+    """Slots whose objects go to quarantine if their read fails."""
     evolving: bool
     """Whether a slot with fields that the schema lacks waits for another schema, in place of a commit."""
 
@@ -201,7 +208,9 @@ def _rows(part: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([part]).select(names)
 
 
-_NOTHING: Final[Outcome] = {"rows": 0, "rejects": 0, "bytes": 0, "data": [], "rejected": []}
+_NOTHING: Final[Outcome] = {
+    "rows": 0, "rejects": 0, "bytes": 0, "data": [], "rejected": [], "unnamed": {}, "misfits": {},
+}  # fmt: skip
 
 
 def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
@@ -228,7 +237,9 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
         "rows": sum(part["rows"] for part in read),
         "rejects": sum(part["rejects"] for part in read),
         "bytes": sum(part["bytes"] for part in read),
-        "unknown_field": any(part["unknown_field"] for part in ordered),
+        "new_fields": [fields for part in ordered for fields in part["new_fields"]],
+        "unnamed": added(part["unnamed"] for part in read),
+        "misfits": added(part["misfits"] for part in read),
         "offset": read[-1]["offset"],
         "reach_end": read[-1]["reach_end"] and not failed,
         "data": [file for part in read for file in part["data"]],
@@ -339,15 +350,18 @@ class SlotSeal:
         read = {key: o for key, o in self.outcomes.items() if o["status"] == "ok"}
         gone = {key for key in left if key in known}
         gone |= {key for key, o in self.outcomes.items() if o["status"] == "deleted" and key in known}
-        unknown = [key for key, outcome in read.items() if outcome["unknown_field"]]
+        unknown = sorted({fields for outcome in read.values() for fields in outcome["new_fields"]})
         if self.context.evolving and unknown:
-            return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_KEYS])}
+            return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_SCHEMAS])}
         self._check_all_arrived(read)
         failed = {key: o["reason"] for key, o in self.outcomes.items() if o["status"] == "failed"}
         failed |= {key: outcome["failed"] for key, outcome in read.items() if outcome["failed"]}
+        given_up = self._given_up(failed, set(head.failing if head else ()) - read.keys() - gone)
+        failed = {key: reason for key, reason in failed.items() if key not in given_up}
+        moved = read or gone or given_up
         return {
             "slot": self.slot,
-            "body": self._commit_body(head, known, read, gone) if read or gone else None,
+            "body": self._commit_body(head, known, read, gone, given_up) if moved else None,
             "objects": len(read),
             "rows": sum(o["rows"] for o in read.values()),
             "rejects": sum(o["rejects"] for o in read.values()),
@@ -356,7 +370,17 @@ class SlotSeal:
             "bytes": sum(o["bytes"] for o in read.values()),
             "unfinished": sum(not o["reach_end"] and not o["failed"] for o in read.values()),
             "failed": json.dumps(failed) if failed else None,
+            "unnamed": json.dumps(added(o["unnamed"] for o in read.values())),
+            "misfits": json.dumps(added(o["misfits"] for o in read.values())),
+            "quarantined": json.dumps(given_up) if given_up else None,
         }
+
+    def _given_up(self, failed: Mapping[str, str], failing: set[str]) -> dict[str, str]:
+        """Of the objects whose read failed, those that go to quarantine, with their reasons; `failing` are there."""
+        if self.slot not in self.context.give_up:
+            return {}
+        room = max(0, FAILING_MAX - len(failing - failed.keys()))
+        return {key: (failed[key] or "it could not be read")[:REASON_MAX] for key in sorted(failed)[:room]}
 
     def _check_all_arrived(self, read: Mapping[str, Outcome]) -> None:
         if self.context.transformed:
@@ -372,8 +396,12 @@ class SlotSeal:
         known: Mapping[str, ObjectState],
         read: Mapping[str, Outcome],
         gone: set[str],
+        given_up: Mapping[str, str],
     ) -> bytes:
         leaving = {key for key, outcome in read.items() if outcome["start"] == 0} | gone
+        unread = {key: self.outcomes[key]["etag"] for key in given_up if key not in read}
+        # What is held of the very version that cannot be read on, or again, stays.
+        leaving |= {key for key, etag in unread.items() if key in known and known[key].etag != etag}
         left = [known[key] for key in leaving if key in known]
         for outcome in read.values():
             self.data.written += [TableFile(**file) for file in outcome["data"]]
@@ -382,13 +410,17 @@ class SlotSeal:
         replaced |= self.rejects.replace(head.rejects if head else (), left, leaving)
         changed = [self._state(key, outcome, known.get(key)) for key, outcome in read.items()]
         changed += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
+        changed += [self._unread(key, known.get(key)) for key in unread]
+        changed = [replace(state, reason=given_up.get(state.key, "")) for state in changed]
         pages, deltas = self.table.carry(self.slot, head, changed)
-        unfinished = {state.key for state in changed if not state.reach_end}
-        pending = (set(head.pending if head else ()) - {state.key for state in changed}) | unfinished
+        moved = {state.key for state in changed}
+        unfinished = {state.key for state in changed if not (state.reach_end or state.reason or state.gone)}
+        pending = (set(head.pending if head else ()) - moved) | unfinished
+        failing = (set(head.failing if head else ()) - moved) | given_up.keys()
         version = self.context.code_version
         done = self.slot in self.context.complete and all(
-            outcome["status"] in ("ok", "deleted") and not outcome.get("failed")
-            for outcome in self.outcomes.values()
+            key in given_up or (outcome["status"] in ("ok", "deleted") and not outcome.get("failed"))
+            for key, outcome in self.outcomes.items()
         )
         return SlotCommit(
             slot=self.slot,
@@ -401,8 +433,11 @@ class SlotSeal:
             schema=self.context.schema_generation,
             files=_live(head.files if head else (), replaced, self.data.written),
             rejects=_live(head.rejects if head else (), replaced, self.rejects.written),
-            objects=(head.objects if head else 0) + len(read.keys() - known.keys()) - len(gone),
+            objects=(head.objects if head else 0)
+            + len((read.keys() | unread.keys()) - known.keys())
+            - len(gone),
             pending=tuple(sorted(pending)),
+            failing=tuple(sorted(failing)),
             code_version=version if head is None or done else head.code_version,
             pages=pages,
             deltas=deltas,
@@ -426,6 +461,16 @@ class SlotSeal:
             since=begun.since if begun else generation,
             until=generation,
             code_version=self.context.code_version,
+        )
+
+    def _unread(self, key: str, known: ObjectState | None) -> ObjectState:
+        """The state of an object of which nothing could be read: what is known of the version, if anything is."""
+        outcome = self.outcomes[key]
+        if known is not None and known.etag == outcome["etag"]:
+            return known
+        version = self.context.code_version
+        return ObjectState(
+            key=key, etag=outcome["etag"], size=outcome["size"], reach_end=False, code_version=version
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, assert_never
 
@@ -10,7 +11,9 @@ from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
+from s3notify_platform.spark.codecs import check_encoding
 from s3notify_platform.spark.formats import FORMATS
+from s3notify_platform.spark.rescue import MISFITS, Misfits
 from s3notify_platform.stores.capabilities import Capabilities, CommitChoice, choose_commit, probe
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
@@ -18,6 +21,7 @@ from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX, queue_records, records_of
 from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.delta import DeltaView
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
 
@@ -52,17 +56,19 @@ class Source:
     format: str
     platform: S3Config
     schema: str | None = None
+    encoding: str = "utf-8"
+    """Of texts that do not begin with a byte order mark, by its name in Python."""
     platform_prefix: str = ""
     keyspace_prefix: str = ""
     queue_prefix: str = QUEUE_PREFIX
     """Of the notification queue, which the sources of a bucket share. Beside the platform's other objects."""
     slots: int = SLOT_COUNT
     max_objects: int = MAX_OBJECTS
+    misfits: Misfits = "quarantine"
+    """Where values go that do not fit their column: with their record to quarantine, or alone to `_rescued`."""
     max_bytes: int = MAX_BYTES
     max_seconds: float = MAX_SECONDS
     split_bytes: int = SPLIT_BYTES
-    encoding: str = "utf-8"
-    """Of text formats; a byte order mark says otherwise."""
     code_version: str | None = None
     """Of the transform. Objects whose rows another version made are read again; None: whatever made them stays."""
     commit: CommitChoice = "auto"
@@ -72,10 +78,9 @@ class Source:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):
             raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
-        if self.format not in FORMATS:
-            raise UsageError(
-                f"format {self.format!r} of source {self.name!r}: use one of {', '.join(FORMATS)}"
-            )
+        _one_of("format", self.format, FORMATS, self.name)
+        _one_of("misfits", self.misfits, MISFITS, self.name)
+        check_encoding(self.encoding)
         for limit in ("max_objects", "max_bytes", "split_bytes"):
             if getattr(self, limit) < 1:
                 raise UsageError(
@@ -115,6 +120,10 @@ class Source:
     def derived_layout(self, asset: str) -> TableLayout:
         """Names of the objects of a downstream slot table."""
         return TableLayout(prefix=f"{self.platform_prefix}derived/{asset}/")
+
+    def table_layout(self, asset: str | None = None) -> TableLayout:
+        """Names of the objects of the table, or of that of a slot asset."""
+        return self.derived_layout(asset) if asset else self.layout
 
     def decided(self, store: ObjectStore) -> "Source":
         """The source with its commit settled, which it must be before anything is committed.
@@ -174,11 +183,17 @@ class Source:
         store = shared_store(self.platform)
         return SchemaRegistry(store, layout or self.layout, self.commits(store))
 
+    def view(self, asset: str | None = None, *, store: ObjectStore | None = None) -> DeltaView:
+        """The table, or that of a slot asset, as a Delta table. No request."""
+        layout = self.table_layout(asset)
+        store = store or shared_store(self.platform)
+        commits = self.commits(store)
+        table = SlotTable(store, layout, commits)
+        return DeltaView(table, SchemaRegistry(store, layout, commits), commits, name=asset or self.name)
+
     def records(self, store: ObjectStore | None = None) -> RecordStore:
         """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
-        if self.records_table is not None:
-            return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
-        return ObjectRecordStore(store or shared_store(self.platform), f"{self.platform_prefix}records/")
+        return records_of_source(self.platform, self.platform_prefix, self.records_table, store=store)
 
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
         """The notification queue of the source's bucket, in which the source's topic has its name. No request."""
@@ -188,6 +203,20 @@ class Source:
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""
         return tuple(Slot(n) for n in range(self.slots))
+
+
+def _one_of(setting: str, value: str, known: Sequence[str], source: str) -> None:
+    if value not in known:
+        raise UsageError(f"{setting} {value!r} of source {source!r}: use one of {', '.join(known)}")
+
+
+def records_of_source(
+    platform: S3Config, prefix: str, table: DynamoConfig | None, *, store: ObjectStore | None = None
+) -> RecordStore:
+    """Where a source with this platform prefix keeps its records: in `table`, or on the bucket. No request."""
+    if table is not None:
+        return records_of(table, f"{platform.bucket}/{prefix}")
+    return ObjectRecordStore(store or shared_store(platform), f"{prefix}records/")
 
 
 def _left_by_probe(stored: bytes, place: str) -> dict[str, Any]:

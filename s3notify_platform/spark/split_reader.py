@@ -27,18 +27,18 @@ import pyarrow as pa
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError, UsageError
 from s3notify_platform.protocols.source_enumerator import Split
-from s3notify_platform.spark.codecs import HEAD_BYTES, TEXT_FORMATS, decoded, is_text, peek
+from s3notify_platform.spark.codecs import HEAD_BYTES, TEXT_FORMATS, decoded, is_text, peek, slices
 from s3notify_platform.spark.csv_records import (
     HEADER_BYTES,
-    csv_block,
+    CsvRecords,
     csv_cut,
     csv_header_place,
     csv_names,
 )
 from s3notify_platform.spark.fetch import MAX_OBJECT_BYTES
-from s3notify_platform.spark.formats import FORMATS, text_block
-from s3notify_platform.spark.jsonl import filled_lines, json_block
-from s3notify_platform.spark.parquet import parquet_records
+from s3notify_platform.spark.formats import FORMATS, TextLines, only_column
+from s3notify_platform.spark.jsonl import JsonLines, filled_lines
+from s3notify_platform.spark.parquet import parquet_footer, parquet_records
 from s3notify_platform.spark.pieces import (
     RECORD_BYTES,
     Cut,
@@ -50,14 +50,17 @@ from s3notify_platform.spark.pieces import (
 )
 from s3notify_platform.spark.ranges import CHUNK_BYTES, ObjectBytes, RemoteBytes, chunks, chunks_on
 from s3notify_platform.spark.records import (
-    BLOCK_BYTES,
-    Convert,
     Parsed,
+    Parser,
+    Wanted,
     convert_or_halve,
     line_ranges,
     rejected_whole,
 )
 from s3notify_platform.stores.config import S3Config
+
+PIECE_BYTES: Final = 2 << 20
+"""What is parsed at once: pieces that stay in the processor's caches are copied a third faster than `CHUNK_BYTES`."""
 
 SplitStatus = Literal["ok", "superseded", "deleted", "failed", "by_record"]
 
@@ -81,48 +84,48 @@ class Limits:
     """Bytes that are held at once."""
 
     chunk_bytes: int = CHUNK_BYTES
-    block_bytes: int = BLOCK_BYTES
+    block_bytes: int = PIECE_BYTES
     record_bytes: int = RECORD_BYTES
 
 
 LIMITS: Final = Limits()
 
+HEAD_SAMPLE_BYTES: Final = 1 << 20
+"""Of a large object, what is looked at to infer a schema."""
+
 _Reading = Generator[Parsed, None, SplitEnd]
 
 
 def read_split(
-    config: S3Config, split: Split, fmt: str, schema: pa.Schema, *, inferred: bool, encoding: str = "utf-8"
+    config: S3Config, split: Split, fmt: str, wanted: Wanted, *, encoding: str = "utf-8"
 ) -> Iterator[Parsed | SplitEnd]:
     """The records of a split, block by block, in order; last of all, and only once, its `SplitEnd`.
 
     `fmt` is one of the formats but `auto`. `Parsed.offset` and the offsets of rejects count bytes of the object;
-    for Parquet, rows of the file; by record, bytes of the text as decoded. `inferred` as in `formats.parse`.
+    for Parquet, rows of the file; by record, bytes of the text as decoded.
     """
     source = RemoteBytes(config, split.version)
-    yield from read_bytes(source, split, fmt, schema, inferred=inferred, encoding=encoding)
+    yield from read_bytes(source, split, fmt, wanted, encoding=encoding)
 
 
 def read_bytes(
     source: ObjectBytes,
     split: Split,
     fmt: str,
-    schema: pa.Schema,
+    wanted: Wanted,
     *,
-    inferred: bool,
     encoding: str = "utf-8",
     limits: Limits = LIMITS,
 ) -> Iterator[Parsed | SplitEnd]:
     """`read_split` of an object that is read through `source`."""
     try:
         if fmt in TEXT_FORMATS:
-            end = yield from _text(
-                source, split, fmt, schema, inferred=inferred, encoding=encoding, limits=limits
-            )
+            end = yield from _text(source, split, fmt, wanted, encoding=encoding, limits=limits)
         elif fmt == "parquet":
-            offset = yield from parquet_records(source, split, schema, inferred=inferred)
+            offset = yield from parquet_records(source, split, wanted)
             end = SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)
         elif fmt == "binary":
-            end = yield from _binary(source, split, schema, limits)
+            end = yield from _binary(source, split, wanted, limits)
         else:
             raise UsageError(f"format {fmt!r}: use one of {', '.join(FORMATS[1:])}")
     except ConflictError:
@@ -134,7 +137,22 @@ def read_bytes(
     yield end
 
 
-def _binary(source: ObjectBytes, split: Split, schema: pa.Schema, limits: Limits) -> _Reading:
+def head_sample(source: ObjectBytes, key: str, fmt: str, encoding: str) -> bytes:
+    """What a schema can be inferred from: the first whole lines of the text, or the footer of Parquet.
+
+    Reads about `HEAD_SAMPLE_BYTES`, and gives no more, or nothing if not even one line fits. Raises `ConflictError`,
+    `NotFoundError`, `UnavailableError` as `ObjectBytes.read` does.
+    """
+    if fmt == "parquet":
+        return parquet_footer(source)
+    if fmt not in TEXT_FORMATS:
+        return b""
+    raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
+    text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
+    return text if len(text) < HEAD_SAMPLE_BYTES else text[: text.rfind(b"\n") + 1]
+
+
+def _binary(source: ObjectBytes, split: Split, wanted: Wanted, limits: Limits) -> _Reading:
     if split.start > 0:
         return _upto(source, split)
     if source.size > MAX_OBJECT_BYTES:
@@ -142,9 +160,8 @@ def _binary(source: ObjectBytes, split: Split, schema: pa.Schema, limits: Limits
         return SplitEnd(status="failed", reason=reason)
     body = b"".join(chunks(source, 0, source.size, chunk_bytes=limits.chunk_bytes))
     none = np.zeros(1, np.int64)
-    yield Parsed(
-        table=pa.table({"content": pa.array([body], pa.binary())}, schema=schema), index=none, offset=none
-    )
+    rows = wanted.rows(only_column("content", pa.array([body], pa.binary()), wanted.schema))
+    yield Parsed(table=rows, index=none, offset=none)
     return SplitEnd(status="ok", offset=source.size, reach_end=True)
 
 
@@ -159,10 +176,10 @@ def _upto(source: ObjectBytes, split: Split) -> SplitEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Format:
-    """How records are cut and converted. `header`: where a record begins that is none, but names the columns."""
+    """How records are cut and parsed. `header`: where a record begins that is none, but names the columns."""
 
     cut: Cut
-    convert: Convert
+    parser: Parser
     header: int | None = None
 
 
@@ -170,9 +187,8 @@ def _text(
     source: ObjectBytes,
     split: Split,
     fmt: str,
-    schema: pa.Schema,
+    wanted: Wanted,
     *,
-    inferred: bool,
     encoding: str,
     limits: Limits,
 ) -> _Reading:
@@ -194,36 +210,34 @@ def _text(
         text = regrouped(decoded(text, split.version.key, encoding), limits.block_bytes)
     if fmt == "csv" and (by_record or split.start == 0):
         head, text = peek(text, HEADER_BYTES)
-    form, fault = _format(fmt, head, schema, inferred=inferred)
+    form, fault = _format(fmt, head, wanted)
     if form is None:
         if fault and split.start == 0:
-            yield rejected_whole(0, head, fault, schema)
+            yield rejected_whole(0, head, fault, wanted.output)
         return SplitEnd(status="by_record", offset=1, reach_end=True) if by_record else _upto(source, split)
     if by_record:
         found = _without_header(pieces(text, form.cut, limit=limits.record_bytes), form.header)
-        return (yield from _by_record(found, form, split, schema))
+        return (yield from _by_record(found, form, split))
     if split.start > 0:
         text, place = first_record(text, place, quoted=split.in_quotes if fmt == "csv" else None)
-    found = pieces(text, form.cut, place=place, limit=limits.record_bytes)
-    return (yield from _by_place(_without_header(found, form.header), form, split, schema, place))
+    found = pieces(slices(text, limits.block_bytes), form.cut, place=place, limit=limits.record_bytes)
+    return (yield from _by_place(_without_header(found, form.header), form, split, place))
 
 
-def _format(fmt: str, head: bytes, schema: pa.Schema, *, inferred: bool) -> tuple[_Format | None, str]:
+def _format(fmt: str, head: bytes, wanted: Wanted) -> tuple[_Format | None, str]:
     """How an object that begins with `head` is read, or what is wrong with it, if it is not merely empty."""
     match fmt:
         case "jsonl":
-            return _Format(
-                cut=partial(cut_lines, filled_lines), convert=json_block(schema, inferred=inferred)
-            ), ""
+            return _Format(cut=partial(cut_lines, filled_lines), parser=JsonLines(wanted)), ""
         case "text":
-            return _Format(cut=partial(cut_lines, line_ranges), convert=text_block), ""
+            return _Format(cut=partial(cut_lines, line_ranges), parser=TextLines(wanted)), ""
         case _:
             if (header := csv_header_place(head)) is None:
                 return None, ""
-            names, fault = csv_names(head[slice(*header)], schema, inferred=inferred)
+            names, fault = csv_names(head[slice(*header)], None if wanted.inferred else wanted.schema)
             if fault:
                 return None, f"CSV header: {fault}"
-            return _Format(cut=csv_cut, convert=csv_block(names, schema), header=header[0]), ""
+            return _Format(cut=csv_cut, parser=CsvRecords(names, wanted), header=header[0]), ""
 
 
 def _without_header(found: Iterator[Piece], header: int | None) -> Iterator[Piece]:
@@ -235,19 +249,19 @@ def _without_header(found: Iterator[Piece], header: int | None) -> Iterator[Piec
             yield piece
 
 
-def _by_place(found: Iterator[Piece], form: _Format, split: Split, schema: pa.Schema, place: int) -> _Reading:
+def _by_place(found: Iterator[Piece], form: _Format, split: Split, place: int) -> _Reading:
     """The records that begin before the split's end, from `place` on."""
     if place < split.end:
         for piece in found:
             within = piece.part(0, int(np.searchsorted(piece.begins, split.end)))
-            yield from _converted(within, form, schema)
+            yield from _converted(within, form)
             place = within.next_place
             if place >= split.end:
                 break
     return SplitEnd(status="ok", offset=place, reach_end=place >= split.version.size)
 
 
-def _by_record(found: Iterator[Piece], form: _Format, split: Split, schema: pa.Schema) -> _Reading:
+def _by_record(found: Iterator[Piece], form: _Format, split: Split) -> _Reading:
     """The records behind the first `split.start`, as many as `limit_bytes` allow."""
     passed = 0
     origin: int | None = None
@@ -264,16 +278,18 @@ def _by_record(found: Iterator[Piece], form: _Format, split: Split, schema: pa.S
             ends = np.append(part.begins[1:], part.next_place) - origin
             high = int(np.searchsorted(ends, split.limit_bytes)) + 1
         part = part.part(0, min(high, len(part.begins)))
-        yield from _converted(part, form, schema)
+        yield from _converted(part, form)
         passed += low + len(part.begins)
         if part.next_place - origin >= split.limit_bytes > 0:
             return SplitEnd(status="by_record", offset=passed)
     return SplitEnd(status="by_record", offset=max(passed, split.start), reach_end=True)
 
 
-def _converted(piece: Piece, form: _Format, schema: pa.Schema) -> Iterator[Parsed]:
+def _converted(piece: Piece, form: _Format) -> Iterator[Parsed]:
     if piece.reject:
         none = np.zeros(0, np.int64)
-        yield Parsed(table=schema.empty_table(), index=none, offset=none, rejects=[piece.reject])
+        yield Parsed(
+            table=form.parser.wanted.output.empty_table(), index=none, offset=none, rejects=[piece.reject]
+        )
     elif len(piece.begins):
-        yield convert_or_halve(piece.records, schema, form.convert)
+        yield convert_or_halve(piece.records, form.parser)

@@ -24,12 +24,15 @@ from s3notify_platform.stores.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb import RECORD_TABLE
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
-Role = Literal["writer", "publisher", "run", "reader", "sweep", "inlet", "outlet"]
-"""`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs; `reader` loads
-committed rows and watches the keyspace; `sweep` is the daily checks and `vacuum`; `inlet` takes in what others
-report; `outlet` delivers to endpoints. Where they are one process, it needs the union."""
+Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
+"""`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may send
+again what is in quarantine; `reader` loads committed rows, looks into the quarantine and watches the keyspace, `viewer`
+reads the Delta view with another engine; `sweep` is the daily checks and `vacuum`; `inlet` takes in what others report;
+`outlet` delivers to endpoints. Where they are one process, it needs the union."""
 
-ROLES: Final[tuple[Role, ...]] = ("writer", "publisher", "run", "reader", "sweep", "inlet", "outlet")
+ROLES: Final[tuple[Role, ...]] = (
+    "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
+)  # fmt: skip
 
 Json = dict[str, Any]
 
@@ -175,6 +178,12 @@ class _Grants(dict[str, set[str]]):
     def listing(self, bucket: str) -> None:
         self.to(f"arn:{self._aws}:s3:::{bucket}", "s3:ListBucket")
 
+    def reading(self, bucket: str, *prefixes: str) -> None:
+        """What is below these prefixes, for whoever changes nothing."""
+        self.listing(bucket)
+        for prefix in prefixes:
+            self.objects(bucket, prefix, "GetObject")
+
     def table(self, name: str | None, *actions: str) -> None:
         if name:
             self.to(
@@ -230,10 +239,9 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")
             grants.table(places.tables.leases, "GetItem", "PutItem")
             grants.queue()
-        case "reader":
-            grants.listing(platform)
-            grants.objects(platform, own, "GetObject")
-            grants.objects(platform, signals, "GetObject")
+        case "reader" | "viewer":
+            view = (f"{own}table/data/", f"{own}derived/")
+            grants.reading(platform, *((own, signals) if role == "reader" else view))
         case "sweep":
             grants.listing(bucket)
             grants.listing(platform)

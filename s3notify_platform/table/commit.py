@@ -44,6 +44,9 @@ DENSE_PAGE = 32
 
 PAGES_IN_FLIGHT = 8
 
+FAILING_MAX = 10_000
+"""Objects of a slot in quarantine as a whole. What fails beyond is not given up, and keeps its slot failing."""
+
 FORMAT = 2
 
 
@@ -63,6 +66,7 @@ class SlotCommit:
     """One generation of one slot, whole.
 
     `objects` counts the live ones. `pending` keys are to be read on, or again, although their ETag is the same.
+    `failing` keys are in quarantine as a whole, at most `FAILING_MAX`: their states say why.
     `code_version`: the transform's that made all rows, if one did.
     """
 
@@ -79,6 +83,7 @@ class SlotCommit:
     rejects: tuple[TableFile, ...] = ()
     objects: int = 0
     pending: tuple[str, ...] = ()
+    failing: tuple[str, ...] = ()
     code_version: str = ""
     pages: tuple[StatePage, ...] = ()
     deltas: tuple[ObjectState, ...] = field(default=())
@@ -115,6 +120,7 @@ class SlotCommit:
             fields["files"] = tuple(TableFile(**file) for file in fields["files"])
             fields["rejects"] = tuple(TableFile(**file) for file in fields["rejects"])
             fields["pending"] = tuple(fields["pending"])
+            fields["failing"] = tuple(fields.get("failing", ()))
             fields["pages"] = tuple(StatePage(**page) for page in fields["pages"])
             fields["deltas"] = tuple(state_of_row(row) for row in fields["deltas"])
             return cls(**fields)

@@ -60,6 +60,29 @@ class TableLayout:
         return f"{self.prefix}quarantine/slot={slot}/{name}.parquet"
 
     @property
+    def view(self) -> str:
+        """Place of the Delta view, without a `/` at its end: the data files with a log beside them."""
+        return f"{self.prefix}data"
+
+    @property
+    def log(self) -> str:
+        """Prefix of the view's log."""
+        return f"{self.view}/_delta_log/"
+
+    def log_version(self, version: int) -> str:
+        """Key of one version of the log."""
+        return f"{self.log}{version:020d}.json"
+
+    def log_checkpoint(self, version: int) -> str:
+        """Key of the log's checkpoint at a version."""
+        return f"{self.log}{version:020d}.checkpoint.parquet"
+
+    @property
+    def log_hint(self) -> str:
+        """Key of the object that names a late checkpoint."""
+        return f"{self.log}_last_checkpoint"
+
+    @property
     def schemas(self) -> str:
         """Prefix of the schema objects."""
         return f"{self.prefix}schema/"

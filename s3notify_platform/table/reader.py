@@ -3,7 +3,7 @@
 Requests: 1 LIST + 1 GET for each slot, 1 GET for each live file.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from s3notify_platform.errors import CorruptError
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
+from s3notify_platform.table.layout import Generation
 
 REJECT_SCHEMA = pa.schema(
     [
@@ -38,22 +39,37 @@ class SlotRows:
     table: pa.Table
 
 
-def read_slots(table: SlotTable, slots: Iterable[Slot], *, rejects: bool = False) -> Iterator[SlotRows]:
-    """The live rows (or rejects) of each committed slot; slots without a commit are passed over."""
+def read_slots(
+    table: SlotTable,
+    slots: Iterable[Slot],
+    *,
+    rejects: bool = False,
+    generations: Mapping[Slot, Generation] | None = None,
+) -> Iterator[SlotRows]:
+    """The live rows (or rejects) of each committed slot; slots without a commit are passed over.
+
+    Of the heads, or of `generations`, where 0 stands for no commit.
+    """
     for slot in slots:
-        commit = table.head(slot)
+        if generations is None:
+            commit = table.head(slot)
+        else:
+            commit = table.read(slot, generations[slot]) if generations.get(slot) else None
         if commit is None:
             continue
         files = commit.rejects if rejects else commit.files
-        parts = [_read_file(table, slot, file, rejects=rejects) for file in files]
+        parts = [read_file(table, slot, file, rejects=rejects) for file in files]
         whole = pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
         yield SlotRows(slot=slot, commit=commit, table=whole)
 
 
-def _read_file(table: SlotTable, slot: Slot, file: TableFile, *, rejects: bool) -> pa.Table:
+def read_file(
+    table: SlotTable, slot: Slot, file: TableFile, *, rejects: bool, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """A file of rows (or of rejects) that a commit names, or some columns of it. 1 GET."""
     key = table.layout.quarantine(slot, file.name) if rejects else table.layout.data(slot, file.name)
     found = table.store.get(key)
     if not isinstance(found, StoredObject):
         raise CorruptError(f"{key}: named by the head of slot {slot} and missing; restore it")
     # ParquetFile, not read_table: the latter would turn "slot=…" of a path into a column.
-    return pq.ParquetFile(pa.BufferReader(found.body)).read()
+    return pq.ParquetFile(pa.BufferReader(found.body)).read(columns=columns)

@@ -2,15 +2,19 @@
 
 A schema object is created if absent under the next generation number, like a commit. It holds two schemas as
 Spark's own JSON: `source`, what the objects are parsed with, and `rows`, what the data files hold. A commit
-names the generation it was written under; a later one has every column of an earlier one, with its type.
+names the generation it was written under; a later one has every field of an earlier one, with its type, at
+whatever depth. So schemas only grow, and each generation says what it added, when, and for which batch.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from itertools import takewhile
 from typing import Any
 
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
-from s3notify_platform.ports import ObjectStore, StoredObject
+from s3notify_platform.ports import ObjectStore, StoredObject, list_all
 from s3notify_platform.protocols.conditional_commit import Committed, ConditionalCommit
 from s3notify_platform.table.layout import TableLayout, generation_of
 
@@ -20,62 +24,165 @@ PIN_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """One generation. `source` and `rows` are Spark schema JSON; `inferred`: a sample made `source`."""
+    """One generation. `source` and `rows` are Spark schema JSON; `inferred`: a sample made `source`.
+
+    `added` has the fields that `rows` has and the generation before had not, by path, with their types; nothing
+    for the first one. `batch` and `created_ms` say for whom and when.
+    """
 
     generation: int
     source: str
     rows: str
     inferred: bool
+    added: Mapping[str, str] = field(default_factory=dict)
+    batch: str = ""
+    created_ms: int = 0
 
 
 def merged(old: str, new: str, *, strict: bool) -> str:
-    """`old` with the columns that only `new` has. Pure.
+    """`old` with the fields that only `new` has, inside of structs, arrays and maps too. Pure.
 
-    Where both have a column, `old` stands; if they differ in its type and `strict`, `UsageError` names it.
+    Where both have a field, `old` stands; if they differ in its type and `strict`, `UsageError` names it. A field
+    whose name differs from another one's by case alone is not taken over, or refused: Spark cannot tell them apart.
     """
-    result: dict[str, Any] = json.loads(old)
-    columns = result.setdefault("fields", [])
-    types = {field["name"]: field["type"] for field in columns}
-    for field in json.loads(new).get("fields", ()):
-        if field["name"] not in types:
-            columns.append(field | {"nullable": True})
-        elif strict and types[field["name"]] != field["type"]:
-            raise UsageError(
-                f"column {field['name']!r} is {types[field['name']]} in the table and now {field['type']}: "
-                "give the column another name, or the source another table"
+    empty: dict[str, Any] = {"type": "struct", "fields": []}
+    return json.dumps(_merged(empty | json.loads(old), empty | json.loads(new), "", strict=strict))
+
+
+def _merged(old: Any, new: Any, path: str, *, strict: bool) -> Any:
+    match _kind(old), _kind(new):
+        case "struct", "struct":
+            return {**old, "fields": _merged_fields(old["fields"], new["fields"], path, strict=strict)}
+        case "array", "array":
+            element = _merged(old["elementType"], new["elementType"], f"{path}[]", strict=strict)
+            return {**old, "elementType": element, "containsNull": old["containsNull"] or new["containsNull"]}
+        case "map", "map":
+            key = _merged(old["keyType"], new["keyType"], f"{path}.key", strict=strict)
+            value = _merged(old["valueType"], new["valueType"], f"{path}.value", strict=strict)
+            nulls = old["valueContainsNull"] or new["valueContainsNull"]
+            return {**old, "keyType": key, "valueType": value, "valueContainsNull": nulls}
+    if strict and old != new:
+        raise UsageError(
+            f"column {path!r} is {_name(old)} in the table and now {_name(new)}: "
+            "give the column another name, or the source another table"
+        )
+    return old
+
+
+def _merged_fields(old: list[Any], new: list[Any], path: str, *, strict: bool) -> list[Any]:
+    found = {column["name"]: column for column in new}
+    result = []
+    for column in old:
+        if (other := found.get(column["name"])) is None:
+            # Rows to come will not have it.
+            result.append(column | {"nullable": True})
+            continue
+        kind = _merged(column["type"], other["type"], _below(path, column["name"]), strict=strict)
+        result.append(column | {"type": kind, "nullable": column["nullable"] or other["nullable"]})
+    known = {column["name"]: column["name"] for column in old}
+    cases = {name.casefold(): name for name in known}
+    for column in new:
+        name = column["name"]
+        if name in known:
+            continue
+        if (twin := cases.get(name.casefold())) is not None:
+            if strict:
+                raise UsageError(
+                    f"column {_below(path, name)!r} differs from {twin!r} of the table by case alone: rename it"
+                )
+            continue
+        cases[name.casefold()] = name
+        result.append(column | {"nullable": True})
+    return result
+
+
+def added_fields(old: str, new: str) -> dict[str, str]:
+    """The fields that `new` has and `old` has not, by path, with their types. Pure."""
+    return dict(_added(json.loads(old), json.loads(new), ""))
+
+
+def _added(old: Any, new: Any, path: str) -> Iterator[tuple[str, str]]:
+    match _kind(old), _kind(new):
+        case "struct", "struct":
+            known = {column["name"]: column["type"] for column in old.get("fields", ())}
+            for column in new.get("fields", ()):
+                place = _below(path, column["name"])
+                if column["name"] in known:
+                    yield from _added(known[column["name"]], column["type"], place)
+                else:
+                    yield place, _name(column["type"])
+        case "array", "array":
+            yield from _added(old["elementType"], new["elementType"], f"{path}[]")
+        case "map", "map":
+            yield from _added(old["valueType"], new["valueType"], f"{path}.value")
+
+
+def _kind(kind: Any) -> str:
+    return str(kind.get("type", "struct")) if isinstance(kind, dict) else ""
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _name(kind: Any) -> str:
+    """A type as a person writes it."""
+    match _kind(kind):
+        case "struct":
+            return (
+                f"struct<{', '.join(part['name'] + ': ' + _name(part['type']) for part in kind['fields'])}>"
             )
-    return json.dumps(result)
+        case "array":
+            return f"array<{_name(kind['elementType'])}>"
+        case "map":
+            return f"map<{_name(kind['keyType'])}, {_name(kind['valueType'])}>"
+        case _:
+            return str(kind)
 
 
 class SchemaRegistry:
     """Reads the schema of one table and, if it is given `commits` to do so through, advances it."""
 
     def __init__(
-        self, store: ObjectStore, layout: TableLayout, commits: ConditionalCommit | None = None
+        self,
+        store: ObjectStore,
+        layout: TableLayout,
+        commits: ConditionalCommit | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
         self._layout = layout
         self._commits = commits
+        self._clock = clock
 
     def head(self) -> TableSchema | None:
         """The newest schema, or None. 1 LIST of one key and 1 GET."""
         page = self._store.list(self._layout.schemas, limit=1)
-        if not page.objects:
-            return None
-        key = page.objects[0].key
+        return self._read(page.objects[0].key) if page.objects else None
+
+    def history(self, *, after: int = 0) -> list[TableSchema]:
+        """The generations later than `after`, newest first. 1 LIST, and 1 GET for each of them."""
+        keys = (meta.key for meta in list_all(self._store, self._layout.schemas))
+        return [self._read(key) for key in takewhile(lambda key: generation_of(key) > after, keys)]
+
+    def _read(self, key: str) -> TableSchema:
         found = self._store.get(key)
         if not isinstance(found, StoredObject):
             raise CorruptError(f"{key}: the schema object vanished; restore it")
+        known = {name.name for name in fields(TableSchema)}
         try:
-            schema = TableSchema(**json.loads(found.body))
-        except (ValueError, TypeError) as error:
+            body = json.loads(found.body)
+            # What a later version says besides is not ours to read.
+            schema = TableSchema(**{name: value for name, value in body.items() if name in known})
+        except (ValueError, TypeError, AttributeError) as error:
             raise CorruptError(f"{key}: not a schema object ({error})") from error
         if schema.generation != generation_of(key):
             raise CorruptError(f"{key}: holds generation {schema.generation}")
         return schema
 
-    def pin(self, *, source: str, rows: str, inferred: bool) -> TableSchema | None:
-        """The table's schema, advanced so that it covers `rows` and parses with `source`.
+    def pin(self, *, source: str, rows: str, inferred: bool, batch: str = "") -> TableSchema | None:
+        """The table's schema, advanced for `batch` so that it covers `rows` and parses with `source`.
 
         None if `source` is inferred and lacks, or contradicts, what another caller pinned: take over `head`,
         by `merged`, and pin again. `UsageError` if a column of `rows` contradicts the table. 1 LIST + 1 GET,
@@ -84,13 +191,23 @@ class SchemaRegistry:
         for _ in range(PIN_ATTEMPTS):
             head = self.head()
             generation = 1 if head is None else head.generation + 1
+            added: dict[str, str] = {}
             if head is not None:
                 if inferred and not _same(merged(head.source, source, strict=False), source):
                     return None
                 rows = merged(head.rows, rows, strict=True)
                 if _same(source, head.source) and _same(rows, head.rows) and inferred == head.inferred:
                     return head
-            wanted = TableSchema(generation=generation, source=source, rows=rows, inferred=inferred)
+                added = added_fields(head.rows, rows)
+            wanted = TableSchema(
+                generation=generation,
+                source=source,
+                rows=rows,
+                inferred=inferred,
+                added=added,
+                batch=batch,
+                created_ms=self._clock.wall_ms(),
+            )
             if self._commits is None:
                 raise UsageError(f"{self._layout.prefix}: opened to be read; nothing says how to commit here")
             body = json.dumps(asdict(wanted)).encode()

@@ -6,11 +6,16 @@ could create an old generation anew. A file is removed only when it is older tha
 no commit that stays, so files of a run that has not committed yet are safe. Ages are measured by the store's
 own clock, against a probe object written at the start.
 
-Requests: one LIST for each 1000 objects of the table, 1 GET for each remaining commit, 1 DELETE for each
-removed object.
+The Delta view: the generations that its last version shows stay, however old, so that it can always be read. Its log
+is cut behind the newest checkpoint that is older than the retention. So time travel reaches back as far by Delta
+versions as by generations.
+
+Requests: one LIST for each 1000 objects of the table, 2 GETs and 1 LIST for the view's log, 1 GET for each remaining
+commit, 1 DELETE for each removed object.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
@@ -18,7 +23,8 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ObjectMeta, list_all
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.layout import generation_of
+from s3notify_platform.table.delta_log import DeltaLog
+from s3notify_platform.table.layout import Generation, generation_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +33,8 @@ class VacuumReport:
 
     commits_removed: int
     files_removed: int
+    log_removed: int
+    """Objects of the Delta view's log."""
     bytes_removed: int
     commits_kept: int
     files_kept: int
@@ -41,6 +49,8 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
         )
     oldest_ms = _server_now_ms(table, clock) - retention_seconds * 1000
     layout = table.layout
+    log = DeltaLog(table.store, layout)
+    shown = log.read().generations
     histories: dict[Slot, list[ObjectMeta]] = defaultdict(list)
     for meta in list_all(table.store, layout.all_commits):
         histories[Slot(int(meta.key.split("/")[-2]))].append(meta)
@@ -50,7 +60,7 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
     kept = 0
     for slot, metas in histories.items():
         metas.sort(key=lambda meta: generation_of(meta.key), reverse=True)
-        expired = next((n for n in range(1, len(metas)) if metas[n - 1].modified_ms < oldest_ms), len(metas))
+        expired = _first_expired(metas, oldest_ms, shown.get(slot))
         # Oldest first: a pass that dies half-way leaves a history without holes.
         doomed.extend(reversed(metas[expired:]))
         for meta in metas[:expired]:
@@ -61,8 +71,11 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
             named.update(layout.state(slot, page.name) for page in commit.pages)
 
     commits_removed = len(doomed)
+    doomed.extend(log.expired(oldest_ms))
+    log_removed = len(doomed) - commits_removed
     files_kept = 0
-    for folder in ("data/", "state/", "quarantine/"):
+    # Not the view's log, which stands in data/ too.
+    for folder in ("data/slot=", "state/", "quarantine/"):
         for meta in list_all(table.store, layout.prefix + folder):
             if meta.key not in named and meta.modified_ms < oldest_ms:
                 doomed.append(meta)
@@ -72,11 +85,19 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
         table.store.delete(meta.key)
     return VacuumReport(
         commits_removed=commits_removed,
-        files_removed=len(doomed) - commits_removed,
+        files_removed=len(doomed) - commits_removed - log_removed,
+        log_removed=log_removed,
         bytes_removed=sum(meta.size for meta in doomed),
         commits_kept=kept,
         files_kept=files_kept,
     )
+
+
+def _first_expired(metas: Sequence[ObjectMeta], oldest_ms: float, shown: Generation | None) -> int:
+    """From where on a slot's commits, the newest first, are not needed any more. The view needs all since `shown`."""
+    of_age = next((n for n in range(1, len(metas)) if metas[n - 1].modified_ms < oldest_ms), len(metas))
+    seen = sum(generation_of(meta.key) >= shown for meta in metas) if shown else 0
+    return max(of_age, seen)
 
 
 def _server_now_ms(table: SlotTable, clock: Clock) -> int:

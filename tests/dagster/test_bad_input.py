@@ -39,6 +39,7 @@ def component(**attributes: object) -> S3NotifyComponent:
         ({"max_open": 0}, "max_open"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"max_objects": 0}, "max_objects=0"),
+        ({"encoding": "klingon"}, "encoding 'klingon'"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_when_loaded(
@@ -54,6 +55,7 @@ def test_settings_that_cannot_work_are_refused_when_loaded(
     ("attributes", "message"),
     [
         ({"format": "xml"}, "'auto', 'jsonl', 'csv', 'parquet', 'text' or 'binary'"),
+        ({"misfits": "drop"}, "'quarantine' or 'rescue'"),
         ({"bukcet": "b"}, "Extra inputs are not permitted"),
         ({"s3": {"aws_secret_access_key": "by value"}}, "Extra inputs are not permitted"),
     ],

@@ -1,6 +1,7 @@
 """What follows from committed slots: summary, quarantine, automation, checks, and assets of other steps."""
 
 import base64
+from collections.abc import Callable
 
 import dagster as dg
 import pytest
@@ -11,6 +12,7 @@ from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.lost import forget_slots
 from tests.support.site import Site
 from tests.support.transforms import doubled
 
@@ -146,6 +148,53 @@ def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(site: Site) -> Non
     found = check_results(site.job("sweep"))["nothing_lost"]
     assert not found.passed
     assert set(found.metadata["slots_unreadable"].value) == {"5"}
+
+
+def test_the_sweep_refuses_to_run_over_state_that_is_gone(site: Site) -> None:
+    """It repairs nothing, and says what to do; runs refuse the slot too, until the loss is accepted."""
+    site.write(1, 2)
+    site.settle()
+    table = site.io.source.table()
+    site.store.delete(table.layout.commit(Slot(1), 1))
+    site.write_silently(2, body=site.line(200))
+    found = check_results(site.job("sweep"))["nothing_lost"]
+    assert not found.passed
+    assert found.severity == dg.AssetCheckSeverity.ERROR
+    assert "s3notify table forget" in str(found.description)
+    assert found.metadata["slots_lost"].value == [1]
+    assert site.tick() == [], "nothing was signalled"
+
+    failed = site.run([1, 2])
+    assert not failed.success
+    assert "s3notify table forget" in site.failure(failed)
+    assert site.rows(slots=[2]) == {2: [200]}, "the others are committed"
+    assert table.head(Slot(1)) is None
+
+    assert forget_slots(table, site.io.records, frozenset({Slot(1)})) == {1}
+    assert site.run([1]).success
+    assert site.rows() == {1: [1], 2: [200]}
+    assert check_results(site.job("sweep"))["nothing_lost"].passed
+
+
+def test_the_sweep_holds_a_bounded_number_of_changes(site_of: Callable[..., Site]) -> None:
+    """The rest is counted, and found by the next one."""
+    site = site_of(max_objects=4, slots=2)
+    site.settle()
+    site.publish([])
+    for number in range(10):
+        site.write_silently(0, number=number)
+    found = check_results(site.job("sweep"))["nothing_lost"]
+    assert not found.passed
+    told = {name: value.value for name, value in found.metadata.items()}
+    assert told["found_by_sweep"] <= 4
+    assert told["beyond_max_objects"] == 10 - told["found_by_sweep"]
+    assert told["ranges"] == 1
+    assert told["cuts_overrun"] == 0
+    assert told["objects_per_second"] > 0
+    assert told["requests"]["LIST"] >= 1
+    site.settle()
+    assert check_results(site.job("sweep"))["nothing_lost"].passed
+    assert len(site.rows()[0]) == 10
 
 
 def test_the_sweep_shows_open_chains_and_removes_what_is_old(

@@ -71,6 +71,7 @@ def test_a_component_resolves_from_yaml() -> None:
         bucket: landing
         prefix: raw/
         schema: "id bigint"
+        encoding: cp1252
         slots: 10
         parallel_runs: 2
         max_open: 3
@@ -82,6 +83,7 @@ def test_a_component_resolves_from_yaml() -> None:
     assert found.s3.region_name == "eu-central-1"
     assert found.spark.master == "spark://host:7077"
     assert found.assets().io.source.keyspace_prefix == "_s3notify/orders/keyspace/"
+    assert found.assets().io.source.encoding == "cp1252"
 
 
 def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +123,8 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     defs = definitions.load(folder)
     keys = {key.path[-1] for key in defs.resolve_asset_graph().get_all_asset_keys()}
     assert keys == {
-        *("orders", "paid", "orders_summary", "orders_quarantine"),
-        *("clicks", "clicks_summary", "clicks_quarantine"),
+        *("orders", "paid", "orders_summary", "orders_quarantine", "orders_queue"),
+        *("clicks", "clicks_summary", "clicks_quarantine", "clicks_queue"),
     }
     repository = defs.get_repository_def()
     assert {job.name for job in repository.get_all_jobs()} >= {
@@ -134,7 +136,11 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     }
     assert set(repository.get_top_level_resources()) == {"orders_slots", "clicks_slots"}
     graph = defs.resolve_asset_graph()
-    assert {key.name for key in graph.asset_check_keys} == {"nothing_lost", "chains_settled"}
+    assert {key.name for key in graph.asset_check_keys} == {
+        "nothing_lost",
+        "chains_settled",
+        "schema_changes",
+    }
     for source, slots in {"orders": 1000, "clicks": 100}.items():
         parts = graph.get(dg.AssetKey(source)).partitions_def
         assert isinstance(parts, dg.StaticPartitionsDefinition)

@@ -255,3 +255,47 @@ def test_another_code_version_reads_a_followed_slot_again(site_of: Callable[...,
     assert other.launch(request).success
     assert other.metadata(3)["objects"] == 3
     assert sorted(other.rows()[3]) == [3, 31, 32]
+
+
+def test_the_queue_is_observed(watched: Site) -> None:
+    """What waits, by topic, as metadata that Dagster plots; nothing is said twice."""
+    site = watched
+
+    def observe(cursor: str | None) -> tuple[dict[str, object], str | None]:
+        sensor = site.defs.resolve_sensor_def("orders_care")
+        with dg.build_sensor_context(
+            instance=site.instance, cursor=cursor, resources={"orders_slots": site.component.assets().io}
+        ) as context:
+            data = sensor.evaluate_tick(context)
+        events = data.asset_events
+        assert all(event.asset_key == dg.AssetKey("orders_queue") for event in events)
+        return {n: v.value for event in events for n, v in event.metadata.items()}, data.cursor
+
+    site.write(3, 7)
+    found, cursor = observe(None)
+    assert (found["orders/depth"], found["orders/capacity"], found["orders/dead"]) == (2, 10_000, 0)
+    site.settle()
+    found, cursor = observe(cursor)
+    assert found["orders/depth"] == 0
+    assert observe(cursor)[0] == {}
+
+
+def test_what_a_run_has_no_time_for_is_the_next_batch_s(
+    spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstance
+) -> None:
+    """A run commits a part of an object; the slot is asked for again, and its entry stays until all is there."""
+    site = Site.of(ministack, instance, split_bytes=1000, max_bytes=1000, max_seconds=0)
+    site.settle()
+    site.write(3, body=b"".join(map(site.line, range(100))))
+    for request in site.tick():
+        site.launch(request)
+    assert 0 < len(site.rows()[3]) < 100
+    assert pending(site) == [site.key(3)]
+    assert not site.metadata(3)["complete"]
+    site.settle()
+    assert site.rows() == {3: [*range(100)]}
+    assert pending(site) == []
+    assert site.metadata(3)["complete"]
+    site.write_plain(5, body=b"".join(map(site.line, range(100))))
+    site.settle()
+    assert site.rows()[5] == [*range(100)]

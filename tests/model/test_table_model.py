@@ -1,5 +1,6 @@
 """Several writers of one slot against a plain model: one commit each generation, no row lost, none twice."""
 
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from s3notify_platform.protocols.conditional_commit import Committed
+from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.spark import files
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import states as paging
+from s3notify_platform.table.quarantine import Choice, redrive
 from tests.support.slot_writer import (
     SLOT,
     Body,
@@ -27,12 +30,30 @@ keys = st.sampled_from(["a", "b", "c d", "é//", "\n", "x" * 40])
 writers = st.integers(0, WRITERS - 1)
 
 
-Held = dict[str, tuple[Body, int]]
-"""Object versions, and how many rows of each were read."""
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """An object version that a generation holds, and how far it was read."""
+
+    body: Body
+    read: int = 0
+    rejects: int = 0
+    reach_end: bool = False
+    failing: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a generation holds, and which keys are to be read on, or again."""
+
+    versions: dict[str, Version] = field(default_factory=dict)
+    pending: frozenset[str] = frozenset()
 
 
 class TableMachine(RuleBasedStateMachine):
-    """The model is the history of the slot: for each generation, which object versions it holds, and how far."""
+    """The model is the history of the slot: for each generation, which object versions it holds, and how far.
+
+    Reads fail, are given up to quarantine, and are sent again.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,8 +63,9 @@ class TableMachine(RuleBasedStateMachine):
         self.writers = [SlotWriter(store=self.store, name=f"writer {n}") for n in range(WRITERS)]
         self.planned: dict[int, Planned] = {}
         self.sealed: dict[int, tuple[Planned, Any, Held]] = {}
-        self.history: list[Held] = [{}]
+        self.history: list[Held] = [Held()]
         self.versions = 0
+        self.unreadable: dict[str, int] = {}
 
     @rule(names=st.lists(keys, min_size=1, max_size=4), rows=st.integers(0, 3), rejects=st.integers(0, 2))
     def put(self, names: list[str], rows: int, rejects: int) -> None:
@@ -55,52 +77,116 @@ class TableMachine(RuleBasedStateMachine):
     def delete(self, key: str) -> None:
         self.bucket.pop(key, None)
 
-    @rule(writer=writers, max_objects=st.sampled_from([1, 2, 100]), at_most=st.sampled_from([1, 2, 100]))
-    def take_a_step(self, writer: int, max_objects: int, at_most: int) -> None:
-        self.step(writer, max_objects, at_most)
+    @rule(key=keys, rows=st.integers(0, 2))
+    def break_off(self, key: str, rows: int) -> None:
+        """The read of the object fails behind so many rows, of whatever version."""
+        self.unreadable[key] = rows
 
-    def step(self, writer: int, max_objects: int, at_most: int = 100) -> None:
+    @rule(key=keys, rows=st.integers(1, 3))
+    def overwrite_and_give_up(self, key: str, rows: int) -> None:
+        """What chance would seldom do: an object that was committed changes, and can no longer be read."""
+        self.go_on(0, give_up=True)
+        self.put([key], rows, 1)
+        self.break_off(key, 0)
+        self.go_on(0, give_up=True)
+        self.go_on(0, give_up=True)
+
+    @rule()
+    def mend(self) -> None:
+        self.unreadable.clear()
+
+    @rule(names=st.sets(keys, min_size=1) | st.none())
+    def send_again(self, names: set[str] | None) -> None:
+        now = self.history[-1]
+        wanted = {
+            key
+            for key, version in now.versions.items()
+            if (version.failing or version.rejects) and (names is None or key in names)
+        }
+        choice = Choice(keys=None if names is None else frozenset(names))
+        signals = Publisher(self.store, prefix="signals/", queued=True)
+        done = redrive(self.table, [SLOT], signals, choice)
+        assert done.keys == wanted
+        assert done.failing == sum(now.versions[key].failing for key in wanted)
+        assert done.waiting == len(wanted & now.pending)
+        if wanted - now.pending:
+            self.history.append(replace(now, pending=now.pending | wanted))
+
+    @rule(
+        writer=writers,
+        max_objects=st.sampled_from([1, 2, 100]),
+        at_most=st.sampled_from([1, 2, 100]),
+        give_up=st.booleans(),
+    )
+    def take_a_step(self, writer: int, max_objects: int, at_most: int, *, give_up: bool) -> None:
+        self.step(writer, max_objects, at_most, give_up=give_up)
+
+    def step(self, writer: int, max_objects: int, at_most: int = 100, *, give_up: bool) -> None:
         """The writer goes on by one step: it plans, or seals what it planned, or commits what it sealed."""
         if writer in self.sealed:
             self._commit(writer)
         elif writer in self.planned:
-            self._seal(writer, at_most)
+            self._seal(writer, at_most, give_up=give_up)
         else:
             self.planned[writer] = self.writers[writer].plan(self.bucket, max_objects=max_objects)
 
-    @rule(writer=writers)
-    def go_on(self, writer: int) -> None:
+    @rule(writer=writers, give_up=st.booleans())
+    def go_on(self, writer: int, *, give_up: bool) -> None:
         """All its steps to the next commit, with nobody in between."""
         while writer in self.planned or writer in self.sealed:
-            self.step(writer, 100)
-        self.step(writer, 100)
+            self.step(writer, 100, give_up=give_up)
+        self.step(writer, 100, give_up=give_up)
 
     @rule(writer=writers)
     def crash(self, writer: int) -> None:
         self.planned.pop(writer, None)
         self.sealed.pop(writer, None)
 
-    def _seal(self, writer: int, at_most: int) -> None:
+    def _seal(self, writer: int, at_most: int, *, give_up: bool) -> None:
         planned = self.planned.pop(writer)
-        commit = self.writers[writer].seal(planned, self.bucket, at_most=at_most)
+        commit = self.writers[writer].seal(
+            planned, self.bucket, at_most=at_most, unreadable=self.unreadable, give_up=give_up
+        )
         before = self.history[planned.head.generation if planned.head else 0]
-        after = dict(before)
-        for key in planned.changes.gone:
-            after.pop(key, None)
+        after = dict(before.versions)
+        moved = {key for key in planned.changes.gone if after.pop(key, None)}
         for split in planned.changes.read:
             key = split.version.key
             body = self.bucket.get(key)
             if body is None:
-                after.pop(key, None)
+                if after.pop(key, None):
+                    moved.add(key)
             elif body.etag == split.version.etag:
-                earlier = before.get(key)
-                start = earlier[1] if earlier and earlier[0] == body and earlier[1] < body.rows else 0
+                known = before.versions.get(key)
+                known = known if known and known.body == body else None
+                start = known.read if known and not known.reach_end else 0
                 assert split.start == start, "reading goes on where it ended"
-                after[key] = (body, min(start + at_most, body.rows))
+                end = min(start + at_most, body.rows)
+                fails_at = self.unreadable.get(key, body.rows + 1)
+                failed = fails_at < end or fails_at <= start
+                if failed and fails_at <= start:
+                    if give_up:
+                        after[key] = replace(known or Version(body=body), failing=True)
+                        moved.add(key)
+                    continue
+                read = min(end, fails_at)
+                after[key] = Version(
+                    body=body,
+                    read=read,
+                    rejects=body.rejects,
+                    reach_end=read == body.rows,
+                    failing=failed and give_up,
+                )
+                moved.add(key)
         if commit is None:
-            assert after == before
+            assert not moved
+            assert after == before.versions
         else:
-            self.sealed[writer] = (planned, commit, after)
+            unfinished = {
+                key for key in moved & after.keys() if not (after[key].reach_end or after[key].failing)
+            }
+            pending = (before.pending - moved) | unfinished
+            self.sealed[writer] = (planned, commit, Held(versions=after, pending=pending))
 
     def _commit(self, writer: int) -> None:
         planned, commit, after = self.sealed.pop(writer)
@@ -116,19 +202,23 @@ class TableMachine(RuleBasedStateMachine):
         assert len(line) == len(self.history) - 1
         now = self.history[-1]
         states = self.table.states(line[-1] if line else None)
-        assert {k: (s.etag, s.rows, s.rejects, s.reach_end) for k, s in states.items()} == {
-            k: (b.etag, read, b.rejects, read == b.rows) for k, (b, read) in now.items()
+        assert {k: (s.etag, s.rows, s.rejects, s.reach_end, bool(s.reason)) for k, s in states.items()} == {
+            k: (v.body.etag, v.read, v.rejects, v.reach_end, v.failing) for k, v in now.versions.items()
         }
-        bodies = {key: body for key, (body, _) in now.items()}
-        assert content_in(self.table) == content_of(bodies, {key: read for key, (_, read) in now.items()})
+        bodies = {key: replace(v.body, rejects=v.rejects) for key, v in now.versions.items()}
+        assert content_in(self.table) == content_of(bodies, {k: v.read for k, v in now.versions.items()})
         if line:
-            assert line[-1].objects == len(now)
-            assert line[-1].pending == tuple(sorted(k for k, (b, read) in now.items() if read < b.rows))
+            assert line[-1].objects == len(now.versions)
+            assert line[-1].pending == tuple(sorted(now.pending))
+            assert line[-1].failing == tuple(sorted(k for k, v in now.versions.items() if v.failing))
 
     def teardown(self) -> None:
-        """One more run brings the table to the bucket, whatever happened before."""
+        """What is in quarantine is sent again, and one more run brings the table to the bucket, whatever was before."""
+        self.send_again(None)
         while self.writers[0].run(self.bucket) is not None:
             pass
+        head = self.table.head(SLOT)
+        assert head is None or (head.failing, head.pending) == ((), ())
         assert content_in(self.table) == content_of(self.bucket)
         assert self.table.newest([SLOT])[SLOT] == len(history_of(self.table))
 

@@ -3,10 +3,15 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.table.reader import read_slots
 from tests.support.spark import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -90,15 +95,124 @@ def test_inferred_grows(lake: Lake) -> None:
     assert lake.ingest().slots[lake.slot("b.jsonl")].status == "unchanged"
 
 
-def test_what_cannot_grow_is_rejected(lake: Lake) -> None:
-    """A new field inside a struct would change the type of a column: such records wait in quarantine."""
-    lake.put("a.jsonl", [{"o": {"x": 1}}])
-    lake.ingest()
-    lake.put("b.jsonl", b'{"o": {"x": 2, "y": 3}}\n{"o": {"x": 4}}\n')
+def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
+    """At any depth, and of old files rewritten beside new ones; each generation says what it brought, for whom."""
+    lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}])
+    lake.put("a2.jsonl", [{"o": {"x": 0}, "l": None}])
+    first = lake.ingest()
+    assert first.schema_added == {}
+    late = b'{"o": {"x": 2}}\n' * 3000 + b'{"o": {"x": 3, "y": "z"}}\n'
+    lake.put("b.jsonl", late)
+    lake.put("c.jsonl", [{"l": [{"p": {"q": 2, "r": 1.5}}, {}]}])
+    # Its slot's file is written anew, old and new rows together.
+    lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}, {"o": {"y": "w"}}])
     result = lake.ingest()
     assert all(r.ok for r in result.slots.values())
-    assert [row["o"] for row in lake.values()] == [{"x": 1}, {"x": 4}]
-    assert "not in the schema" in lake.rejects()[0]["reason"]
+    assert lake.rejects() == []
+    added = {"o.y": "string", "l[].p.r": "double"}
+    assert result.schema_added == added
+    (grown,) = lake.source.schemas().history(after=1)
+    assert (grown.added, grown.batch, grown.generation) == (added, "batch-2", 2)
+    rows = lake.values()
+    assert {"o": {"x": 3, "y": "z"}, "l": None} in rows
+    assert {"o": {"x": 0, "y": None}, "l": None} in rows
+    assert {"o": {"x": None, "y": "w"}, "l": None} in rows
+    assert {"o": {"x": 1, "y": None}, "l": [{"p": {"q": 1, "r": None}}]} in rows
+    assert {"o": None, "l": [{"p": {"q": 2, "r": 1.5}}, {"p": None}]} in rows
+    assert len(rows) == 3000 + 5
+    parts = read_slots(lake.source.table(), lake.source.all_slots())
+    assert sum(part.table.num_rows for part in parts) == len(rows)
+
+
+@pytest.mark.parametrize("misfits", ["quarantine", "rescue"])
+def test_a_big_object_grows_the_schema_from_its_last_part(lake_of: Callable[..., Lake], misfits: str) -> None:
+    """What one of the tasks that share it finds is known to all, before anything of it is committed."""
+    lake = lake_of(slots=1, split_bytes=2000, misfits=misfits)
+    lake.put("a.jsonl", [{"n": -1}])
+    lake.ingest()
+    body = (
+        b"".join(b'{"n": %d}\n' % n for n in range(1000)) + b'{"n": "x"}\n{"n": 1000, "late": {"x": 1.5}}\n'
+    )
+    lake.put("big.jsonl", body)
+    result = lake.ingest()
+    (slot,) = result.slots.values()
+    assert (slot.ok, slot.misfits, result.schema_added) == (True, {"n": 1}, {"late": "struct<x: double>"})
+    rows = lake.values()
+    assert sorted(row["n"] for row in rows if row["n"] is not None) == [*range(-1, 1001)]
+    assert [row["late"] for row in rows if row["late"]] == [{"x": 1.5}]
+    if misfits == "rescue":
+        assert [row["_rescued"] for row in rows if row["_rescued"]] == ['{"n":"x"}']
+    else:
+        assert [reject["raw"] for reject in lake.rejects()] == [b'{"n": "x"}']
+
+
+def test_what_cannot_grow_is_rejected(lake: Lake) -> None:
+    """A field with a name that is kept, or that Spark could not tell from another: no column, and nothing waits."""
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest()
+    lake.put("b.jsonl", b'{"id": 2, "_etag": "x"}\n{"id": 3}\n{"ID": 4}\n')
+    result = lake.ingest()
+    assert all(r.ok for r in result.slots.values())
+    assert lake.values() == [{"id": 1}, {"id": 3}]
+    assert [r["reason"] for r in lake.rejects()] == [
+        "field '_etag' is not in the schema",
+        "field 'ID' is not in the schema",
+    ]
+
+
+def test_rescued(lake_of: Callable[..., Lake]) -> None:
+    """What does not fit a given schema stays beside what does, through a transform too, and is counted."""
+    lake = lake_of(schema="id bigint, o struct<x: int>", misfits="rescue")
+    lake.put(
+        "a.jsonl", b'{"id": 1, "o": {"x": 1}}\n{"id": "one", "o": {"x": 1.5, "y": [1]}, "z": null}\nno\n'
+    )
+    result = lake.ingest(transform=lambda rows: rows.withColumn("odd", F.col("_rescued").isNotNull()))
+    (slot,) = [r for r in result.slots.values() if r.objects]
+    assert (slot.rows, slot.rejects) == (2, 1)
+    assert (slot.misfits, slot.unnamed) == ({"id": 1, "o.x": 1}, {"o.y": 1})
+    fits, odd = lake.values()
+    assert fits == {"id": 1, "o": {"x": 1}, "_rescued": None, "odd": False}
+    assert odd | {"_rescued": json.loads(odd["_rescued"])} == {
+        "id": None,
+        "o": {"x": None},
+        "_rescued": {"id": "one", "o.x": "1.5", "o.y": "[1]"},
+        "odd": True,
+    }
+    assert [r["raw"] for r in lake.rejects()] == [b"no"]
+    plain = lake.with_source(misfits="quarantine")
+    plain.put("b.jsonl", b'{"id": 2, "z": 1}\n{"id": "two"}\n')
+    slot = plain.ingest().slots[plain.slot("b.jsonl")]
+    assert (slot.misfits, slot.unnamed) == ({"id": 1}, {"z": 1})
+    assert {"id": 2, "o": None, "_rescued": None, "odd": None} in plain.values()
+
+
+def test_rescue_and_growth(lake_of: Callable[..., Lake]) -> None:
+    """An inferred schema grows by new fields first; what contradicts it is rescued."""
+    lake = lake_of(misfits="rescue", format="auto")
+    lake.put("a.jsonl", [{"id": 1, "n": 1}])
+    lake.ingest()
+    lake.put("b.jsonl", [{"id": 2, "n": "x", "_key": "k"}, {"id": 3, "new": True}])
+    lake.put("c.csv", b"id,n,newer\n4,5,6.5\n7,8\n")
+    sink = BytesIO()
+    big = pa.array([1 << 63, 1], pa.uint64())
+    pq.write_table(pa.table({"id": [9, 10], "n": big, "fresh": [None, "y"]}), sink)
+    lake.put("d.parquet", sink.getvalue())
+    result = lake.ingest()
+    assert all(r.ok for r in result.slots.values())
+    assert result.schema_added == {"new": "boolean", "newer": "double", "fresh": "string"}
+    assert lake.rejects() == []
+    found = {
+        row["id"]: {k: v for k, v in row.items() if v is not None and k != "id"} for row in lake.values()
+    }
+    assert {n: json.loads(row.pop("_rescued")) for n, row in found.items() if "_rescued" in row} == {
+        2: {"n": "x", "_key": "k"},
+        7: {"_missing": '["newer"]'},
+        9: {"n": str(1 << 63)},
+    }
+    assert found == {
+        1: {"n": 1}, 2: {}, 3: {"new": True}, 4: {"n": 5, "newer": 6.5}, 7: {"n": 8}, 9: {},
+        10: {"n": 1, "fresh": "y"},
+    }  # fmt: skip
 
 
 def test_given_after_inferred(lake: Lake) -> None:

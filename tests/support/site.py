@@ -233,7 +233,7 @@ class Site:
 
     def settle(self) -> None:
         """Tick and run until there is nothing to do."""
-        for _ in range(10):
+        for _ in range(20):
             for request in (requests := self.tick()):
                 self.launch(request)
             if not requests and self.cursor and not self.state.open and self.state.enumerated:

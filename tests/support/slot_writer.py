@@ -86,10 +86,19 @@ class SlotWriter:
         )
         return Planned(head=head, changes=changes, at=at)
 
-    def seal(self, planned: Planned, bucket: Bucket, *, at_most: int = 100) -> SlotCommit | None:
+    def seal(
+        self,
+        planned: Planned,
+        bucket: Bucket,
+        *,
+        at_most: int = 100,
+        unreadable: Mapping[str, int] | None = None,
+        give_up: bool = False,
+    ) -> SlotCommit | None:
         """The next commit, its files written; None if nothing is to be committed. Reads `bucket` as it is now.
 
-        `at_most`: rows of each object that are read before the rest is left to the next commit.
+        `at_most`: rows of each object that are read before the rest is left to the next commit. `unreadable`: rows of
+        objects behind which the read fails; with `give_up` they go to quarantine.
         """
         context = SealContext(
             source=None,  # type: ignore[arg-type] - only the task around a SlotSeal needs it
@@ -99,6 +108,7 @@ class SlotWriter:
             batch=self.name,
             schema_generation=1,
             transformed=False,
+            give_up=frozenset({SLOT} if give_up else ()),
             evolving=False,
             chain=None,  # type: ignore[arg-type] - as the source
         )
@@ -112,6 +122,14 @@ class SlotWriter:
             note = whole_outcome(status, version.size)
             if body is not None and status == "ok":
                 end = min(split.start + at_most, body.rows)
+                fails_at = (unreadable or {}).get(version.key, body.rows + 1)
+                if fails_at < end or fails_at <= split.start:
+                    reason = f"row {fails_at} of {version.etag} cannot be read"
+                    end = max(split.start, fails_at)
+                    failed = note | {"status": "failed", "reason": reason, "start": end, "reach_end": False}
+                    outcomes.append((KIND_OUTCOME, *place, None, json.dumps(failed), None, None))
+                    if end == split.start:
+                        continue
                 bad = range(body.rejects if split.start == 0 else 0)
                 note |= {"rows": end - split.start, "rejects": len(bad), "start": split.start, "offset": end}
                 note |= {"reach_end": end == body.rows}
@@ -132,10 +150,10 @@ class SlotWriter:
     def commit(self, planned: Planned, commit: SlotCommit) -> Committed | Lost:
         return self.table.commit(commit, planned_at=planned.at)
 
-    def run(self, bucket: Bucket, *, max_objects: int = 100) -> Committed | Lost | None:
-        """A whole run; None if there was nothing to do."""
+    def run(self, bucket: Bucket, *, max_objects: int = 100, **reading: Any) -> Committed | Lost | None:
+        """A whole run; None if there was nothing to do. `reading`: as `seal` has it."""
         planned = self.plan(bucket, max_objects=max_objects)
-        commit = self.seal(planned, bucket)
+        commit = self.seal(planned, bucket, **reading)
         return self.commit(planned, commit) if commit else None
 
 

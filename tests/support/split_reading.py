@@ -13,7 +13,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.csv_splits import csv_starts, scout_bytes
 from s3notify_platform.spark.formats import parse
 from s3notify_platform.spark.ranges import BytesInMemory, ObjectBytes
-from s3notify_platform.spark.records import Parsed
+from s3notify_platform.spark.records import Parsed, Wanted
 from s3notify_platform.spark.split_reader import Limits, SplitEnd, read_bytes
 
 TINY = Limits(chunk_bytes=7, block_bytes=11, record_bytes=1 << 20)
@@ -76,7 +76,8 @@ def read(
     encoding: str = "utf-8",
     limits: Limits = TINY,
 ) -> tuple[Found, SplitEnd]:
-    *parts, end = read_bytes(source, split, fmt, schema, inferred=inferred, encoding=encoding, limits=limits)
+    wanted = Wanted(schema=schema, inferred=inferred)
+    *parts, end = read_bytes(source, split, fmt, wanted, encoding=encoding, limits=limits)
     assert isinstance(end, SplitEnd)
     assert all(isinstance(part, Parsed) for part in parts)
     return listed(parts, schema), end  # type: ignore[arg-type]

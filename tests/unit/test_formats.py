@@ -5,55 +5,16 @@ import io
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema, format_of, parse
-from s3notify_platform.spark.inference import infer
-from s3notify_platform.spark.records import Reject
 from s3notify_platform.table.reader import MAX_RAW_BYTES
-
-AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
-Row = tuple[int, int, dict[str, Any]]
-
-
-def take(
-    objects: list[bytes], schema: pa.Schema, fmt: str, *, inferred: bool = False
-) -> tuple[list[Row], list[Reject]]:
-    """Rows as (object, offset, values), and rejects, in the order of their places."""
-    rows: list[Row] = []
-    rejects: list[Reject] = []
-    for parsed in parse(objects, schema, fmt, inferred=inferred):
-        assert parsed.table.schema == schema
-        assert parsed.table.num_rows == len(parsed.index) == len(parsed.offset)
-        rows += zip(parsed.index.tolist(), parsed.offset.tolist(), parsed.table.to_pylist(), strict=True)
-        rejects += parsed.rejects
-    return sorted(rows, key=lambda r: r[:2]), sorted(rejects, key=lambda r: (r.index, r.offset))
-
-
-def values(objects: list[bytes], schema: pa.Schema, fmt: str) -> list[dict[str, Any]]:
-    rows, rejects = take(objects, schema, fmt)
-    assert rejects == []
-    return [row for _, _, row in rows]
-
-
-def reject(body: bytes, schema: pa.Schema, fmt: str, *, inferred: bool = False) -> Reject:
-    rows, rejects = take([body], schema, fmt, inferred=inferred)
-    assert rows == []
-    (only,) = rejects
-    return only
-
-
-def parquet(table: pa.Table) -> bytes:
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
+from tests.support.parsing import AB, parquet, reject, take, values
 
 
 class TestJsonLines:
@@ -85,12 +46,12 @@ class TestJsonLines:
             (b'{"a":1} null {"a":2}', "3 records where one was expected"),
             (b'{"z":{}', "Missing a comma"),
             (b'{"a":1,"a":2}', "specified twice"),
-            (b'{"a":"x"}', "changed from number to string"),
-            (b'{"a":1.5}', "couldn't parse:1.5"),
-            (b'{"a":99999999999999999999}', "couldn't parse"),
-            (b'{"b":1}', "changed from string to number"),
+            (b'{"a":"x"}', "a: 'x' does not fit int64"),
+            (b'{"a":1.5}', "a: '1.5' does not fit int64"),
+            (b'{"a":99999999999999999999}', "a: '99999999999999999999' does not fit int64"),
+            (b'{"b":1}', "b: '1' does not fit string"),
             (b'{"b":"\xff"}', "utf-8"),
-            (b'{"b":"\\ud800"}', "surrogate"),
+            (b'{"b":"\\ud800"}', "does not fit string"),
             (b'{"b":"\x00"}', ""),
             (b"\x00", "not a JSON object"),
             (b'{"a":NULL}', "Invalid value"),
@@ -225,6 +186,19 @@ class TestCsv:
         }  # fmt: skip
         assert [r.raw for r in rejects] == [b"2024-13-06,,,,,", b",,,1.555,,"]
 
+    def test_a_return_alone_ends_no_record_and_begins_no_value(self) -> None:
+        """What is malformed ends with its line, whatever stands elsewhere in the object."""
+        for line in (b"1,p\r\r\n", b"1,p\r\r"):
+            for other in (b"", b"3,z\n"):
+                rows, rejects = take([b"a,b\n2,y\r\n" + other + line], AB, "csv")
+                assert len(rows) == 1 + bool(other)
+                assert [r.raw for r in rejects] == [b"1,p\r"]
+        for line in (b'1,p\r"x', b'1\r,"x'):
+            for other in (b"", b'4,5" disk\n'):
+                rows, rejects = take([b"a,b\n" + line + b'\n2,y"\n3,z\n' + other], AB, "csv")
+                assert [row["a"] for _, _, row in rows][:2] == [2, 3]
+                assert [r.raw for r in rejects] == [line]
+
     @pytest.mark.parametrize(
         ("body", "reason"),
         [
@@ -315,6 +289,11 @@ def test_binary() -> None:
 def test_format_of() -> None:
     assert format_of("a/b.jsonl", "auto") == "jsonl"
     assert format_of("a/b.NDJSON", "auto") == "jsonl"
+    assert format_of("a/b.jsonl.gz", "auto") == "jsonl"
+    assert format_of("a/b.csv.ZST", "auto") == "csv"
+    assert format_of("a/b.snappy.parquet", "auto") == "parquet"
+    assert format_of("a/b.gz", "auto") is None
+    assert format_of("a/.gz", "auto") is None
     assert format_of("a.csv/b", "auto") is None
     assert format_of("a/b.xml", "auto") is None
     assert format_of("a/b.xml", "text") == "text"
@@ -430,104 +409,3 @@ def test_text_lines_are_rows(lines: list[str]) -> None:
     if body.startswith(b"\xef\xbb\xbf"):
         return
     assert [r["value"] for r in values([body], FIXED_SCHEMAS["text"], "text")] == lines
-
-
-# Inference
-
-
-def test_inferred_types() -> None:
-    found = infer(
-        [
-            (
-                "jsonl",
-                b'{"i":1,"f":1,"t":"2024-01-01T00:00:00","s":"2024-01-01","n":null}\nbad\n{"i":2,"f":1.5}',
-            ),
-            ("jsonl", b'{"o":{"x":[1]},"s":"text","big":99999999999999999999}'),
-            ("jsonl", b"null"),
-            ("jsonl", b""),
-        ]
-    )
-    assert found == pa.schema(
-        [
-            ("i", pa.int64()), ("f", pa.float64()), ("t", pa.timestamp("us", tz="UTC")), ("s", pa.string()),
-            ("n", pa.string()), ("o", pa.struct([("x", pa.list_(pa.int64()))])), ("big", pa.float64()),
-        ]
-    )  # fmt: skip
-
-
-def test_inferred_csv_types() -> None:
-    body = (
-        b"i,f,m,d,t,e\n1,1,1,2024-01-01,2024-01-01 10:00:00Z,\n2\n3,0.5,x,2024-01-02,2024-01-01 10:00:00,\n"
-    )
-    assert infer([("csv", body), ("csv", b"late\n"), ("csv", b"a,a\n1,1\n")]) == pa.schema(
-        [
-            ("i", pa.int64()), ("f", pa.float64()), ("m", pa.string()), ("d", pa.date32()),
-            ("t", pa.timestamp("us", tz="UTC")), ("e", pa.string()), ("late", pa.string()),
-        ]
-    )  # fmt: skip
-    assert take([body], infer([("csv", body)]), "csv", inferred=True)[1][0].raw == b"2"
-
-
-def test_inferred_parquet_types() -> None:
-    table = pa.table(
-        {
-            "u": pa.array([1], pa.uint64()), "n": pa.array([1], pa.timestamp("ns")),
-            "d": pa.array(["x"]).dictionary_encode(), "l": pa.array([["x"]], pa.large_list(pa.large_string())),
-            "h": pa.array([1.0], pa.float16()), "m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.uint8())),
-            "x": pa.array([b"12"], pa.binary(2)), "z": pa.array([1], pa.time64("us")),
-        }
-    )  # fmt: skip
-    found = infer([("parquet", parquet(table)), ("parquet", b"broken")])
-    assert found == pa.schema(
-        [
-            ("u", pa.decimal128(20, 0)), ("n", pa.timestamp("us")), ("d", pa.string()),
-            ("l", pa.list_(pa.string())), ("h", pa.float32()), ("m", pa.map_(pa.string(), pa.int64())),
-            ("x", pa.binary()), ("z", pa.string()),
-        ]
-    )  # fmt: skip
-    rows, rejects = take([parquet(table)], found, "parquet", inferred=True)
-    assert rejects == []
-    assert rows[0][2]["l"] == ["x"]
-
-
-def test_types_that_contradict_each_other() -> None:
-    """The first stands; what does not fit is rejected, and nobody has to be called."""
-    found = infer([("jsonl", b'{"a":1}'), ("jsonl", b'{"a":"x"}'), ("jsonl", b'{"a":[1]}')])
-    assert found == pa.schema([("a", pa.int64())])
-
-
-def test_nothing_to_infer_from() -> None:
-    assert infer([]) is None
-    assert infer([("jsonl", b""), ("csv", b""), ("parquet", b"no"), ("jsonl", b"[1]\nnull")]) is None
-
-
-def test_names_kept_for_lineage() -> None:
-    with pytest.raises(UsageError, match="_key"):
-        infer([("jsonl", b'{"_key":1}')])
-
-
-objects_of_one_shape = st.lists(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "i": st.none() | st.integers(-(2**63), 2**63 - 1),
-            "f": st.none() | st.floats(allow_nan=False, allow_infinity=False),
-            "s": st.none() | st.text(max_size=4),
-            "o": st.none()
-            | st.fixed_dictionaries({}, optional={"x": st.booleans(), "y": st.text(max_size=2)}),
-            "l": st.none() | st.lists(st.integers(-9, 9), max_size=2),
-        },
-    ),
-    max_size=6,
-)
-
-
-@given(st.lists(objects_of_one_shape, min_size=1, max_size=3))
-def test_what_was_inferred_fits_its_sample(contents: list[list[dict[str, Any]]]) -> None:
-    objects = [b"".join(json.dumps(row).encode() + b"\n" for row in rows) for rows in contents]
-    schema = infer([("jsonl", body) for body in objects])
-    if schema is None:
-        return
-    rows, rejects = take(objects, schema, "jsonl", inferred=True)
-    assert rejects == []
-    assert len(rows) == sum(map(len, contents))

@@ -131,6 +131,7 @@ def test_results_of_several_rounds_add_up() -> None:
         ({"format": "xml"}, "format 'xml'"),
         ({"max_objects": 0}, "max_objects=0"),
         ({"max_bytes": 0}, "max_bytes=0"),
+        ({"encoding": "zip"}, "encoding 'zip'"),
         ({"slots": 0}, "slots=0"),
         ({"slots": 1001}, "slots=1001"),
         ({"platform_prefix": "no-slash"}, "end it with '/'"),

@@ -158,6 +158,8 @@ def test_policies_name_every_resource(role):
                 "landing/raw/",
                 "platform/_s3notify/orders/",
                 "platform/_s3notify/orders/keyspace/",
+                "platform/_s3notify/orders/table/data/",
+                "platform/_s3notify/orders/derived/",
                 "platform/_s3notify/queue/",
             }
         if ":dynamodb:" in resource:

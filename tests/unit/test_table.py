@@ -17,7 +17,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import DENSE_PAGE, SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation, TableLayout, generation_of, inverted
-from s3notify_platform.table.schema import SchemaRegistry, merged
+from s3notify_platform.table.schema import SchemaRegistry, added_fields, merged
 from s3notify_platform.table.states import (
     DELTA_LIMIT,
     PAGE_OBJECTS,
@@ -390,6 +390,110 @@ class TestSchema:
         pinned = schemas.pin(source=ours, rows=ours, inferred=True)
         assert pinned is not None
         assert pinned.generation == 2
+
+    def test_merged_at_any_depth(self) -> None:
+        """Old fields stand, with their types and places; new ones are nullable, and so is what later rows lack."""
+
+        def struct(*fields: tuple[str, Any], nullable: bool = True) -> dict[str, Any]:
+            parts = [{"name": n, "type": t, "nullable": nullable, "metadata": {}} for n, t in fields]
+            return {"type": "struct", "fields": parts}
+
+        def array(kind: Any) -> dict[str, Any]:
+            return {"type": "array", "elementType": kind, "containsNull": True}
+
+        def table(kind: Any) -> dict[str, Any]:
+            return {"type": "map", "keyType": "string", "valueType": kind, "valueContainsNull": True}
+
+        old = struct(
+            ("a", "long"),
+            ("o", struct(("x", "long"), ("l", array(struct(("p", "long")))))),
+            ("m", table(struct(("k", "long")))),
+        )
+        new = struct(
+            ("m", table(struct(("k", "long"), ("w", "date")))),
+            (
+                "o",
+                struct(
+                    ("l", array(struct(("q", "string"), ("p", "long")))), ("x", "long"), ("y", array("long"))
+                ),
+            ),
+            ("z", struct(("u", "long"))),
+            nullable=False,
+        )
+        found = merged(json.dumps(old), json.dumps(new), strict=True)
+        assert json.loads(found) == struct(
+            ("a", "long"),
+            (
+                "o",
+                struct(
+                    ("x", "long"), ("l", array(struct(("p", "long"), ("q", "string")))), ("y", array("long"))
+                ),
+            ),
+            ("m", table(struct(("k", "long"), ("w", "date")))),
+            ("z", struct(("u", "long"))),
+        ), found
+        assert added_fields(json.dumps(old), found) == {
+            "o.l[].q": "string",
+            "o.y": "array<long>",
+            "m.value.w": "date",
+            "z": "struct<u: long>",
+        }
+        assert json.loads(merged(found, json.dumps(old), strict=True)) == json.loads(found)
+        lost = merged(json.dumps(struct(("a", "long"), nullable=False)), json.dumps(struct()), strict=True)
+        assert json.loads(lost) == struct(("a", "long"))
+
+    @pytest.mark.parametrize(
+        ("inner", "reason"),
+        [
+            ("string", "'o.x' is long in the table and now string"),
+            ({"type": "struct", "fields": []}, "'o.x' is long in the table and now struct<>"),
+        ],
+    )
+    def test_contradictions_inside(self, inner: Any, reason: str) -> None:
+        """Refused with the path where rows would contradict; passed over where an object does."""
+
+        def outer(kind: Any) -> str:
+            return schema_of(o=json.loads(schema_of(x=kind)))
+
+        with pytest.raises(UsageError, match=reason):
+            merged(outer("long"), outer(inner), strict=True)
+        assert json.loads(merged(outer("long"), outer(inner), strict=False)) == json.loads(outer("long"))
+
+    def test_names_that_differ_by_case(self) -> None:
+        """Spark cannot tell them apart."""
+        assert json.loads(merged(schema_of(a="long"), schema_of(A="long"), strict=False)) == json.loads(
+            schema_of(a="long")
+        )
+        with pytest.raises(UsageError, match="'A' differs from 'a'"):
+            merged(schema_of(a="long"), schema_of(A="long"), strict=True)
+
+    def test_history(self) -> None:
+        """What each generation added, when and for whom; those written before it was told are read too."""
+        store = CountingStore(MemoryObjectStore())
+        clock = HandClock()
+        schemas = SchemaRegistry(store, LAYOUT, NativeCommit(store), clock=clock)
+        first = schemas.pin(source="{}", rows=schema_of(a="long"), inferred=False, batch="one")
+        second = schemas.pin(source="{}", rows=schema_of(b="date"), inferred=False, batch="two")
+        assert first is not None
+        assert second is not None
+        assert (first.added, first.batch) == ({}, "one")
+        assert (second.added, second.batch, second.created_ms) == ({"b": "date"}, "two", clock.wall_ms())
+        store.put(
+            LAYOUT.schema(3),
+            json.dumps({"generation": 3, "source": "{}", "rows": "{}", "inferred": False}).encode(),
+        )
+        store.put(
+            LAYOUT.schema(4),
+            json.dumps(
+                {"generation": 4, "source": "{}", "rows": "{}", "inferred": True, "later": 1}
+            ).encode(),
+        )
+        store.counts.clear()
+        found = schemas.history(after=1)
+        assert [schema.generation for schema in found] == [4, 3, 2]
+        assert found[2] == second
+        assert found[1].added == {}
+        assert store.counts == {"LIST": 1, "GET": 3}
 
     def test_racing_pins(self) -> None:
         """The slower of two that see no schema meets the other's, and adds its column to it."""

@@ -1,0 +1,214 @@
+"""`s3notify quarantine …`: what could not be taken in, why, and how it is sent again after a fix."""
+
+import base64
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from s3notify_platform.cli.common import SourcePlace, print_table, source_options
+
+if TYPE_CHECKING:
+    from s3notify_platform.slots import Slot
+    from s3notify_platform.table.quarantine import ReasonCount, Redriven
+
+RAW_SHOWN = 200
+"""Bytes of a rejected record that people are shown; `--json` has all that is kept."""
+
+_json = click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
+_slots = click.option("--slot", "only", type=int, multiple=True, help="Only this slot; repeatable.")
+
+
+@click.group()
+def quarantine() -> None:
+    """Rejected records, and objects that could not be read: how many, which, why; and sent again after a fix."""
+
+
+@quarantine.command("list")
+@click.argument("name")
+@source_options
+@_slots
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Lines at most, largest first."
+)
+@_json
+def list_quarantine(
+    name: str, *, place: SourcePlace, only: tuple[int, ...], limit: int, as_json: bool
+) -> None:
+    """Count what is in quarantine of source NAME, by slot and reason. Reads only.
+
+    1 LIST and 1 GET for each slot, 1 GET for each file of rejects.
+    """
+    from s3notify_platform.table.quarantine import reasons_of
+
+    source = place.source(name)
+    found = reasons_of(source.table(), _wanted(place, only))
+    found.sort(key=lambda one: (-max(one.objects, one.records), one.slot, one.reason))
+    if as_json:
+        document = _totals(found) | {"reasons": [asdict(one) for one in found[:limit]]}
+        click.echo(json.dumps(document, indent=2))
+        return
+    print_table(
+        ("Slot", "What", "Objects", "Records", "Sent again", "Reason"),
+        (
+            (one.slot, one.kind, one.objects, one.records or "", one.waiting or "", _line(one.reason))
+            for one in found[:limit]
+        ),
+    )
+    totals = _totals(found)
+    more = f"; {len(found) - limit} more lines" if len(found) > limit else ""
+    click.echo(
+        f"{totals['failing_objects']} failing objects, {totals['rejected_records']} rejected records, "
+        f"in {totals['slots']} slots{more}"
+    )
+
+
+@quarantine.command()
+@click.argument("name")
+@click.argument("key")
+@source_options
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Rejects that are shown at most."
+)
+@_json
+def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
+    """Show what is in quarantine of the object KEY of source NAME: why it fails, its rejects with their bytes.
+
+    Reads only: 1 LIST and a few GETs. Exit code 1 if nothing of it is in quarantine.
+    """
+    from s3notify_platform.slots import slot_of
+    from s3notify_platform.table.quarantine import key_quarantine
+
+    source = place.source(name)
+    found = key_quarantine(source.table(), slot_of(key, source.slots), key, limit=limit)
+    if found is None:
+        raise click.ClickException(f"{key!r}: nothing of it is in quarantine of source {name!r}")
+    state, rejects = found.state, found.rejects.to_pylist()
+    if as_json:
+        document: dict[str, Any] = {
+            "key": key,
+            "slot": found.commit.slot,
+            "etag": state.etag,
+            "size": state.size,
+            "failing": state.reason or None,
+            "offset": state.offset,
+            "rows": state.rows,
+            "rejects": state.rejects,
+            "waiting": found.waiting,
+            "records": [
+                {
+                    "offset": row["_offset"],
+                    "reason": row["reason"],
+                    "raw_base64": base64.b64encode(row["raw"] or b"").decode(),
+                }
+                for row in rejects
+            ],
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(f"{_text(key)}: slot {found.commit.slot}, ETag {state.etag}, {state.size} bytes")
+    if state.reason:
+        read = f", {state.rows} rows up to {state.offset} are committed" if state.rows else ""
+        click.echo(f"fails{read}: {_line(state.reason)}")
+    if found.waiting:
+        click.echo("sent again: the slot's next batch reads it")
+    for row in rejects:
+        raw = row["raw"] or b""
+        cut = f"… ({len(raw)} bytes)" if len(raw) > RAW_SHOWN else ""
+        click.echo(f"at {row['_offset']}: {_line(row['reason'] or '')}")
+        click.echo(f"    {_text(raw[:RAW_SHOWN].decode('utf-8', 'backslashreplace'))}{cut}")
+    if state.rejects > len(rejects):
+        click.echo(f"{state.rejects - len(rejects)} more rejects: raise --limit")
+
+
+@quarantine.command()
+@click.argument("name")
+@source_options
+@click.option("--lease-table", help="DynamoDB table of the source's commits, if it commits by one.")
+@click.option("--key", "keys", multiple=True, help="This object; repeatable.")
+@_slots
+@click.option("--all", "everything", is_flag=True, help="All slots.")
+@click.option("--reason", default="", help="Only what has a reason that contains this text.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent again.")
+@_json
+def redrive(
+    name: str,
+    *,
+    place: SourcePlace,
+    lease_table: str | None,
+    keys: tuple[str, ...],
+    only: tuple[int, ...],
+    everything: bool,
+    reason: str,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Send again what is in quarantine of source NAME: the next batch reads these objects, on or anew.
+
+    They leave the quarantine in the commit that takes them in; what fails again stays, with its new reason. Safe to
+    repeat. Exit code 1 if a key is given and none of them is in quarantine.
+    """
+    from s3notify_platform.protocols.keyspace import Publisher
+    from s3notify_platform.slots import slot_of
+    from s3notify_platform.stores.fast_store import shared_store
+    from s3notify_platform.table.quarantine import Choice
+    from s3notify_platform.table.quarantine import redrive as send_again
+
+    if (bool(keys), bool(only), everything).count(True) != 1:
+        raise click.UsageError("say what: --key, --slot or --all, one of them")
+    source = place.source(name, lease_table=lease_table)
+    store = shared_store(source.platform)
+    slots = {slot_of(key, source.slots) for key in keys} if keys else _wanted(place, only)
+    choice = Choice(keys=frozenset(keys) if keys else None, reason=reason)
+    signals = Publisher(store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
+    found = send_again(source.table(), slots, signals, choice, dry_run=True)
+    missing = sorted(set(keys) - found.keys)
+    if not as_json:
+        click.echo(f"in quarantine: {_said(found)}")
+        for key in missing:
+            click.echo(f"not in quarantine: {_text(key)}", err=True)
+    if found.objects and not dry_run:
+        found = send_again(source.decided(store).table(), slots, signals, choice)
+        if not as_json:
+            click.echo(f"sent again: {_said(found)}; the next batch reads them")
+    if found.left and not as_json:
+        click.echo(f"{found.left} objects are too many at once: repeat it when the others have been read")
+    if as_json:
+        document = asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run}
+        click.echo(json.dumps(document, indent=2))
+    if keys and not found.objects:
+        raise click.exceptions.Exit(1)
+
+
+def _wanted(place: SourcePlace, only: tuple[int, ...]) -> "list[Slot]":
+    from s3notify_platform.slots import Slot, slot_from_partition_key
+
+    if only:
+        return [slot_from_partition_key(str(slot), place.slots) for slot in only]
+    return [Slot(number) for number in range(place.slots)]
+
+
+def _totals(found: "list[ReasonCount]") -> dict[str, int]:
+    return {
+        "slots": len({one.slot for one in found}),
+        "failing_objects": sum(one.objects for one in found if one.kind == "failing"),
+        "rejected_records": sum(one.records for one in found),
+    }
+
+
+def _said(found: "Redriven") -> str:
+    waiting = f", {found.waiting} of them sent again before" if found.waiting else ""
+    return (
+        f"{found.failing} failing objects, {found.records} rejected records of {found.rejected} objects, "
+        f"in {len(found.slots)} slots{waiting}"
+    )
+
+
+def _line(text: str) -> str:
+    return _text(" ".join(text.split()))
+
+
+def _text(text: str) -> str:
+    """Others' text, with nothing that a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,0 +1,183 @@
+"""`s3notify history | rows | delta`: a source's table, read back by slot and generation, and its view for others."""
+
+import functools
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from s3notify_platform.cli.common import print_table, told_to_people
+from s3notify_platform.slots import SLOT_COUNT
+
+if TYPE_CHECKING:
+    from s3notify_platform.spark.source import Source
+    from s3notify_platform.table.commit import SlotTable
+
+MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlace:
+    """Where the table of a source, or of one of its slot assets, stands."""
+
+    name: str
+    bucket: str
+    platform_prefix: str
+    asset: str | None
+    endpoint_url: str | None
+    region: str
+
+    def source(self) -> "Source":
+        """The source, as far as its table is concerned. Credentials come from the environment, a profile or a role."""
+        from s3notify_platform.spark.source import Source
+        from s3notify_platform.stores.config import S3Config
+
+        bucket = S3Config(bucket=self.bucket, endpoint_url=self.endpoint_url, region=self.region)
+        own = self.platform_prefix or f"_s3notify/{self.name}/"
+        # Nothing is read of the objects: any prefix beside the platform's own will do.
+        return Source(
+            name=self.name, bucket=bucket, prefix="-", format="auto", platform=bucket, platform_prefix=own
+        )
+
+    def table(self) -> "SlotTable":
+        """The table. No request."""
+        source = self.source()
+        return source.table(source.table_layout(self.asset))
+
+
+def table_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The argument NAME, and options that say where its table stands; taken as one `place: TablePlace`."""
+
+    @functools.wraps(command)
+    def placed(
+        name: str,
+        *,
+        bucket: str,
+        platform_prefix: str,
+        asset: str | None,
+        endpoint_url: str | None,
+        region: str,
+        **kwargs: Any,
+    ) -> None:
+        place = TablePlace(
+            name=name,
+            bucket=bucket,
+            platform_prefix=platform_prefix,
+            asset=asset,
+            endpoint_url=endpoint_url,
+            region=region,
+        )
+        with told_to_people():
+            command(place=place, **kwargs)
+
+    decorated: Callable[..., None] = placed
+    for option in (
+        click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket."),
+        click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
+        click.option("--asset", help="A slot asset of the source, in place of the source's own table."),
+        click.option("--platform-prefix", default="", help="Default: _s3notify/NAME/."),
+        click.option("--bucket", required=True, help="Bucket of the platform's own objects."),
+        click.argument("name"),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+@click.command()
+@table_options
+@click.option("--slot", type=click.IntRange(0, SLOT_COUNT - 1), required=True)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Generations at most.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
+def history(*, place: TablePlace, slot: int, limit: int, as_json: bool) -> None:
+    """What became of a slot of the source NAME, generation by generation, the newest first.
+
+    As far back as vacuum has left it. Times are the store's, in UTC.
+    """
+    from itertools import islice
+
+    from s3notify_platform.slots import Slot
+    from s3notify_platform.table.history import history as generations
+
+    found = [
+        {
+            "generation": seen.commit.generation,
+            "visible_since": datetime.fromtimestamp(seen.since_ms / 1000, UTC).isoformat(timespec="seconds"),
+            "rows": seen.commit.rows,
+            "rejects": sum(file.rows for file in seen.commit.rejects),
+            "files": len(seen.commit.files),
+            "bytes": sum(file.bytes for file in seen.commit.files),
+            "batch": seen.commit.batch,
+        }
+        for seen in islice(generations(place.table(), Slot(slot)), limit)
+    ]
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    elif found:
+        print_table(found[0], (line.values() for line in found))
+    else:
+        click.echo(f"slot {slot} has no commit")
+
+
+@click.command()
+@table_options
+@click.option("--slot", type=click.IntRange(0, SLOT_COUNT - 1), required=True)
+@click.option("--generation", type=click.IntRange(1), help="As it was then; default: as it is.")
+@click.option("--at", type=MOMENT, help="As it was at this moment, in UTC, like 2026-01-31T12:00:00.")
+@click.option("--limit", type=click.IntRange(1), help="Rows at most; default: all.")
+def rows(
+    *, place: TablePlace, slot: int, generation: int | None, at: datetime | None, limit: int | None
+) -> None:
+    """The rows of a slot of the source NAME, one JSON object a line, with the object that each came from."""
+    from itertools import islice
+
+    from s3notify_platform.slots import Slot
+    from s3notify_platform.table.history import generations_at
+    from s3notify_platform.table.layout import Generation
+    from s3notify_platform.table.reader import read_slots
+
+    if generation and at:
+        raise click.UsageError("--generation or --at, not both")
+    table, which = place.table(), Slot(slot)
+    generations = {which: Generation(generation)} if generation else None
+    if at:
+        generations = generations_at(table, [which], int(at.replace(tzinfo=UTC).timestamp() * 1000))
+    parts = read_slots(table, [which], generations=generations)
+    for row in islice(_dicts(part.table for part in parts), limit):
+        click.echo(json.dumps(row, ensure_ascii=False, default=_plain))
+
+
+@click.command()
+@table_options
+@click.option("--slots", type=click.IntRange(1, SLOT_COUNT), default=SLOT_COUNT, help="Of the keyspace.")
+@click.option("--repair", is_flag=True, help="Compare all files that it shows, whatever its log says.")
+def delta(*, place: TablePlace, slots: int, repair: bool) -> None:
+    """Bring the Delta Lake view of the source NAME up to its table, and say where it is. Safe to repeat.
+
+    The same as the asset NAME_delta, without Dagster.
+    """
+    from s3notify_platform.slots import Slot
+    from s3notify_platform.stores.fast_store import shared_store
+
+    source = place.source()
+    source = source.decided(shared_store(source.platform))
+    synced = source.view(place.asset).sync(map(Slot, range(slots)), repair=repair)
+    if synced.version is None:
+        raise click.ClickException(f"{place.asset or place.name}: nothing was committed yet")
+    where = f"s3://{place.bucket}/{source.table_layout(place.asset).view}"
+    click.echo(
+        f"{where}: version {synced.version}, {synced.rows} rows; {synced.slots} slots moved, "
+        f"{synced.files_added} files came and {synced.files_removed} went"
+    )
+
+
+def _dicts(tables: Iterable[Any]) -> Iterable[dict[str, Any]]:
+    for table in tables:
+        for batch in table.to_batches():
+            yield from batch.to_pylist()
+
+
+def _plain(value: object) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,217 @@
+"""Which reader has which slots: contiguous ranges, balanced, with the least movement when anything changes.
+
+Balanced: no contiguous assignment has a smaller largest load (`best`), if there is nothing to be kept. With a
+`previous` assignment no load is above `BALANCE_SLACK` times that, and of all contiguous assignments within this
+bound one is taken in which the fewest slots change their reader. The price of that is evenness: a reader that
+joins may get little, where the others were within the bound without it.
+
+The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next
+begins. Two facts make that possible. Readers that keep anything follow each other as they did before: if two
+changed places, one of them would have kept nothing. And of what a range may keep, only the slots of the reader
+whose old range goes on beyond the range's end are in question for the next one; so it is enough to remember
+whether that reader has been taken.
+
+Differs from the RFC: its example gives slot 171 to two readers. Here ranges are half-open, and each slot is in one.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Final
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.source_enumerator.enumerator import OBJECT_COST_BYTES
+from s3notify_platform.slots import Slot
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BALANCE_SLACK: Final = 1.1
+"""How much above the least possible the largest load may be, for slots to stay where they are."""
+
+_NEVER: Final = -1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Slots by reader: `ranges[n]` are those of reader n, ascending, neighbours among all slots of the assignment.
+
+    Ranges need not be in the order of the readers. Each reader has at least one slot, unless there are more
+    readers than slots.
+    """
+
+    ranges: tuple[tuple[Slot, ...], ...]
+
+    def reader_of(self) -> dict[Slot, int]:
+        """The reader of each slot."""
+        return {slot: reader for reader, slots in enumerate(self.ranges) for slot in slots}
+
+    def moved_from(self, previous: "Assignment") -> int:
+        """How many slots had another reader before."""
+        before = previous.reader_of()
+        return sum(before.get(slot, reader) != reader for slot, reader in self.reader_of().items())
+
+
+def assign_slots(
+    slots: Iterable[Slot],
+    readers: int,
+    previous: Assignment | None = None,
+    *,
+    bytes_of: Mapping[Slot, int] | None = None,
+) -> Assignment:
+    """Deal slots to `readers` readers: each slot once, in contiguous ranges, with balanced loads. Pure.
+
+    A slot's load is its bytes by `bytes_of`, and `OBJECT_COST_BYTES`; without `bytes_of` all slots are alike.
+    `previous` is what is to be kept as far as it can be: readers have the same numbers in both, those from
+    `readers` on have left. The same arguments give the same answer. Takes some milliseconds; with `previous` up to
+    a second for 1000 slots and 64 readers: meant for between batches, not within them.
+
+    `UsageError` for less than one reader, or a `previous` that is not contiguous.
+    """
+    if readers < 1:
+        raise UsageError(f"readers={readers}: need at least one")
+    line = sorted(set(slots))
+    if not line:
+        return Assignment(ranges=((),) * readers)
+    weights = [1 if bytes_of is None else max(0, bytes_of.get(slot, 0)) + OBJECT_COST_BYTES for slot in line]
+    sums = [0, *accumulate(weights)]
+    count = min(readers, len(line))
+    best = _least_largest(sums, count)
+    before = {} if previous is None else previous.reader_of()
+    owners = [owner if (owner := before.get(slot, -1)) < readers else -1 for slot in line]
+    ranges: list[tuple[Slot, ...]] = [()] * readers
+    if all(owner < 0 for owner in owners):
+        for reader, (start, end) in enumerate(_even(sums, count, best)):
+            ranges[reader] = tuple(line[start:end])
+        return Assignment(ranges=tuple(ranges))
+    dealt = _least_moved(sums, count, int(best * BALANCE_SLACK), owners)
+    unused = iter(sorted(set(range(readers)) - {owner for _, _, owner in dealt}))
+    for start, end, owner in dealt:
+        ranges[next(unused) if owner < 0 else owner] = tuple(line[start:end])
+    assert sum(map(len, ranges)) == len(line), "each slot once"
+    return Assignment(ranges=tuple(ranges))
+
+
+def _furthest(sums: Sequence[int], start: int, limit: int) -> int:
+    """Where a range that begins at `start` ends at the latest, if its load is at most `limit`."""
+    return bisect_right(sums, sums[start] + limit) - 1
+
+
+def _least_largest(sums: Sequence[int], count: int) -> int:
+    """The smallest largest load of `count` contiguous ranges."""
+
+    def fits(limit: int) -> bool:
+        place = 0
+        for _ in range(count):
+            place = _furthest(sums, place, limit)
+        return place == len(sums) - 1
+
+    low = max(after - before for before, after in pairwise(sums))
+    high = sums[-1]
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    return low
+
+
+def _even(sums: Sequence[int], count: int, best: int) -> list[tuple[int, int]]:
+    """Ranges with loads of at most `best`, none of them empty, each as near to the mean of what is left as can be."""
+    last = len(sums) - 1
+    # From where on the ranges that are left can take in everything.
+    earliest = [last] * count
+    for number in range(count - 1, 0, -1):
+        earliest[number - 1] = bisect_left(sums, sums[earliest[number]] - best)
+    ranges: list[tuple[int, int]] = []
+    start = 0
+    for number in range(count):
+        left = count - number
+        mean = (sums[-1] - sums[start]) / left
+        soonest = max(start + 1, earliest[number])
+        latest = min(_furthest(sums, start, best), last - left + 1)
+        end = min(range(soonest, latest + 1), key=lambda place: abs(sums[place] - sums[start] - mean))
+        ranges.append((start, end))
+        start = end
+    return ranges
+
+
+def _least_moved(
+    sums: Sequence[int], count: int, limit: int, owners: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """`count` ranges (start, end, owner) with loads of at most `limit`, and most slots with their owner.
+
+    `owners` is -1 for a slot without one; so is the owner of a range that keeps nothing.
+    """
+    import numpy as np
+
+    places = len(sums)
+    gains, straddling = _gains(sums, limit, owners)
+    # By whether the owner of the old range that straddles a place is taken, and by the place.
+    kept = np.full((2, places), _NEVER, np.int32)
+    kept[0, 0] = 0
+    choices: list[np.ndarray] = []
+    for _ in range(count):
+        nexts, chosen = np.empty_like(kept), np.empty((2, places), np.int32)
+        for taken in (0, 1):
+            options = (kept[:, :, None] + gains[:, taken]).reshape(2 * places, places)
+            chosen[taken] = options.argmax(axis=0)
+            nexts[taken] = np.maximum(options.max(axis=0), _NEVER)
+        kept = nexts
+        choices.append(chosen)
+    assert kept[0, places - 1] >= 0, "there is an assignment within `best`, and so within any larger limit"
+    dealt: list[tuple[int, int, int]] = []
+    end, taken = places - 1, 0
+    for chosen in reversed(choices):
+        taken_before, start = divmod(int(chosen[taken, end]), places)
+        if taken and not (taken_before and straddling[start] == straddling[end]):
+            owner = straddling[end]
+        else:
+            barred = {straddling[end], straddling[start] if taken_before else -1}
+            counts: dict[int, int] = {}
+            for each in owners[start:end]:
+                if each >= 0 and each not in barred:
+                    counts[each] = counts.get(each, 0) + 1
+            owner = max(counts, key=lambda each: counts[each], default=-1)
+        dealt.append((start, end, owner))
+        end, taken = start, taken_before
+    return dealt[::-1]
+
+
+def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.ndarray", list[int]]:
+    """What ranges keep, and the owner whose old range straddles each place (-1: none).
+
+    `gains[u, v, a, b]` is of the range from a to b, if the owner that straddles a is taken (u) or free, and the range
+    leaves the owner that straddles b taken (v) or free; `_NEVER` where that cannot be.
+    """
+    import numpy as np
+
+    places = len(sums)
+    loads = np.asarray(sums, np.int64)
+    loads = loads[None, :] - loads[:, None]
+    gains = np.zeros((2, 2, places, places), np.int32)
+    gains[:, 1] = _NEVER
+    straddling = [-1] * places
+    owned = np.asarray(owners)
+    for owner in dict.fromkeys(each for each in owners if each >= 0):
+        mine = owned == owner
+        first, last = (int(place) for place in mine.nonzero()[0][[0, -1]])
+        if any(each not in (owner, -1) for each in owners[first : last + 1]):
+            raise UsageError(f"previous: the slots of reader {owner} are not contiguous; assign without it")
+        straddling[first + 1 : last + 1] = [owner] * (last - first)
+        inside = slice(first + 1, last + 1)
+        counts = np.concatenate(([0], mine.cumsum())).astype(np.int32)
+        overlap = counts[None, :] - counts[:, None]
+        other = overlap.copy()
+        other[:, inside] = 0
+        np.maximum(gains[0, 0], other, out=gains[0, 0])
+        other[inside] = 0
+        np.maximum(gains[1, 0], other, out=gains[1, 0])
+        gains[0, 1][:, inside] = overlap[:, inside]
+        gains[1, 1][:, inside] = overlap[:, inside]
+    # Within one old range, taken before is taken after, and what lies in between has another reader.
+    straddled = np.asarray(straddling)
+    within = (straddled[:, None] == straddled[None, :]) & (straddled >= 0)[:, None]
+    gains[1, 1, within] = 0
+    gains[1, 0, within] = _NEVER
+    gains[:, :, (loads <= 0) | (loads > limit)] = _NEVER
+    return gains, straddling

@@ -1,0 +1,201 @@
+"""Object versions: what a slot needs, how splits are dealt to tasks, and what the bucket holds now."""
+
+import heapq
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, list_all
+from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
+
+OBJECT_COST_BYTES: Final = 64 << 10
+"""What a request costs a task, in bytes it could have read instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectVersion:
+    """An object as enumerated."""
+
+    slot: Slot
+    key: str
+    etag: ETag
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What one task reads of an object version: the records that begin at `start` bytes or later, and before `end`.
+
+    `in_quotes`: a quoted CSV value is open at `start`. With `by_record` the object can be read from its beginning
+    only, because it is compressed or encoded: `start` then counts records to pass over, `end` does not matter, and
+    the split ends with the first record that brings it to `limit_bytes` decoded bytes; 0: with the object.
+    """
+
+    version: ObjectVersion
+    start: int
+    end: int
+    by_record: bool = False
+    in_quotes: bool = False
+    limit_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectState:
+    """What a commit knows of one object version.
+
+    Reading goes on at `offset`, and is done if `reach_end`: bytes of the object, or its records if it is read
+    `by_record` (see `Split`). Its rows and rejects are in files of the generations `since` to `until`.
+    `code_version` is that of the transform which made the rows, if it has one. `reason`: why it is in quarantine as a
+    whole, with what had been read of this version; it is not read on until it changes or is sent again. `gone` marks a
+    key whose object has left.
+    """
+
+    key: str
+    etag: str
+    size: int
+    offset: int = 0
+    reach_end: bool = True
+    by_record: bool = False
+    rows: int = 0
+    rejects: int = 0
+    since: int = 0
+    until: int = 0
+    code_version: str = ""
+    reason: str = ""
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotChanges:
+    """What one slot needs: each object to read, from where, and the keys that have left.
+
+    `complete` is False if a limit cut it short; `beyond` of its changes are then left out.
+    """
+
+    slot: Slot
+    read: tuple[Split, ...]
+    gone: tuple[str, ...]
+    complete: bool
+    beyond: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.read or self.gone)
+
+
+def changes_of_slot(
+    slot: Slot,
+    found: Iterable[ObjectVersion],
+    states: Mapping[str, ObjectState],
+    *,
+    max_objects: int,
+    touched: Collection[str] | None = None,
+    pending: Collection[str] = (),
+    stale: Collection[str] = (),
+) -> SlotChanges:
+    """Compare one slot's enumerated versions with its committed states by key. Pure.
+
+    `touched`: the keys that were looked at; None: all of the slot, so that what was not found has left. `pending` keys
+    are read on where that ended, or again if it was done, although their ETag is the same; `stale` ones are read again.
+    """
+    looked_at = states if touched is None else touched
+    versions = {version.key: version for version in found}
+    gone = sorted(key for key in looked_at if key in states and key not in versions)
+    read: list[Split] = []
+    for key in sorted(versions):
+        version, state = versions[key], states.get(key)
+        same = state is not None and state.etag == version.etag
+        if not same or key in stale or key in pending:
+            start = state.offset if state and same and key not in stale and not state.reach_end else 0
+            by_record = bool(state and start and state.by_record)
+            read.append(Split(version=version, start=start, end=version.size, by_record=by_record))
+    room = max(0, max_objects - len(gone))
+    taken, left = tuple(read[:room]), tuple(gone[:max_objects])
+    beyond = len(read) + len(gone) - len(taken) - len(left)
+    return SlotChanges(slot=slot, read=taken, gone=left, complete=not beyond, beyond=beyond)
+
+
+def within(
+    changes: Iterable[SlotChanges], max_bytes: int, *, least: int, cuttable: Callable[[Split], bool]
+) -> Iterator[SlotChanges]:
+    """As much of the work as `max_bytes` holds, in order; what comes first is done, whatever its size. Pure.
+
+    An object that does not fit is cut where it may be, though to no less than `least` bytes, and otherwise left for
+    the next round with all that follows. Every split may decode to as many bytes as were left for it.
+    """
+    left, taken = max_bytes, False
+    for each in changes:
+        read: list[Split] = []
+        for split in each.read:
+            size = split.end - split.start
+            limited = replace(split, limit_bytes=max(left, least))
+            if size > left and cuttable(split) and (left >= least or not taken):
+                limited = replace(limited, end=min(split.end, split.start + max(left, least)))
+            elif size > left and taken:
+                break
+            read.append(limited)
+            left, taken = max(0, left - size), True
+        cut = len(read) < len(each.read) or any(
+            one.end != whole.end for one, whole in zip(read, each.read, strict=False)
+        )
+        yield replace(each, read=tuple(read), complete=each.complete and not cut)
+
+
+def parts_of(split: Split, size: int) -> list[Split]:
+    """The split, cut into parts of `size` bytes, that many tasks may read at once. Pure."""
+    starts = range(split.start, max(split.end, split.start + 1), size)
+    return [replace(split, start=start, end=min(start + size, split.end)) for start in starts]
+
+
+def deal(sizes: Sequence[int], tasks: int) -> list[int]:
+    """The task, in `0 .. tasks-1`, of each split, balanced by bytes: the largest first, to the least loaded.
+
+    No task gets more than 4/3 of the best possible (Graham's bound). Not by `assign_slots`: a task reads objects one
+    by one, wherever they lie, and keeps nothing from one batch to the next, so that contiguous ranges, which can
+    be twice the best possible (one large object beside many small ones), would gain nothing. Pure.
+    """
+    if tasks < 1:
+        raise UsageError(f"tasks={tasks}: need at least one")
+    loads = [(0, task) for task in range(tasks)]
+    task_of = [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
+        load, task = heapq.heappop(loads)
+        task_of[number] = task
+        heapq.heappush(loads, (load + sizes[number] + OBJECT_COST_BYTES, task))
+    return task_of
+
+
+class Enumerator:
+    """Finds the current object versions of slots."""
+
+    def __init__(self, source: ObjectStore, *, prefix: str, slots: int = SLOT_COUNT) -> None:
+        self._source = source
+        self._prefix = prefix
+        self._slots = check_slot_count(slots)
+
+    def versions(self, wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
+        """Every object below the prefix whose slot is wanted, as a stream: holds one page at a time.
+
+        One LIST for each 1000 objects of the prefix.
+        """
+        return self.among(list_all(self._source, self._prefix), wanted)
+
+    def among(self, listed: Iterable[ObjectMeta], wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
+        """Those of `listed` whose slot is wanted. No request."""
+        for meta in listed:
+            slot = slot_of(meta.key, self._slots)
+            if slot in wanted:
+                yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
+
+    def covers(self, key: str) -> bool:
+        """Whether a key is the source's."""
+        return key.startswith(self._prefix)
+
+    def current(self, key: str) -> ObjectVersion | None:
+        """What is there under a key that an entry names; None if nothing is, or it is not below the prefix.
+
+        1 HEAD. The entry is a hint that the key changed: entries may be late, and come in any order.
+        """
+        if not self.covers(key) or (meta := self._source.head(key)) is None:
+            return None
+        return ObjectVersion(slot=slot_of(key, self._slots), key=key, etag=meta.etag, size=meta.size)

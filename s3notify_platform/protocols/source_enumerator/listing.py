@@ -1,0 +1,140 @@
+"""A prefix listed in several chains of LISTs at once, and complete whatever order the server lists in.
+
+Steps
+    1. `choose_cuts` takes quantiles of a sample of the keys, and finds by a LIST after each which key really comes
+       next: that is a *cut*. A slot's committed state is such a sample: it holds a uniform part of all keys.
+    2. A `Chain` lists on from a cut (the first one from the beginning), page by page by the server's own tokens. It
+       ends with the first cut that it meets, whichever that is, and takes that one in.
+    3. Before it ends there, it looks whether a LIST after the cut begins with what comes next here too. If not, it
+       goes on, past that cut.
+
+Complete: for a key that is there all the while, take the last cut before it in the server's order. The chain from
+there has no cut in between to end at, and reaches the key. Nothing was said of what order that is, nor of the order
+of the cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`, and neither needs to be known.
+What has to hold is that a LIST with `start_after` goes on where the server's own listing does. Step 1 leaves
+out the cuts where it does not, step 3 passes over them, so that a server that ignores `start_after`, or takes the
+key in again, is listed in one chain.
+
+A key is listed twice if a cut was removed, or overrun, in the meantime: what is made of a listing must allow that.
+
+Requests: 2 LISTs for each cut, and 1 when it is met, beside 1 for each 1000 objects.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+from typing import Final
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ObjectMeta, ObjectStore
+
+HANDOVER_KEYS: Final = 32
+"""Keys after a cut that have to be the same, for one chain to leave the rest to another."""
+
+IN_FLIGHT: Final = 16
+
+
+def quantiles(sample: Iterable[str], parts: int) -> list[str]:
+    """Up to `parts - 1` keys of `sample` that cut it into equal parts, in the order of UTF-8 bytes. Pure."""
+    keys = sorted(set(sample), key=lambda key: key.encode("utf-8"))
+    if parts < 1:
+        raise UsageError(f"parts={parts}: need at least one")
+    return list(dict.fromkeys(keys[len(keys) * n // parts] for n in range(1, parts) if keys))
+
+
+def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[str]:
+    """Keys that are there now, each the first one after one of `wanted`, from which the server lists on as it should.
+
+    2 LISTs for each, `IN_FLIGHT` at once.
+    """
+
+    def cut_after(key: str) -> str | None:
+        found = _keys(store, prefix, key, HANDOVER_KEYS + 1)
+        if not found or not hands_over(store, prefix, found[0], found[1:]):
+            return None
+        return found[0]
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        return list(dict.fromkeys(cut for cut in pool.map(cut_after, wanted) if cut is not None))
+
+
+def hands_over(store: ObjectStore, prefix: str, cut: str, following: Sequence[str]) -> bool:
+    """Whether a LIST after `cut` begins with the keys that follow it elsewhere, as far as these are known. 1 LIST."""
+    return _keys(store, prefix, cut, HANDOVER_KEYS)[: len(following)] == list(following[:HANDOVER_KEYS])
+
+
+def _keys(store: ObjectStore, prefix: str, after: str, limit: int) -> list[str]:
+    return [meta.key for meta in store.list(prefix, start_after=after, limit=limit).objects]
+
+
+class Chain:
+    """The part of a listing that comes after a key, or a token of the server's, up to the next cut.
+
+    `overran` counts the cuts that did not hand over, and the keys of which are listed twice therefore.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        prefix: str,
+        *,
+        cuts: frozenset[str],
+        after: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._cuts = cuts
+        self._after = after
+        self._token = token
+        self.overran = 0
+
+    def pages(self) -> Iterator[Sequence[ObjectMeta]]:
+        """The objects, page by page. 1 LIST for each page, and 1 for each cut that is met."""
+        page = self._store.list(self._prefix, start_after=self._after, token=self._token)
+        met: str | None = None
+        while True:
+            for place, meta in enumerate(page.objects):
+                if met is not None and self._ends(met, page.objects[place:]):
+                    yield page.objects[:place]
+                    return
+                met = meta.key if meta.key in self._cuts else None
+            yield page.objects
+            if page.next_token is None:
+                return
+            page = self._store.list(self._prefix, token=page.next_token)
+
+    def _ends(self, cut: str, following: Sequence[ObjectMeta]) -> bool:
+        if hands_over(
+            self._store, self._prefix, cut, [meta.key for meta in islice(following, HANDOVER_KEYS)]
+        ):
+            return True
+        self.overran += 1
+        return False
+
+
+def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[Sequence[ObjectMeta]]:
+    """The pages of all chains as they come, `at_once` of the chains under way. Holds a page for each of these."""
+    waiting = iter(chains)
+    with ThreadPoolExecutor(at_once) as pool:
+
+        def ask(pages: Iterator[Sequence[ObjectMeta]]) -> Callable[[], Sequence[ObjectMeta] | None]:
+            return lambda: next(pages, None)
+
+        def submit(pages: Iterator[Sequence[ObjectMeta]]) -> None:
+            under_way[pool.submit(ask(pages))] = pages
+
+        under_way: dict[Future[Sequence[ObjectMeta] | None], Iterator[Sequence[ObjectMeta]]] = {}
+        for chain in islice(waiting, at_once):
+            submit(chain.pages())
+        while under_way:
+            done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                pages = under_way.pop(future)
+                page = future.result()
+                if page is None:
+                    for chain in islice(waiting, 1):
+                        submit(chain.pages())
+                else:
+                    submit(pages)
+                    yield page

@@ -1,0 +1,184 @@
+"""What a source remembers beside its commits: which slots are owed a listing, and which were ever committed.
+
+Each is one JSON record, changed by compare-and-set. Every change may be applied twice without harm, so an answer
+that was lost needs no more than another round.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.ports import RecordStore, Version, Written
+from s3notify_platform.slots import Slot
+
+PLAIN_SECONDS: Final = 3600.0
+"""For so long after a writer was seen that does not queue, everything that is signalled is listed."""
+
+ATTEMPTS: Final = 30
+
+PARTITION, TO_LIST, COMMITTED = "enumerator", "to_list", "committed"
+
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """One record of partition `enumerator`."""
+
+    def __init__(
+        self,
+        records: RecordStore,
+        key: str,
+        clock: Clock,
+        *,
+        loads: Callable[[Any], T],
+        dumps: Callable[[T], Any],
+        empty: T,
+        remedy: str,
+    ) -> None:
+        self._records = records
+        self._key = key
+        self._clock = clock
+        self._loads = loads
+        self._dumps = dumps
+        self._empty = empty
+        self._remedy = remedy
+
+    def read(self) -> tuple[T, Version | None]:
+        """What is there. 1 request. `CorruptError`, with the remedy, if it is not ours."""
+        record = self._records.read(PARTITION, self._key)
+        if record is None:
+            return self._empty, None
+        try:
+            return self._loads(json.loads(record.value)), record.version
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptError(
+                f"{PARTITION}/{self._key} holds {record.value[:80]!r}: {self._remedy}"
+            ) from error
+
+    def change(self, change: Callable[[T], T]) -> None:
+        """Replace what is there by `change` of it. 1 read, and 1 write if that differs; more if others come between."""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._clock.sleep(backoff_seconds(attempt, self._clock))
+            before, version = self.read()
+            if (after := change(before)) == before:
+                return
+            body = json.dumps(self._dumps(after), separators=(",", ":")).encode()
+            if version is None:
+                outcome = self._records.create(PARTITION, self._key, body)
+            else:
+                outcome = self._records.replace(PARTITION, self._key, body, expected=version)
+            if isinstance(outcome, Written):
+                return
+        raise UnavailableError(f"{PARTITION}/{self._key} kept changing; try again")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owed:
+    """Slots to be compared by a listing, each with the serial number under which it was last added."""
+
+    slots: Mapping[Slot, int] = field(default_factory=dict)
+    plain_ms: int = 0
+    """When a writer was last seen that signals and does not queue; wall clock; 0: never."""
+    serial: int = 0
+
+    def dumps(self) -> dict[str, Any]:
+        """As JSON has it."""
+        slots = {str(slot): serial for slot, serial in self.slots.items()}
+        return {"v": 1, "slots": slots, "plain_ms": self.plain_ms, "serial": self.serial}
+
+    @classmethod
+    def loads(cls, body: Any) -> "Owed":
+        """Inverse of `dumps`."""
+        slots = {Slot(int(slot)): int(serial) for slot, serial in body["slots"].items()}
+        return cls(slots=slots, plain_ms=body["plain_ms"], serial=body["serial"])
+
+
+class ListingDebt:
+    """Which slots of a source have to be compared by a listing. Thread-safe; any process may add and settle."""
+
+    def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._kept = _Kept(
+            records, TO_LIST, clock, loads=Owed.loads, dumps=Owed.dumps, empty=Owed(), remedy="remove it"
+        )
+
+    def read(self) -> Owed:
+        """What is owed now. 1 request."""
+        return self._kept.read()[0]
+
+    def owe(self, slots: Iterable[Slot], *, plain: bool = False) -> None:
+        """Add slots; `plain`: because a writer does not queue. 1 read and 1 write, more if others come between."""
+        wanted = set(slots)
+
+        def add(owed: Owed) -> Owed:
+            serial = owed.serial + 1
+            plain_ms = self._clock.wall_ms() if plain else owed.plain_ms
+            return Owed(
+                slots={**owed.slots, **dict.fromkeys(wanted, serial)}, plain_ms=plain_ms, serial=serial
+            )
+
+        if wanted or plain:
+            self._kept.change(add)
+
+    def settle(self, slots: Mapping[Slot, int]) -> None:
+        """These were listed and committed; one that was added anew since then stays. Requests as `owe`."""
+
+        def remove(owed: Owed) -> Owed:
+            left = {slot: serial for slot, serial in owed.slots.items() if slots.get(slot) != serial}
+            return Owed(slots=left, plain_ms=owed.plain_ms, serial=owed.serial)
+
+        if slots:
+            self._kept.change(remove)
+
+    def plain_writers(self, owed: Owed) -> bool:
+        """Whether a writer was seen lately that does not queue."""
+        return bool(owed.plain_ms) and self._clock.wall_ms() - owed.plain_ms < PLAIN_SECONDS * 1000
+
+
+class CommittedSlots:
+    """Which slots of a source have a commit, told beside the commits: so that one whose commits are lost is noticed.
+
+    A slot is added after its first commit is there, and taken out only by a person who accepts the loss. So a
+    slot in it whose table has no commit has lost them, never merely not got there: there is no false alarm. A run
+    that dies before it has added a slot leaves that to the next one that finds its commit; until then, and if the
+    record is lost together with the commits, a loss goes unnoticed. Thread-safe; any process may add.
+    """
+
+    def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._kept = _Kept(
+            records,
+            COMMITTED,
+            clock,
+            loads=_slots_of_bitmap,
+            dumps=_bitmap_of_slots,
+            empty=frozenset[Slot](),
+            remedy="restore it, or remove it: it is made anew from what is committed now",
+        )
+
+    def read(self) -> frozenset[Slot]:
+        """The slots. 1 request. Read it before the table is looked at."""
+        return self._kept.read()[0]
+
+    def add(self, slots: Iterable[Slot]) -> None:
+        """These have a commit. 1 read, and 1 write if one of them is new, more if others come between."""
+        if wanted := frozenset(slots):
+            self._kept.change(lambda known: known | wanted)
+
+    def forget(self, slots: Iterable[Slot]) -> None:
+        """The commits of these are lost, and it is accepted that their objects are taken in anew. Requests as `add`."""
+        if wanted := frozenset(slots):
+            self._kept.change(lambda known: known - wanted)
+
+
+def _bitmap_of_slots(slots: frozenset[Slot]) -> dict[str, Any]:
+    """JSON: bit n of the hexadecimal number is slot n. At most 250 digits."""
+    return {"v": 1, "slots": f"{sum(1 << slot for slot in slots):x}"}
+
+
+def _slots_of_bitmap(body: Any) -> frozenset[Slot]:
+    bits = int(body["slots"], 16)
+    return frozenset(Slot(slot) for slot in range(bits.bit_length()) if bits >> slot & 1)

@@ -1,0 +1,151 @@
+"""Values that do not fit their column, and fields that the schema does not name.
+
+Under `quarantine` a record with such a value is a reject that names column and value. Under `rescue` the record
+stays: what does not fit is null in its column and stands in `_rescued`, a JSON object of paths and texts that
+Spark reads as `from_json(_rescued, 'map<string,string>')`. Paths are like `amount`, `customer.city`, `lines[2].sku`.
+A text is the value as it stands in the object: of a JSON string its content, of other JSON its source, of Parquet
+the value as JSON.
+
+Of a ragged CSV record, `_extra` has the values beyond the header's, `_missing` the columns that got none, both as
+a JSON array.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+Misfits = Literal["quarantine", "rescue"]
+MISFITS: Final = ("quarantine", "rescue")
+
+RESCUED: Final = pa.field("_rescued", pa.string())
+"""The column that a table has under `rescue`."""
+
+EXTRA: Final = "_extra"
+MISSING: Final = "_missing"
+
+MAX_PATHS: Final = 64
+"""Paths that a count keeps apart."""
+OTHERS: Final = "(others)"
+
+SHOWN_CHARS: Final = 100
+"""Of a value, in a reason."""
+
+Tally = dict[int, Counter[str]]
+"""For each object, how many values a path had."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Odd:
+    """What one record has that its columns cannot hold, by path: misfits, and what no column is named after."""
+
+    misfits: dict[str, str] = field(default_factory=dict)
+    unnamed: dict[str, str] = field(default_factory=dict)
+
+    def rescued(self) -> str | None:
+        """The record's value of `_rescued`."""
+        texts = self.misfits | self.unnamed
+        return as_json(texts) if texts else None
+
+
+def as_json(value: Any) -> str:
+    """Compact, and readable unless a string has half of a surrogate pair."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"), default=_plain)
+    return text
+
+
+def _plain(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def text_of(value: Any) -> str:
+    """A Python value as the text that `_rescued` has of it: bytes in hexadecimal digits."""
+    return value if isinstance(value, str) else as_json(value) if _is_json(value) else _plain(value)
+
+
+def _is_json(value: Any) -> bool:
+    return isinstance(value, bool | int | float | dict | list)
+
+
+def below(path: str, name: str) -> str:
+    """The path of a field; a name that would be mistaken for several stands in backticks."""
+    name = f"`{name}`" if re.search(r"[.\[\]`]", name) else name
+    return f"{path}.{name}" if path else name
+
+
+def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> None:
+    """Count `paths` of object `index`; places in lists are not told apart."""
+    counter = tally.setdefault(index, Counter())
+    for path in paths:
+        counter[re.sub(r"\[\d+\]", "[]", path)] += times
+
+
+def renumbered(tally: Tally, numbers: Sequence[int]) -> Tally:
+    """The same, of objects that have other `numbers`."""
+    return {numbers[index]: counts for index, counts in tally.items()}
+
+
+def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sum; beyond `MAX_PATHS` the rarest are one."""
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    if len(total) <= MAX_PATHS:
+        return dict(total)
+    kept = dict(total.most_common(MAX_PATHS))
+    kept[OTHERS] = kept.get(OTHERS, 0) + total.total() - sum(kept.values())
+    return kept
+
+
+Read = Callable[[Any, pa.DataType], pa.Array]
+
+
+def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], pa.Array]) -> pa.Array:
+    """`values`, which can be sliced, as `kind`, by `read`; those that it raises for, found by halving, by `single`.
+
+    `single` gets the value's number and returns an array of one.
+    """
+    done: list[pa.Array] = []
+    pending = [(0, len(values))]
+    while pending:
+        low, high = pending.pop()
+        if low == high:
+            continue
+        try:
+            array = read(values[low:high], kind)
+            if len(array) != high - low:
+                raise pa.ArrowInvalid("not one value for each record")
+        except (pa.ArrowException, UnicodeError):
+            if high - low > 1:
+                middle = (low + high) // 2
+                pending += [(middle, high), (low, middle)]
+                continue
+            array = single(low)
+        done.append(array)
+    if len(done) == 1:
+        return done[0]
+    return pa.concat_arrays(done) if done else pa.nulls(0, kind)
+
+
+def odd_reason(odd: Odd, schema: pa.Schema) -> str:
+    """Why a record is rejected: the first value that does not fit."""
+    path, text = next(iter(odd.misfits.items()))
+    if path == EXTRA:
+        return f"more values than the header has names: {text}"
+    if path == MISSING:
+        return f"no values for {text}"
+    kind = f" {schema.field(path).type}" if path in schema.names else ""
+    return f"{path}: {text[:SHOWN_CHARS]!r} does not fit{kind}"
+
+
+def rescued_column(odds: Sequence[Odd | None]) -> pa.Array:
+    """`_rescued` of records in order; None for one in which all fits."""
+    return pa.array([odd.rescued() if odd else None for odd in odds], pa.string())

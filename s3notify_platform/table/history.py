@@ -1,0 +1,64 @@
+"""Time travel: the generations of a slot, and which of them was the newest at some moment.
+
+Generations last as long as vacuum's retention. The moment is told by the store's clock, which stamps every commit
+object, to the second on S3; a whole-table view at a moment joins, for each slot, what was visible then:
+
+    when = generations_at(table, source.all_slots(), at_ms)
+    load_slots(spark, source, when, generations=when)      # a DataFrame
+    read_slots(table, when, generations=when)              # Arrow, without Spark
+"""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from s3notify_platform.errors import NotFoundError
+from s3notify_platform.ports import ObjectMeta, list_all
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.commit import SlotCommit, SlotTable
+from s3notify_platform.table.layout import Generation, generation_of
+
+REQUESTS_IN_FLIGHT: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visible:
+    """A generation, and since when it could be seen, by the store's clock."""
+
+    commit: SlotCommit
+    since_ms: int
+
+
+def history(table: SlotTable, slot: Slot) -> Iterator[Visible]:
+    """The generations of a slot that are left, the newest first. 1 LIST for each 1000, and 1 GET for each."""
+    for meta in list_all(table.store, table.layout.commits(slot)):
+        yield Visible(commit=table.read(slot, generation_of(meta.key)), since_ms=meta.modified_ms)
+
+
+def generations_at(
+    table: SlotTable, slots: Iterable[Slot], at_ms: int, *, parallelism: int = REQUESTS_IN_FLIGHT
+) -> dict[Slot, Generation]:
+    """The newest generation of each slot that was visible at `at_ms` (Unix milliseconds); 0 if it had none yet.
+
+    `NotFoundError` if vacuum has removed what a slot held then. 1 LIST for each slot, and one more for each 1000
+    generations that came since.
+    """
+
+    def at(slot: Slot) -> Generation:
+        oldest: ObjectMeta | None = None
+        for meta in list_all(table.store, table.layout.commits(slot)):
+            if meta.modified_ms <= at_ms:
+                return generation_of(meta.key)
+            oldest = meta
+        if oldest is None or generation_of(oldest.key) == 1:
+            return Generation(0)
+        raise NotFoundError(
+            f"slot {slot} at {at_ms}: vacuum has removed it; what is left begins at {oldest.modified_ms}"
+        )
+
+    wanted = sorted(set(slots))
+    if parallelism == 1:
+        return {slot: at(slot) for slot in wanted}
+    with ThreadPoolExecutor(parallelism) as pool:
+        return dict(zip(wanted, pool.map(at, wanted), strict=True))

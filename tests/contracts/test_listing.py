@@ -1,0 +1,112 @@
+"""Listing in several chains on real servers: the same keys as in one, wherever the cuts are, each once."""
+
+from collections.abc import Iterator
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from s3notify_platform.ports import ObjectStore, list_all
+from s3notify_platform.protocols.source_enumerator import quantiles
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.listing import parallel_listing
+
+PREFIX = "raw/"
+FOLDERS = (
+    "a",
+    "a-b",
+    "a.b",
+    "a/b",
+    "a/b-c",
+    "a/b/c",
+    "a+b",
+    "a b",
+    "Z",
+    "a\U0001f642",
+    "日本語",
+    "a\uffee",
+    "a\U00010000",
+)
+"""Names whose order differs by bytes, by path, by UTF-16, and by how `+` and space are encoded."""
+
+
+class ListingSuite:
+    """Subclasses define the fixture `store`: an empty bucket. `odd` keys are those that the server takes."""
+
+    odd: tuple[str, ...] = ("new\nline", "tab\t", "per%20cent", "double//slash", "trailing/", "back\\slash")
+
+    @pytest.fixture
+    def store(self) -> Iterator[ObjectStore]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def names(self, store: ObjectStore) -> set[str]:
+        names = {
+            f"{PREFIX}{folder}/{number}{tail}"
+            for folder in FOLDERS
+            for number in range(6)
+            for tail in ("", "-x", "+")
+        }
+        names |= {f"{PREFIX}{folder}-{number}" for folder in FOLDERS for number in range(3)}
+        names |= {f"{PREFIX}{key}" for key in self.odd}
+        for key in (*names, "other", "rax", "raw-not"):
+            store.put(key, b"x")
+        return names
+
+    def test_the_same_as_in_one_chain(self, store: ObjectStore, names: set[str]) -> None:
+        """With cuts at quantiles, as a sweep has them: all of them good, no key twice."""
+        assert {meta.key for meta in list_all(store, PREFIX)} == names
+        for parts in (2, 5, 16):
+            found, cuts = parallel_listing(store, PREFIX, quantiles(names, parts))
+            assert cuts == parts - 1
+            assert dict(found) == dict.fromkeys(names, 1)
+
+    def test_with_a_cut_at_every_odd_place(self, store: ObjectStore, names: set[str]) -> None:
+        """Beginning after each kind of key, there or not."""
+        odd = [f"{PREFIX}{key}" for key in self.odd]
+        odd += [f"{PREFIX}{folder}" for folder in FOLDERS] + [f"{PREFIX}{folder}/3" for folder in FOLDERS]
+        found, cuts = parallel_listing(store, PREFIX, odd)
+        assert cuts > len(FOLDERS)
+        assert dict(found) == dict.fromkeys(names, 1)
+
+
+class TestMemory(ListingSuite):
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return MemoryObjectStore()
+
+
+class TestMoto(ListingSuite):
+    # It fails a key with a newline.
+    odd = tuple(key for key in ListingSuite.odd if "\n" not in key)
+
+    @pytest.fixture
+    def store(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        with mock_aws():
+            boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="moto")
+            store = S3ObjectStore(S3Config(bucket="moto"))
+            yield store
+            store.close()
+
+
+@pytest.mark.server
+class TestMinistack(ListingSuite):
+    @pytest.fixture
+    def store(self, ministack) -> ObjectStore:
+        return FastObjectStore(ministack.config(ministack.make_bucket()))
+
+
+@pytest.mark.server
+class TestSeaweed(ListingSuite):
+    """It lists by paths, not by bytes."""
+
+    odd = ("new\nline", "tab\t", "per%20cent")
+
+    @pytest.fixture
+    def store(self, seaweed) -> ObjectStore:
+        return FastObjectStore(seaweed.config(seaweed.make_bucket()))

@@ -1,0 +1,61 @@
+"""What changes in a schema is told: by the batch that brings it, and by a check."""
+
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+
+from tests.support.site import Site
+
+
+def looked(site: Site) -> tuple[bool, dict[str, Any]]:
+    """The check, run as the sweep runs it: whether it passed, and what it says."""
+    result = site.job("sweep")
+    (found,) = [e for e in result.get_asset_check_evaluations() if e.check_name == "schema_changes"]
+    assert found.severity == dg.AssetCheckSeverity.WARN
+    return found.passed, {name: value.value for name, value in found.metadata.items()}
+
+
+def test_schema_changes(site_of: Callable[..., Site]) -> None:
+    """What is added passes and is listed once; what does not fit makes it fail once, with columns and numbers."""
+    site = site_of(schema=None)
+    site.write(1)
+    site.settle()
+    assert "schema_added" not in site.metadata(1)
+    passed, said = looked(site)
+    assert (passed, said["added"], said["misfits"]) == (True, [], {})
+
+    site.write(2, body=b'{"id": 2, "fresh": {"x": 1}}\n')
+    site.settle()
+    assert site.metadata(2)["schema_added"] == {"fresh": "struct<x: long>"}
+    columns = {column.name: column.type for column in site.metadata(2)["dagster/column_schema"].columns}
+    assert columns["fresh"] == "struct<x:bigint>"
+    passed, said = looked(site)
+    (change,) = said["added"]
+    assert (passed, change["generation"], change["added"]) == (True, 2, {"fresh": "struct<x: long>"})
+    assert change["batch"] == site.metadata(2)["batch"]
+
+    site.write(3, body=b'{"id": "three"}\n{"id": 3.5}\n{"id": 3, "fresh": {"x": true}}\n{"id": 4}\n')
+    site.settle()
+    assert site.metadata(3)["batch_misfits"] == {"id": 2, "fresh.x": 1}
+    assert site.metadata(3)["misfits"] == 3
+    passed, said = looked(site)
+    assert (passed, said["added"], said["misfits"]) == (False, [], {"id": 2, "fresh.x": 1})
+    passed, said = looked(site)
+    assert (passed, said["added"], said["misfits"]) == (True, [], {})
+
+
+def test_rescued_and_left_out(site_of: Callable[..., Site]) -> None:
+    """Of a source that rescues; and of one with a given schema, the fields that it does not name."""
+    rescuing = site_of(misfits="rescue")
+    rescuing.write(1, body=b'{"id": 1, "amount": "much"}\n')
+    rescuing.settle()
+    (row,) = rescuing.io.load([1]).select("id", "amount", "_rescued").toArrow().to_pylist()
+    assert row == {"id": 1, "amount": None, "_rescued": '{"amount":"much"}'}
+    assert rescuing.metadata(1)["batch_misfits"] == {"amount": 1}
+
+    given = site_of(name="given")
+    given.write(1, body=b'{"id": 1, "note": "x"}\n{"id": 2, "note": null}\n')
+    given.settle()
+    assert given.metadata(1)["batch_unnamed"] == {"note": 1}
+    assert given.metadata(1)["unnamed"] == 1

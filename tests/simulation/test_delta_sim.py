@@ -1,0 +1,103 @@
+"""Syncs of one view beside each other and beside commits, under faults: each version is whole, the end is the table."""
+
+import json
+
+from s3notify_platform.errors import ConflictError, FencedError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table import delta
+from s3notify_platform.table.commit import TableFile
+from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
+from tests.support.viewed import Viewed, spark_schema
+
+SLOTS = [Slot(n) for n in range(3)]
+EXPECTED = (UnavailableError, UnknownOutcomeError, ConflictError, FencedError)
+
+
+def committer(number):
+    """Commits one slot again and again; what it is not sure of it leaves to its next round."""
+    rounds = 0
+
+    def run(store, clock):
+        nonlocal rounds
+        viewed = Viewed(store=store, clock=clock)
+        while rounds < 8:
+            rounds += 1
+            try:
+                head = viewed.table.head(SLOTS[number])
+                kept = head.files[rounds % 2 :] if head else ()
+                viewed.commit(number, [*kept, TableFile(name=f"{number}{rounds:04x}", rows=1, bytes=9)])
+                clock.sleep(0.05)
+            except EXPECTED:
+                pass
+
+    return run
+
+
+def syncer(number):
+    """Syncs all slots, or some; repairs now and then."""
+    rounds = 0
+
+    def run(store, clock):
+        nonlocal rounds
+        viewed = Viewed(store=store, clock=clock)
+        while rounds < 8:
+            rounds += 1
+            try:
+                slots = SLOTS if rounds % 3 else SLOTS[number % 2 :]
+                viewed.view.sync(slots, repair=rounds % 5 == 0)
+                clock.sleep(0.05)
+            except EXPECTED:
+                pass
+
+    return run
+
+
+def versions_of(viewed):
+    """The files that each version shows, by slot."""
+    shown, versions = {}, []
+    for name, body in sorted(viewed.log_objects().items()):
+        if not name.endswith(".json"):
+            continue
+        assert int(name[:20]) == len(versions)
+        shown = {slot: set(files) for slot, files in shown.items()}
+        for action in map(json.loads, body.splitlines()):
+            if add := action.get("add"):
+                files = shown.setdefault(add["partitionValues"]["slot"], set())
+                assert add["path"] not in files
+                files.add(add["path"])
+            if remove := action.get("remove"):
+                shown[remove["partitionValues"]["slot"]].remove(remove["path"])
+        versions.append(shown)
+    return versions
+
+
+def files_of(commit):
+    return {f"slot={commit.slot}/{file.name}.parquet" for file in commit.files} if commit else set()
+
+
+@simulated
+def test_syncs_and_commits_at_once(seed, monkeypatch):
+    """All kinds of faults: no version has half of a commit, none takes a slot back, and the last is the table."""
+    monkeypatch.setattr(delta, "CHECKPOINT_VERSIONS", 2)
+    monkeypatch.setattr(delta, "MAX_ACTIONS", 4)
+    time = VirtualTime()
+    store = MemoryObjectStore(clock=time)
+    Viewed(store=store).pin(spark_schema(id="long"))
+    actors = [*map(committer, range(3)), *map(syncer, range(2))]
+    run_simulation(actors, store, seed, faults=ROUGH, time=time)
+    viewed = Viewed(store=store)
+    viewed.view.sync(SLOTS)
+    versions = versions_of(viewed)
+    for slot in SLOTS:
+        head = viewed.table.head(slot)
+        line = [files_of(viewed.table.read(slot, n + 1)) for n in range(head.generation if head else 0)]
+        seen = [version.get(str(slot), set()) for version in versions]
+        place = 0
+        for files in seen:
+            if files:
+                place = line.index(files, place)
+        assert not line or seen[-1] == line[-1]
+    before = viewed.log_objects()
+    assert viewed.view.sync(SLOTS, repair=True).versions == 0
+    assert viewed.log_objects().keys() >= before.keys()

@@ -1,0 +1,136 @@
+"""Objects that are read in parts by several tasks: each record once, in rounds, and from where reading ended."""
+
+import gzip
+import io
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from s3notify_platform.slots import Slot
+from tests.support.spark import Lake
+
+COUNT = 400
+PART = 1500
+
+
+def jsonl(numbers: range) -> bytes:
+    return b"".join(b'{"n": %d, "text": "%s"}\n' % (n, b"x" * (n % 50)) for n in numbers)
+
+
+def csv(numbers: range) -> bytes:
+    return b"n,text\n" + b"".join(b'%d,"a\n""%s"\n' % (n, b"y" * (n % 60)) for n in numbers)
+
+
+def parquet(numbers: range) -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"n": pa.array(numbers, pa.int64()), "text": [f"{n}" * 20 for n in numbers]})
+    pq.write_table(table, sink, row_group_size=25, compression="none")
+    return sink.getvalue()
+
+
+BODIES: dict[str, Callable[[range], bytes]] = {
+    "big.jsonl": jsonl,
+    "big.csv": csv,
+    "big.parquet": parquet,
+    "big.jsonl.gz": lambda numbers: gzip.compress(jsonl(numbers), 0, mtime=0),
+}
+
+
+@pytest.fixture(params=BODIES)
+def big(request: pytest.FixtureRequest, lake_of: Callable[..., Lake]) -> tuple[Lake, str, bytes]:
+    """A lake whose objects are big from 1500 bytes on, and a big object in it."""
+    lake = lake_of(slots=1, format="auto", schema="n bigint, text string", split_bytes=PART)
+    body = BODIES[request.param](range(COUNT))
+    lake.put(request.param, body)
+    return lake, request.param, body
+
+
+def numbers_in(lake: Lake) -> list[int]:
+    return sorted(row["n"] for row in lake.load())
+
+
+def test_each_record_once(big: tuple[Lake, str, bytes]) -> None:
+    """By many tasks at once, in one commit; a small object of the slot comes along."""
+    lake, key, body = big
+    lake.put("small.jsonl", [{"n": -1, "text": "small"}])
+    (result,) = lake.ingest().slots.values()
+    assert (result.objects, result.rows, result.rejects, result.complete) == (2, COUNT + 1, 0, True)
+    assert numbers_in(lake) == [-1, *range(COUNT)]
+    (head,) = lake.history(Slot(0))
+    state = lake.source.table().states(head)[f"raw/{key}"]
+    assert (state.size, state.reach_end, state.rows) == (len(body), True, COUNT)
+    lake.put(key, [{"n": 1, "text": "now small"}] if key.endswith("jsonl") else BODIES[key](range(2)))
+    lake.ingest()
+    assert set(numbers_in(lake)) <= {-1, 0, 1}
+
+
+def test_in_rounds(big: tuple[Lake, str, bytes]) -> None:
+    """With a limit of bytes to a round, every round commits up to an offset, and the next goes on there."""
+    lake, key, _ = big
+    limited = lake.with_source(max_bytes=2 * PART)
+    (result,) = limited.ingest().slots.values()
+    assert (result.rows, result.complete, result.objects) == (COUNT, True, len(limited.history(Slot(0))))
+    assert numbers_in(limited) == [*range(COUNT)]
+    offsets = []
+    for commit in limited.history(Slot(0)):
+        (state,) = limited.source.table().states(commit).values()
+        assert commit.pending == (() if state.reach_end else (f"raw/{key}",))
+        offsets.append(state.offset)
+    assert offsets == sorted(set(offsets))
+    assert len(offsets) > 2
+
+
+def test_a_run_that_ran_out_of_time_goes_on(big: tuple[Lake, str, bytes]) -> None:
+    """It says that it is not complete; the next one reads the rest alone, although nothing has changed."""
+    lake = big[0]
+    short = lake.with_source(max_bytes=2 * PART, max_seconds=0)
+    (first,) = short.ingest().slots.values()
+    assert not first.complete
+    assert 0 < first.rows < COUNT
+    assert numbers_in(short) == [*range(first.rows)]
+    (rest,) = lake.ingest().slots.values()
+    assert (rest.rows, rest.complete) == (COUNT - first.rows, True)
+    assert numbers_in(lake) == [*range(COUNT)]
+    assert lake.history(Slot(0))[-1].pending == ()
+
+
+def test_overwritten_between_two_rounds(big: tuple[Lake, str, bytes]) -> None:
+    """The rows of what was read so far leave."""
+    lake, key, _ = big
+    short = lake.with_source(max_bytes=2 * PART, max_seconds=0)
+    short.ingest()
+    lake.put(key, BODIES[key](range(1000, 1000 + COUNT)))
+    lake.ingest()
+    assert numbers_in(lake) == [*range(1000, 1000 + COUNT)]
+    short.ingest()
+    lake.delete(key)
+    lake.ingest()
+    assert numbers_in(lake) == []
+    assert lake.history(Slot(0))[-1].pending == ()
+
+
+def test_with_a_transform(lake_of: Callable[..., Lake]) -> None:
+    """Its rows pass through Spark, and are the same."""
+    lake = lake_of(slots=2, format="auto", schema="n bigint, text string", split_bytes=PART)
+    for name, body_of in BODIES.items():
+        lake.put(name, body_of(range(COUNT)))
+    lake.ingest(transform=lambda frame: frame.where("n % 2 = 0"))
+    assert numbers_in(lake) == sorted([*range(0, COUNT, 2)] * len(BODIES))
+
+
+def test_malformed_records_of_a_big_object(lake_of: Callable[..., Lake]) -> None:
+    """Each is a reject with its place in the object, and its neighbours are taken in."""
+    lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
+    lines = jsonl(range(COUNT)).splitlines(keepends=True)
+    places = {}
+    for number in (0, 77, 200, COUNT - 1):
+        lines[number] = b'{"n": "%s"}\n' % (b"bad" * 5)
+    for number in (0, 77, 200, COUNT - 1):
+        places[sum(map(len, lines[:number]))] = lines[number].strip()
+    lake.put("big.jsonl", b"".join(lines))
+    (result,) = lake.ingest().slots.values()
+    assert (result.rows, result.rejects) == (COUNT - 4, 4)
+    rejects = lake.rejects()
+    assert {row["_offset"]: row["raw"] for row in rejects} == places

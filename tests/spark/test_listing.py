@@ -1,0 +1,166 @@
+"""Large buckets listed in several chains by Spark: the plan is the same as by one; and lost state is refused."""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.source_enumerator import COMMITTED, PARTITION, CommittedSlots
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark import listing
+from s3notify_platform.spark.discovery import CHAINS_AT_ONCE
+from s3notify_platform.spark.plan import Plan, plan
+from s3notify_platform.table.layout import Generation
+from tests.support.spark import Lake
+
+ODD = (
+    "new\nline", "🙂", "a+b", "a b", "per%20cent", "a/x", "a-x", "a\uffee", "a\U00010000", "ключ/日本語",
+    "double//slash",
+)  # fmt: skip
+
+
+def planned(lake: Lake) -> Plan:
+    return plan(lake.spark, lake.source, lake.source.all_slots(), 2)
+
+
+def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
+    """What a plan says is to be done."""
+    return {
+        slot: ({split.version.key for split in p.changes.read}, set(p.changes.gone))
+        for slot, p in found.slots.items()
+        if p.changes
+    }
+
+
+@pytest.fixture(params=["ministack", "seaweed"])
+def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
+    """2,000 committed objects with all kinds of keys, of which some have changed since."""
+    server = request.getfixturevalue(request.param)
+    lake = Lake.of(spark, server.config(server.make_bucket()), format="text", max_objects=10_000)
+    odd = [key for key in ODD if request.param == "ministack" or "//" not in key]
+    names = [*odd, *(f"{key}/{n}" for key in odd for n in range(20)), *(f"{n}" for n in range(1800))]
+    lake.put_many(dict.fromkeys(names, b"x"))
+    result = lake.ingest()
+    assert all(slot.ok for slot in result.slots.values())
+    lake.put_many({f"{key}/{n}": b"y" for key in odd for n in (3, 20)})
+    for key in odd:
+        lake.delete(f"{key}/7")
+    return lake
+
+
+def test_the_same_plan_by_one_chain_and_by_many(large: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects, changes and what has gone, slot by slot, for keys that servers order each in its own way."""
+    one = planned(large)
+    assert (one.chains, one.overran) == (1, 0)
+    monkeypatch.setattr(listing, "CHAIN_OBJECTS", 100)
+    many = planned(large)
+    assert 3 <= many.chains <= 2 * CHAINS_AT_ONCE
+    assert many.overran == 0
+    assert work(many) == work(one)
+    assert many.listed == one.listed
+    assert sum(many.listed.values()) == sum(1 for _ in list_all(large.store, "raw/"))
+    extra = many.requests["LIST"] - one.requests["LIST"]
+    assert 0 < extra <= 3 * (many.chains - 1) + many.chains, (
+        "2 and 1 for each cut, and a page begun for each chain"
+    )
+    result = large.ingest()
+    assert all(slot.ok for slot in result.slots.values())
+    assert work(planned(large)) == {}
+    assert len(large.load()) == sum(1 for _ in list_all(large.store, "raw/"))
+
+
+def test_keys_that_sampled_states_know_and_the_bucket_does_not(
+    lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cuts are keys that are there: all the old ones may have gone since."""
+    monkeypatch.setattr(listing, "CHAIN_OBJECTS", 100)
+    lake = lake_of(format="text")
+    lake.put_many({f"old/{n}": b"x" for n in range(400)})
+    lake.ingest()
+    for n in range(400):
+        lake.delete(f"old/{n}")
+    lake.put_many({f"new/{n}": b"x" for n in range(1100)} | {f"z{n}": b"x" for n in range(1100)})
+    found = planned(lake)
+    assert found.chains <= 2, "all cuts come to the first key after what has gone"
+    assert sum(found.listed.values()) == 2200
+    assert sum(len(gone) for _, gone in work(found).values()) == 400
+
+
+def empty_table(lake: Lake, *folders: str) -> None:
+    for folder in folders:
+        for meta in list(list_all(lake.store, lake.source.layout.prefix + folder)):
+            lake.store.delete(meta.key)
+
+
+def test_slots_whose_commits_are_gone_fail_and_the_others_go_on(lake: Lake) -> None:
+    """Lost state is an error that names the way out, never a silent second ingestion of everything."""
+    keys = [f"{n}.jsonl" for n in range(30)]
+    for n, key in enumerate(keys):
+        lake.put(key, [{"id": n}])
+    lake.ingest()
+    marked = CommittedSlots(lake.source.records()).read()
+    assert marked == {lake.slot(key) for key in keys}
+    record = lake.source.records().read(PARTITION, COMMITTED)
+    lake.put(keys[0], [{"id": 0}, {"id": -1}])
+    lake.ingest()
+    assert lake.source.records().read(PARTITION, COMMITTED) == record, "written when a slot is new only"
+
+    lost = lake.slot(keys[0])
+    other = next(key for key in keys if lake.slot(key) != lost)
+    empty_table(lake, f"commits/{lost}/")
+    lake.put(keys[0], [{"id": 100}])
+    lake.put(other, [{"id": 200}])
+    for _ in range(2):
+        result = lake.ingest()
+        assert {slot for slot, of in result.slots.items() if not of.ok} == {lost}
+        assert f"s3notify table forget --bucket {lake.source.bucket.bucket}" in result.slots[lost].error
+        assert f"--slots {lost}" in result.slots[lost].error
+        assert lake.source.table().head(lost) is None
+    assert lost not in result.entries
+    assert result.slots[lake.slot(other)].ok
+    assert 200 in {row["id"] for row in lake.load()}
+
+    CommittedSlots(lake.source.records()).forget([lost])
+    assert all(slot.ok for slot in lake.ingest().slots.values())
+    lake.check()
+    assert lost in CommittedSlots(lake.source.records()).read()
+
+
+@pytest.mark.parametrize("folders", [("",), ("commits/",), ("schema/",)])
+def test_a_whole_table_that_is_gone(lake: Lake, folders: tuple[str, ...]) -> None:
+    """Its commits, its schema, or both: nothing is taken in anew, until that is accepted."""
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest()
+    empty_table(lake, *folders)
+    lake.put("a.jsonl", [{"id": 2}])
+    lake.put("b.jsonl", [{"id": 3}])
+    slot = lake.slot("a.jsonl")
+    assert lake.slot("b.jsonl") != slot
+    if folders == ("commits/",):
+        result = lake.ingest()
+        assert not result.slots[slot].ok
+        assert result.slots[lake.slot("b.jsonl")].ok, "it had no commit to lose"
+    else:
+        with pytest.raises(CorruptError, match="schema"):
+            lake.ingest()
+        assert lake.source.schemas().head() is None
+    assert lake.source.table().head(slot) is None or folders == ("schema/",)
+    CommittedSlots(lake.source.records()).forget(lake.source.all_slots())
+    assert all(of.ok for of in lake.ingest().slots.values())
+    assert sorted(row["id"] for row in lake.load()) == [2, 3]
+
+
+def test_a_run_that_died_before_it_had_noted_its_first_commits(lake: Lake) -> None:
+    """No false alarm, and the next run that finds them notes them."""
+    lake.put("a.jsonl", [{"id": 1}])
+    lake.ingest()
+    records = lake.source.records()
+    record = records.read(PARTITION, COMMITTED)
+    assert record is not None
+    records.remove(PARTITION, COMMITTED, expected=record.version)
+    assert all(slot.ok for slot in lake.ingest().slots.values())
+    slot = lake.slot("a.jsonl")
+    assert CommittedSlots(records).read() == {slot}
+    assert lake.source.table().head(slot).generation == Generation(1)  # type: ignore[union-attr]

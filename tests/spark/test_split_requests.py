@@ -1,0 +1,124 @@
+"""Splits read from a real server: each range of the version that was enumerated, or why not."""
+
+import gzip
+import itertools
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark import ranges
+from s3notify_platform.spark.csv_splits import csv_starts, scout_csv
+from s3notify_platform.spark.records import Parsed, Wanted
+from s3notify_platform.spark.split_reader import SplitEnd, read_split
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.servers import S3Server
+from tests.support.split_reading import Found, listed
+
+pytestmark = pytest.mark.server
+
+AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
+CSV = b"a,b\n" + b"".join(b'%d,"x\n%d"\n' % (n, n) for n in range(200_000))
+
+
+@pytest.fixture
+def config(ministack: S3Server) -> S3Config:
+    return ministack.config(ministack.make_bucket())
+
+
+def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:
+    store = S3ObjectStore(config)
+    store.put(key, body)
+    found = store.head(key)
+    assert found is not None
+    return ObjectVersion(slot=Slot(0), key=key, etag=found.etag, size=found.size)
+
+
+def rows_and_end(config: S3Config, split: Split, fmt: str) -> tuple[Found, SplitEnd]:
+    *parts, end = read_split(config, split, fmt, Wanted(schema=AB))
+    assert isinstance(end, SplitEnd)
+    return listed([part for part in parts if isinstance(part, Parsed)], AB), end
+
+
+def split_at(version: ObjectVersion, count: int) -> list[Split]:
+    borders = [version.size * n // count for n in range(count + 1)]
+    return [Split(version=version, start=s, end=e) for s, e in itertools.pairwise(borders)]
+
+
+@pytest.mark.parametrize("key", ["plain", "odd//key", " +%🙂"])
+def test_csv_is_scouted_and_read_in_splits(config: S3Config, key: str) -> None:
+    splits = split_at(put(config, key, CSV), 3)
+    starts = csv_starts([scout_csv(config, split) for split in splits])
+    assert starts is not None
+    found: Found = []
+    for split, quoted in zip(splits, starts, strict=True):
+        rows, end = rows_and_end(config, replace(split, in_quotes=quoted), "csv")
+        assert end.status == "ok"
+        found += rows
+    assert [row[1]["a"] for row in found] == list(range(200_000))
+    assert end == SplitEnd(status="ok", offset=len(CSV), reach_end=True)
+
+
+@pytest.mark.parametrize("key", ["plain", "odd//key"])
+def test_what_is_no_longer_there(config: S3Config, key: str) -> None:
+    """Found out in the first read, or in a later one."""
+    old = put(config, key, CSV)
+    (split,) = split_at(old, 1)
+    reading = read_split(config, split, "csv", Wanted(schema=AB))
+    assert isinstance(next(reading), Parsed)
+    put(config, key, CSV + b"1,2\n")
+    assert rows_and_end(config, split, "csv") == ([], SplitEnd(status="superseded"))
+    with pytest.raises(ConflictError):
+        scout_csv(config, split)
+    S3ObjectStore(config).delete(key)
+    assert rows_and_end(config, split, "csv") == ([], SplitEnd(status="deleted"))
+    with pytest.raises(NotFoundError):
+        scout_csv(config, split)
+
+
+def test_overwritten_in_mid_read(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was not read before belongs to another version, and is not read."""
+    monkeypatch.setattr(ranges.chunks_on, "__kwdefaults__", {"chunk_bytes": 8 << 20, "ahead": 1})
+    body = b'{"a":1}\n' * (5 << 20)
+    (split,) = split_at(put(config, "k", body), 1)
+    reading = read_split(config, split, "jsonl", Wanted(schema=AB))
+    assert isinstance(next(reading), Parsed)
+    put(config, "k", body[::-1])
+    *_, end = reading
+    assert end == SplitEnd(status="superseded")
+
+
+def test_empty_objects_and_other_versions(config: S3Config) -> None:
+    version = put(config, "k", b"")
+    assert rows_and_end(config, Split(version=version, start=0, end=0), "jsonl")[1].reach_end
+    other = replace(version, etag=ETag("other"))
+    assert rows_and_end(config, Split(version=other, start=0, end=0), "jsonl")[1].status == "superseded"
+
+
+def test_compressed_by_content(config: S3Config) -> None:
+    text = b'{"a":7}\n' * 1000
+    splits = split_at(put(config, "k", gzip.compress(text)), 2)
+    rows, end = rows_and_end(config, splits[0], "jsonl")
+    assert (len(rows), end) == (1000, SplitEnd(status="by_record", offset=1000, reach_end=True))
+    assert rows_and_end(config, splits[1], "jsonl") == ([], SplitEnd(status="by_record"))
+
+
+def test_a_store_that_gives_less(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is not believed: tried again, then said."""
+    version = replace(put(config, "k", b"short"), size=100)
+    monkeypatch.setattr(ranges, "ATTEMPTS", 2)
+    with pytest.raises(UnavailableError, match="5 bytes came"):
+        ranges.RemoteBytes(config, version).read(0, 100)
+
+
+def test_large_objects_under_odd_keys(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "WHOLE_BYTES", 10)
+    (split,) = split_at(put(config, "odd//key", CSV), 1)
+    _, end = rows_and_end(config, split, "csv")
+    assert end.status == "failed"
+    assert "larger than 10 bytes" in end.reason

@@ -1,0 +1,56 @@
+"""Bytes parsed, as tests look at it: rows with their places, and rejects."""
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from s3notify_platform.spark.formats import parse
+from s3notify_platform.spark.records import Parsed, Reject
+from s3notify_platform.spark.rescue import RESCUED, Misfits
+
+AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
+Row = tuple[int, int, dict[str, Any]]
+
+
+def take(
+    objects: list[bytes],
+    schema: pa.Schema,
+    fmt: str,
+    *,
+    inferred: bool = False,
+    misfits: Misfits = "quarantine",
+    told: list[Parsed] | None = None,
+) -> tuple[list[Row], list[Reject]]:
+    """Rows as (object, offset, values), and rejects, in the order of their places; `told` gets what was parsed."""
+    rows: list[Row] = []
+    rejects: list[Reject] = []
+    for parsed in parse(objects, schema, fmt, inferred=inferred, misfits=misfits):
+        assert parsed.table.schema == (schema.append(RESCUED) if misfits == "rescue" else schema)
+        parsed.table.validate(full=True)
+        if told is not None:
+            told.append(parsed)
+        assert parsed.table.num_rows == len(parsed.index) == len(parsed.offset)
+        rows += zip(parsed.index.tolist(), parsed.offset.tolist(), parsed.table.to_pylist(), strict=True)
+        rejects += parsed.rejects
+    return sorted(rows, key=lambda r: r[:2]), sorted(rejects, key=lambda r: (r.index, r.offset))
+
+
+def values(objects: list[bytes], schema: pa.Schema, fmt: str) -> list[dict[str, Any]]:
+    rows, rejects = take(objects, schema, fmt)
+    assert rejects == []
+    return [row for _, _, row in rows]
+
+
+def reject(body: bytes, schema: pa.Schema, fmt: str, *, inferred: bool = False) -> Reject:
+    rows, rejects = take([body], schema, fmt, inferred=inferred)
+    assert rows == []
+    (only,) = rejects
+    return only
+
+
+def parquet(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
