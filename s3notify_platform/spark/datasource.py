@@ -53,6 +53,7 @@ from s3notify_platform.spark.read import (
     sample_of,
     schema_of_sample,
 )
+from s3notify_platform.spark.rescue import RESCUED
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.splits import TASK_BYTES, is_big, may_be_cut
@@ -123,7 +124,8 @@ class S3NotifyDataSource(DataSource):
                 return StructType(LINEAGE.fields + StructType.fromJson(json.loads(pinned.rows)).fields)
             case "objects":
                 if source.schema is not None:
-                    return _DDL.format(source.schema)
+                    rescued = f", {RESCUED.name} string" if source.misfits == "rescue" else ""
+                    return _DDL.format(source.schema + rescued)
                 return inferred_schema(reading)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -169,20 +171,21 @@ _DDL: Final = (
 )
 
 
-def whole_schema(data: Iterable[StructField]) -> StructType:
+def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
     """The columns of the data, with ours before and behind them. Pure."""
-    return StructType([*_FIRST.fields, *data, *_LAST.fields])
+    rescued = StructType().add(RESCUED.name, "string") if source.misfits == "rescue" else ()
+    return StructType([*_FIRST.fields, *data, *rescued, *_LAST.fields])
 
 
 def inferred_schema(reading: Reading) -> StructType:
     """Columns from a sample of the first objects listed, marked as inferred. 1 LIST, 1 GET for each of the sample."""
     source = reading.source
     if source.format in FIXED_SCHEMAS:
-        return whole_schema(from_arrow_schema(FIXED_SCHEMAS[source.format]))
+        return whole_schema(from_arrow_schema(FIXED_SCHEMAS[source.format]), source)
     enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
     versions = [*islice(enumerator.versions(frozenset(source.all_slots())), SAMPLED_FROM)]
     found = schema_of_sample(source, sample_of(source, versions))
-    first, *others = whole_schema(from_arrow_schema(found) if found is not None else ())
+    first, *others = whole_schema(from_arrow_schema(found) if found is not None else (), source)
     return StructType([StructField(first.name, first.dataType, metadata=_INFERRED), *others])
 
 
@@ -208,9 +211,13 @@ class RowReader:
     @classmethod
     def of(cls, reading: Reading, schema: StructType, *, strict: bool) -> "RowReader":
         """A reader for what Spark wants; `UsageError` if the format cannot give it."""
-        data = StructType([column for column in schema if column.name not in SPECIAL])
+        data = StructType([column for column in schema if column.name not in (*SPECIAL, RESCUED.name)])
         columns = to_arrow_schema(data, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
         check_schema(columns, reading.source.format)
+        if reading.source.misfits == "rescue" and RESCUED.name not in schema.names:
+            raise UsageError(
+                f"misfits='rescue' needs a column {RESCUED.name}, where values go that do not fit"
+            )
         rejects = reading.rejects
         if rejects == "column" and "_rejected" not in schema.names:
             rejects = "fail"  # they would look like rows

@@ -43,7 +43,7 @@ def rows_of(lake: Lake, schema: StructType | None, *, plain: bool = False, **opt
         found = source.schema()
         assert isinstance(found, StructType)
     else:
-        found = schema if plain else whole_schema(schema)
+        found = schema if plain else whole_schema(schema, lake.source)
     reader = source.reader(found)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return [row for batch in batches for row in batch.to_pylist()]
@@ -122,6 +122,19 @@ def test_rejects_are_never_lost_in_silence(bare_lake: Callable[..., Lake]) -> No
     assert rows_of(lake, ID, plain=True) == [{"id": 1}]
 
 
+def test_values_that_do_not_fit_are_rescued(bare_lake: Callable[..., Lake]) -> None:
+    """With `misfits="rescue"` their record stays, and they stand in `_rescued`."""
+    lake = bare_lake(misfits="rescue")
+    lake.put("0.jsonl", b'{"id": 1}\n{"id": "many"}\n')
+    found = sorted(rows_of(lake, ID, misfits="rescue"), key=lambda row: row["_offset"])
+    assert [(r["id"], r["_change"], r["_rescued"]) for r in found] == [
+        (1, "row", None),
+        (None, "row", '{"id":"many"}'),
+    ]
+    with pytest.raises(UsageError, match="needs a column _rescued"):
+        rows_of(lake, ID, plain=True, misfits="rescue")
+
+
 def test_a_field_that_inference_has_not_seen_is_a_reject(
     bare_lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +158,7 @@ def test_an_object_that_changes_under_the_query_ends_it(bare_lake: Callable[...,
     body = b'{"id": 1}\n' * size
     lake.put_many({f"{n}.jsonl": body for n in range(4)})
     source = S3NotifyDataSource(options_of(lake.source, split_bytes=1000))  # type: ignore[arg-type]
-    reader = source.reader(whole_schema(ID))
+    reader = source.reader(whole_schema(ID, lake.source))
     for meddle in (lambda: lake.put("1.jsonl", b'{"id": 100}\n'), lambda: lake.delete("2.jsonl")):
         work = reader.partitions()
         meddle()

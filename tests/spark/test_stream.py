@@ -146,6 +146,9 @@ def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: 
     assert dict(counted.counts) == {"HEAD": 1}, "an idle poll"
     publish(lake, Put(key=f"raw/{neighbour}", body=b'{"id": 5}\n'))
     assert told_of() == [("row", f"raw/{neighbour}")], "somebody does not queue, so it was listed"
+    publish(lake, Put(key=f"raw/{neighbour}", body=b'{"id": 7}\n'))
+    hidden = told_of(put("a", 8))
+    assert ("row", f"raw/{neighbour}") in hidden, "though a later signal of its slot was of one who queues"
     query.check()
     queue.topics.delete("own")
     publish(lake, put("c", 6))

@@ -33,7 +33,9 @@ def changes_reader(lake: Lake, *, clock: Clock = SYSTEM_CLOCK, **options: Any) -
     """The reader as `readStream` makes it."""
     settings = {"poll_seconds": 0, "list_seconds": 0} | options
     reading = reading_of(options_of(lake.source, **settings))
-    return ChangesReader(reading, RowReader.of(reading, whole_schema(DATA), strict=False), 2, clock=clock)
+    return ChangesReader(
+        reading, RowReader.of(reading, whole_schema(DATA, reading.source), strict=False), 2, clock=clock
+    )
 
 
 def rows_of_work(reader: ChangesReader, work: Any) -> Iterator[Row]:
