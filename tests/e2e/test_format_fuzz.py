@@ -98,7 +98,9 @@ class Fuzz:
         self.killed: list[str] = []
         # Each after a share of the operations, so that it does not hang on the clock; drivers and workers by turns.
         kinds = [("driver", "worker")[n % 2] for n in range(KILLS)]
-        self.victims = sorted((self.moments.uniform(0.05, 0.85), kind) for kind in kinds)
+        self.victims = [
+            ((number + self.moments.random()) / KILLS * 0.85, kind) for number, kind in enumerate(kinds)
+        ]
         self.runs = self.cut_short = self.superseded = 0
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         told = {"bucket": self.bucket, "endpoint_url": self.server.endpoint_url}
@@ -272,7 +274,7 @@ def test_every_format_killed_at_random_the_table_equals_the_bucket(
         checks = 0
         while len(fuzz.done) < OPERATIONS:
             (name,) = fuzz.moments.choices([*SHARES], [*SHARES.values()])
-            operations = min(fuzz.moments.randrange(5, 30), OPERATIONS - len(fuzz.done))
+            operations = min(fuzz.moments.randrange(3, 20), OPERATIONS - len(fuzz.done))
             fuzz.run(
                 name,
                 listing=fuzz.moments.random() < 0.4,
