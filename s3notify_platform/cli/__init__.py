@@ -322,7 +322,9 @@ def _add_commands() -> None:
     from s3notify_platform.cli.table import table
     from s3notify_platform.cli.topics import topics
 
-    for command in (topics, inlet, deliver, care, explain, ingest, history, rows, delta, quarantine, table):
+    for command in (
+        topics, inlet, deliver, care, explain, ingest, history, rows, delta, quarantine, table,
+    ):  # fmt: skip
         main.add_command(command)
 
 

@@ -334,7 +334,7 @@ def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectV
 
 
 def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
-    """What these objects make of the schema, or None. 1 GET each, or more of a large one."""
+    """What these objects make of the schema, or None. 1 GET or a few each."""
     return infer(list(_sampled(source, sample)))
 
 

@@ -1,6 +1,7 @@
 """An HTTP proxy before a real server that fails requests on demand: before, after or instead of sending.
 
-It can also drop conditions of writes, as some gateways do, and notes every request that was answered.
+It can also drop conditions of writes, as some gateways do, and notes every request that was answered. What is to
+happen just before a request reaches the server is said by `before`.
 """
 
 import http.client
@@ -35,13 +36,15 @@ _CONDITIONS = frozenset({"if-match", "if-none-match"})
 
 
 class Answered(NamedTuple):
-    """A request as it came, with its header names in lower case, and the status it was answered with."""
+    """A request as it came, with its header names in lower case, and the status and bytes it was answered with."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
     status: int
+    sent: int
+    """Bytes of the answer's content."""
 
 
 class FaultProxy:
@@ -51,7 +54,9 @@ class FaultProxy:
         self.answered: list[Answered] = []
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
-        self.before = lambda method, path: None
+        self.forbidden: set[str] = set()
+        """Ends of paths that no GET may read."""
+        self.before = lambda method, path, headers: None
         """Called before a request is passed on, which waits for it."""
         backend = urlsplit(backend_url)
         proxy = self
@@ -65,7 +70,6 @@ class FaultProxy:
             def handle_any(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 proxy.requests.append(self.headers.get("X-Amz-Target", self.command).rpartition(".")[2])
-                proxy.before(self.command, self.path)
                 fault = proxy.faults.popleft() if proxy.faults else "pass"
                 if fault == "lose_request":
                     self.close_connection = True
@@ -74,9 +78,14 @@ class FaultProxy:
                     status, code = _DYNAMO[fault]
                     self.answer(status, json.dumps({"__type": f"dynamodb#{code}"}).encode())
                     return
+                if self.command == "GET" and self.path.partition("?")[0].endswith((*proxy.forbidden,)):
+                    self.answer(403, b"<Error><Code>AccessDenied</Code><Message>forbidden</Message></Error>")
+                    return
                 if fault in ("409", "500", "503", "slow_down"):
                     self.refuse(fault)
                     return
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                proxy.before(self.command, self.path, headers)
                 upstream = http.client.HTTPConnection(backend.hostname, backend.port, timeout=30)
                 try:
                     upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
@@ -87,8 +96,9 @@ class FaultProxy:
                     upstream.endheaders(body or None)
                     answer = upstream.getresponse()
                     content = answer.read()
-                    headers = {name.lower(): value for name, value in self.headers.items()}
-                    proxy.answered.append(Answered(self.command, self.path, headers, body, answer.status))
+                    proxy.answered.append(
+                        Answered(self.command, self.path, headers, body, answer.status, len(content))
+                    )
                 finally:
                     upstream.close()
                 if fault == "lose_response":

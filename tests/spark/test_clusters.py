@@ -164,7 +164,7 @@ class Meddler:
         self.killed = 0
         self.doubled = 0
 
-    def before(self, method: str, path: str) -> None:
+    def before(self, method: str, path: str, _headers: dict[str, str]) -> None:
         if method == "PUT" and "/arm/" in path:
             self._armed = path.rpartition("/")[2]
         elif method == "GET" and path.endswith(f"/{MARKED}"):

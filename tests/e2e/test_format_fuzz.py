@@ -1,0 +1,294 @@
+"""Random operations over all formats and compressions, runs killed at random, tiny limits: the table equals the bucket.
+
+`FORMAT_FUZZ_OPERATIONS`, `FORMAT_FUZZ_SEED`, `FORMAT_FUZZ_KILLS`; `poe fuzz` runs the long form. What is written is
+drawn from the seed alone; which run sees it, and where it is killed, is a matter of time.
+"""
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.fast_store import shared_store
+from tests.support.changing import place_of
+from tests.support.drivers import WAIT_SECONDS, Driver
+from tests.support.fuzz_objects import SCHEMA, SCHEMA_DDL, Drawn
+from tests.support.independent import differences, rows_of
+from tests.support.servers import S3Server
+
+OPERATIONS = int(os.environ.get("FORMAT_FUZZ_OPERATIONS", "120"))
+SEED = int(os.environ.get("FORMAT_FUZZ_SEED", "1"))
+KILLS = int(os.environ.get("FORMAT_FUZZ_KILLS", str(2 + OPERATIONS // 150)))
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300 + 3 * OPERATIONS)]
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "mixed": {"format": "auto", "schema": SCHEMA_DDL},
+    "logs": {"format": "text"},
+    "blobs": {"format": "binary"},
+}
+SUFFIXES = {
+    "mixed": (
+        ".jsonl", ".jsonl.gz", ".jsonl.bz2", ".jsonl.zst", ".jsonl.sz", ".jsonl.snappy", ".csv", ".csv.gz", ".csv.zst",
+        ".parquet",
+    ),
+    "logs": (".txt", ".txt.gz", ".txt.bz2", ".txt.sz"),
+    "blobs": (".bin",),
+}  # fmt: skip
+SHARES = {"mixed": 7, "logs": 2, "blobs": 1}
+"""How often a source has its turn."""
+
+SPLIT_BYTES = 4000
+LIMITS: tuple[dict[str, Any], ...] = (
+    {}, {}, {"max_bytes": 20_000}, {"max_objects": 3}, {"max_bytes": 9_000, "max_seconds": 2.0},
+    {"split_bytes": 1 << 20}, {"split_bytes": 1000, "max_bytes": 60_000},
+)  # fmt: skip
+SLOTS = 4
+NAMES = 3
+"""Of each suffix."""
+
+WHAT = (*("write",) * 3, *("append",) * 2, "empty", "delete", "rename", "restore", "same")
+
+
+@dataclass
+class Fuzz:
+    """The bucket, its history, and the runs over it."""
+
+    server: S3Server
+    folder: Path
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.dice = random.Random(f"formats {SEED}")
+        self.moments = random.Random(f"moments {SEED}")
+        self.drawn = Drawn(self.dice)
+        self.bucket = self.server.make_bucket()
+        config = self.server.config(self.bucket)
+        self.sources = {
+            name: Source(
+                name=name, bucket=config, platform=config, prefix=f"raw/{name}/", commit="native", slots=SLOTS,
+                split_bytes=SPLIT_BYTES, **settings,
+            )
+            for name, settings in SOURCES.items()
+        }  # fmt: skip
+        self.places = {name: place_of(source, SCHEMA) for name, source in self.sources.items()}
+        self.s3 = self.places["mixed"].client()
+        self.s3.put_bucket_versioning(Bucket=self.bucket, VersioningConfiguration={"Status": "Enabled"})
+        self.queue: NotificationQueue = self.sources["mixed"].queue()
+        for name, source in self.sources.items():
+            settings = TopicSettings(bucket=self.bucket, prefix=source.prefix, slots=SLOTS, shards=1)
+            self.queue.topics.create(name, settings)
+        self.signals = {
+            name: Publisher(shared_store(config), prefix=source.keyspace_prefix, slots=SLOTS, queued=True)
+            for name, source in self.sources.items()
+        }
+        self.bodies: dict[str, bytes] = {}
+        self.versions: dict[str, list[tuple[str, bytes]]] = {}
+        self.untold: list[tuple[str, str]] = []
+        self.done: list[str] = []
+        self.killed: list[str] = []
+        # Each after a share of the operations, so that it does not hang on the clock; drivers and workers by turns.
+        kinds = [("driver", "worker")[n % 2] for n in range(KILLS)]
+        self.victims = sorted((self.moments.uniform(0.05, 0.85), kind) for kind in kinds)
+        self.runs = self.cut_short = self.superseded = 0
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        told = {"bucket": self.bucket, "endpoint_url": self.server.endpoint_url}
+        self.driver = Driver(told, keys, self.folder / "driver.log")
+
+    # Operations.
+
+    def operate(self) -> None:
+        """The next one: drawn from the seed and what came before it, and from nothing else."""
+        dice = self.dice
+        (name,) = dice.choices([*SHARES], [*SHARES.values()])
+        suffix = dice.choice(SUFFIXES[name])
+        key = f"raw/{name}/{dice.randrange(NAMES)}{suffix}"
+        there = key in self.bodies
+        what = dice.choice(
+            ("write", "write", "write", "append", "append", "empty", "delete", "rename", "restore", "same")
+        )
+        if what == "append" and there and len(self.bodies[key]) < 100_000:
+            self.put(key, self.drawn.body(key, self.bodies[key]))
+        elif what == "empty" and there:
+            self.put(key, b"")
+        elif what == "delete" and there:
+            self.delete(key)
+        elif what == "rename" and there:
+            other = f"raw/{name}/{dice.randrange(NAMES)}{suffix}"
+            if other != key:
+                self.put(other, self.bodies[key])
+                self.delete(key)
+        elif what == "restore" and self.versions.get(key):
+            version, body = dice.choice(self.versions[key])
+            origin = {"Bucket": self.bucket, "Key": key, "VersionId": version}
+            answer = self.s3.copy_object(Bucket=self.bucket, Key=key, CopySource=origin)
+            self.changed(key, body, answer["VersionId"])
+        elif what == "same" and there:
+            self.put(key, self.bodies[key])
+        else:
+            what = "write"
+            self.put(key, self.drawn.body(key))
+        self.done.append(f"{what} {key}")
+
+    def put(self, key: str, body: bytes) -> None:
+        answer = self.s3.put_object(Bucket=self.bucket, Key=key, Body=body)
+        self.changed(key, body, answer["VersionId"])
+
+    def delete(self, key: str) -> None:
+        self.s3.delete_object(Bucket=self.bucket, Key=key)
+        self.changed(key, None, "")
+
+    def changed(self, key: str, body: bytes | None, version: str) -> None:
+        if body is None:
+            self.bodies.pop(key)
+        else:
+            self.bodies[key] = body
+            self.versions.setdefault(key, []).append((version, body))
+        self.untold.append((key.split("/")[1], key))
+        # Now and then late, several at once.
+        if self.moments.random() < 0.8:
+            self.tell_all()
+
+    def tell_all(self) -> None:
+        for name in self.sources:
+            keys = [key for of, key in self.untold if of == name]
+            if keys:
+                self.queue.push_many(name, [Event(key=key, bucket=self.bucket) for key in keys])
+                self.signals[name].signal(keys)
+        self.untold.clear()
+
+    # Runs.
+
+    def run(self, name: str, *, listing: bool, limits: dict[str, Any], operations: int) -> int:
+        """One, while up to so many operations are done; how many were. It may be killed."""
+        source = self.sources[name]
+        settings = {**SOURCES[name], "name": name, "prefix": source.prefix, "slots": SLOTS}
+        settings |= {"split_bytes": SPLIT_BYTES} | limits
+        self.runs += 1
+        self.driver.start()
+        self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
+        doomed = operations and self.victims and self.victims[0][0] <= len(self.done) / OPERATIONS
+        # After so many signs of life, and a moment.
+        kill, dies_at = self.moments.randrange(1, 6) if doomed else 0, None
+        ends = time.monotonic() + WAIT_SECONDS
+        done = 0
+        while True:
+            answer = self.driver.answer(self.moments.uniform(0, 0.3) if done < operations or dies_at else 1.0)
+            assert time.monotonic() < ends, f"a run does not end: {self.facts()}"
+            if answer and "progress" not in answer:
+                break
+            # Something goes on: most happens just when objects are about to be read.
+            reading = answer is not None and answer["progress"].startswith("reading")
+            for _ in range(self.moments.randrange(4, 14) if reading else self.moments.randrange(2)):
+                if done < operations:
+                    self.operate()
+                    done += 1
+            if kill and answer is not None:
+                kill -= 1
+                dies_at = None if kill else time.monotonic() + self.moments.uniform(0, 1.0)
+            if dies_at and time.monotonic() >= dies_at:
+                dies_at = None
+                if self.strike():
+                    return done
+        assert not answer.get("error"), (answer, self.facts())
+        assert not answer["plain"], answer
+        self.superseded += answer["superseded"]
+        self.cut_short += not answer["complete"]
+        self.show(f"{name} {'listed' if listing else 'told'} {limits or ''}: {done} operations, {answer}")
+        if answer["failed"] and not operations:
+            raise AssertionError(f"{answer['failed']}\n{self.facts()}")
+        return done
+
+    def strike(self) -> bool:
+        """Kill the driver, or a worker of it; whether the run is over."""
+        kind = self.victims[0][1]
+        workers = self.driver.workers() if kind == "worker" else []
+        if kind == "worker" and not workers:
+            return False  # it is the next run's turn
+        self.victims.pop(0)
+        self.killed.append(kind)
+        self.show(f"kills a {kind}")
+        if kind == "driver":
+            self.driver.kill()
+            return True
+        with suppress(ProcessLookupError):
+            os.kill(self.moments.choice(workers), signal.SIGKILL)
+        return False
+
+    def settle(self, *, listing: bool) -> None:
+        """Everybody is told of everything: every table equals its bucket, and no entry is left."""
+        self.tell_all()
+        for name, source in self.sources.items():
+            for _ in range(20):
+                before = self.cut_short
+                self.run(name, listing=listing, limits={}, operations=0)
+                if self.cut_short == before:
+                    break
+            else:
+                raise AssertionError(f"{name} is never complete: {self.facts()}")
+            if found := differences(self.places[name]):
+                raise AssertionError(
+                    f"{name} by {'listing' if listing else 'entries'}: {found}\n{self.facts()}"
+                )
+            entries = self.queue.entries(name, source.all_slots())
+            assert not entries, ([entry.event.key for entry in entries], self.facts())
+
+    def show(self, text: str) -> None:
+        """For whoever watches (`pytest -s`)."""
+        print(f"{time.monotonic() - self.began:5.0f} s, {len(self.done)} done: {text}"[:300], flush=True)
+
+    def facts(self) -> str:
+        return (
+            f"{self.replay()}\nkilled {self.killed} in {self.runs} runs, {time.monotonic() - self.began:.0f} s\n"
+            f"the last of {len(self.done)} operations: {self.done[-25:]}\n{self.driver.tail()}"
+        )
+
+    @staticmethod
+    def replay() -> str:
+        """The command that draws the same operations again."""
+        return (
+            f"FORMAT_FUZZ_SEED={SEED} FORMAT_FUZZ_OPERATIONS={OPERATIONS} FORMAT_FUZZ_KILLS={KILLS} "
+            "pytest -s tests/e2e/test_format_fuzz.py"
+        )
+
+
+def test_every_format_killed_at_random_the_table_equals_the_bucket(
+    ministack: S3Server, tmp_path: Path
+) -> None:
+    """By entries and by listings, in between and in the end, by a check that reads all anew by other means."""
+    print(f"\n{Fuzz.replay()}", flush=True)
+    fuzz = Fuzz(ministack, tmp_path)
+    try:
+        fuzz.driver.start()
+        checks = 0
+        while len(fuzz.done) < OPERATIONS:
+            (name,) = fuzz.moments.choices([*SHARES], [*SHARES.values()])
+            operations = min(fuzz.moments.randrange(5, 30), OPERATIONS - len(fuzz.done))
+            fuzz.run(
+                name,
+                listing=fuzz.moments.random() < 0.4,
+                limits=fuzz.moments.choice(LIMITS),
+                operations=operations,
+            )
+            if len(fuzz.done) // 80 > checks:
+                checks = len(fuzz.done) // 80
+                fuzz.settle(listing=checks % 2 == 0)
+        fuzz.settle(listing=False)
+        fuzz.settle(listing=True)
+        rows = {name: rows_of(place).total() for name, place in fuzz.places.items()}
+    finally:
+        fuzz.driver.kill()
+    print(
+        f"{len(fuzz.done)} operations, {fuzz.runs} runs ({fuzz.cut_short} cut short, {fuzz.superseded} objects changed "
+        f"while read), killed {fuzz.killed}, {rows} rows, {time.monotonic() - fuzz.began:.0f} s"
+    )
+    assert not KILLS or fuzz.killed, "not one run lived long enough to be killed"

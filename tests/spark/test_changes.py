@@ -1,0 +1,362 @@
+"""Objects that change while they are read, between two rounds, or at rest: the table ends equal to the bucket.
+
+Each by listing and by the entries of the queue. The requests themselves decide what happens when: a proxy does the
+change just before it passes on the request in question. Many objects go through a test together, each with a history of
+its own, which says in how many runs it is taken in: one, or two if it changes while it is being read.
+"""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from pyspark.sql import SparkSession
+
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.ports import Written
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.stores.fast_store import shared_store
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.changing import Changing, changing_source
+from tests.support.independent import differences, differing, rows_of
+from tests.support.servers import S3Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+PART = 2000
+"""Bytes from which on an object is big, where they are to be: then it is read in parts of so many."""
+
+COUNT = 400
+"""Rows of a big object: ten parts."""
+
+
+def lines(count: int, note: str = "") -> bytes:
+    """Rows of about 50 bytes, no two alike."""
+    return b"".join(json.dumps({"id": n, "note": f"{note}{n:020d}"}).encode() + b"\n" for n in range(count))
+
+
+def packed(count: int, note: str = "") -> bytes:
+    return gzip.compress(lines(count, note), mtime=0, compresslevel=1)
+
+
+@pytest.fixture(params=[True, False], ids=["listing", "entries"])
+def listing(request: pytest.FixtureRequest) -> bool:
+    found: bool = request.param
+    return found
+
+
+@pytest.fixture(params=["ministack", "seaweed"])
+def server(request: pytest.FixtureRequest) -> S3Server:
+    found: S3Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def changing_of(
+    spark: SparkSession, listing: bool, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Changing]]:
+    """Sources of a bucket behind a proxy, with other settings."""
+    name = "server" if "server" in request.fixturenames else "ministack"
+    at: S3Server = request.getfixturevalue(name)
+    with FaultProxy(at.endpoint_url) as proxy:
+
+        def new(**settings: object) -> Changing:
+            source = changing_source(at.config(at.make_bucket()), proxy, **settings)
+            return Changing(spark=spark, source=source, proxy=proxy, listing=listing)
+
+        yield new
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """Of one object: committed, then changed, and changed again just before a GET of it. None: it is not there."""
+
+    committed: bytes | None
+    planned: bytes | None
+    meanwhile: Callable[[Changing, str], object]
+    runs: int
+    """In which it is taken in."""
+    number: int = 1
+    """Of the GET."""
+
+
+def put(*bodies: bytes | None) -> Callable[[Changing, str], object]:
+    """One after another; None deletes."""
+
+    def change(bucket: Changing, key: str) -> None:
+        for body in bodies:
+            if body is None:
+                bucket.delete(key)
+            else:
+                bucket.put(key, body)
+
+    return change
+
+
+def renamed(bucket: Changing, key: str) -> None:
+    bucket.rename(key, key.replace("raw/", "raw/renamed-"))
+
+
+ONE, TWO, THREE = lines(3), lines(4, "second"), lines(5, "third")
+HISTORIES = {
+    "overwritten": History(committed=ONE, planned=TWO, meanwhile=put(THREE), runs=2),
+    "overwritten with what is committed": History(committed=ONE, planned=TWO, meanwhile=put(ONE), runs=1),
+    "deleted": History(committed=ONE, planned=TWO, meanwhile=put(None), runs=1),
+    "new and deleted": History(committed=None, planned=TWO, meanwhile=put(None), runs=1),
+    "deleted and back": History(committed=ONE, planned=TWO, meanwhile=put(None, TWO), runs=1),
+    "deleted and another": History(committed=ONE, planned=TWO, meanwhile=put(None, THREE), runs=2),
+    "there and back": History(committed=ONE, planned=TWO, meanwhile=put(THREE, TWO), runs=1),
+    "emptied": History(committed=ONE, planned=TWO, meanwhile=put(b""), runs=2),
+    "filled": History(committed=ONE, planned=b"", meanwhile=put(TWO), runs=2),
+    "new and filled": History(committed=None, planned=b"", meanwhile=put(TWO), runs=2),
+    "renamed": History(committed=ONE, planned=TWO, meanwhile=renamed, runs=2),
+    "packed": History(committed=packed(3), planned=packed(4, "p"), meanwhile=put(packed(5, "q")), runs=2),
+    "unpacked": History(committed=packed(3), planned=packed(4, "p"), meanwhile=put(TWO), runs=2),
+}
+
+
+def go_through(bucket: Changing, histories: dict[str, History]) -> None:
+    """Commit, change, change again while being read: what is equal after the first run, and all after the second."""
+    keys = {f"raw/{name}.jsonl": history for name, history in histories.items()}
+    for key, history in keys.items():
+        if history.committed is not None:
+            bucket.put(key, history.committed)
+    bucket.put("raw/steady.jsonl", ONE)
+    bucket.run()
+    assert not differing(bucket.place)
+    before = rows_of(bucket.place)
+    for key, history in keys.items():
+        put(history.planned)(bucket, key)
+        bucket.when_asked(
+            lambda key=key, history=history: history.meanwhile(bucket, key), key=key, number=history.number
+        )
+    bucket.put("raw/other.jsonl", TWO)
+    result = bucket.run()
+    assert not bucket.waiting, "every object was asked for"
+    assert result.ok
+    late = {key for key, history in keys.items() if history.runs == 2}
+    found = differing(bucket.place)
+    assert {key.replace("renamed-", "") for key in found} == late, found
+    kept = sum(int(count) for key in found for count in _too_many(found[key]))
+    # One that was renamed away was deleted, and is gone already.
+    assert kept == sum(before[key] for key in late & found.keys()), "what is not taken in yet keeps its rows"
+    bucket.run()
+    bucket.settled()
+
+
+def _too_many(told: str) -> list[str]:
+    return [part.split()[0] for part in told.split("; ") if "rows too many" in part]
+
+
+def test_changed_just_before_the_read(changing_of: Callable[..., Changing]) -> None:
+    """Small objects: one GET, pinned to the version that was planned."""
+    go_through(changing_of(), HISTORIES)
+
+
+BIG = lines(COUNT, "second")
+BIG_HISTORIES = {
+    **{
+        f"overwritten at {n}": History(
+            committed=lines(100), planned=BIG, meanwhile=put(lines(350, "third")), runs=2, number=n
+        )
+        for n in (1, 2, 5, 10)
+    },
+    **{
+        f"deleted at {n}": History(committed=lines(100), planned=BIG, meanwhile=put(None), runs=1, number=n)
+        for n in (1, 2, 5, 10)
+    },
+    "emptied": History(committed=ONE, planned=BIG, meanwhile=put(b""), runs=2, number=3),
+    "filled": History(committed=BIG, planned=b"", meanwhile=put(BIG), runs=1),
+    "small now": History(committed=BIG, planned=TWO, meanwhile=put(ONE), runs=2),
+    "back": History(committed=None, planned=BIG, meanwhile=put(None, TWO, BIG), runs=1, number=4),
+    "renamed": History(committed=ONE, planned=BIG, meanwhile=renamed, runs=2, number=6),
+    "packed": History(committed=ONE, planned=packed(COUNT), meanwhile=put(packed(300, "p")), runs=2),
+    "unpacked": History(committed=packed(COUNT), planned=BIG, meanwhile=put(packed(300)), runs=2, number=4),
+}
+
+
+def test_changed_between_two_reads_of_its_parts(changing_of: Callable[..., Changing]) -> None:
+    """Big objects: nothing of two versions is ever mixed, and nothing of a part counts without all others."""
+    go_through(changing_of(split_bytes=PART), BIG_HISTORIES)
+
+
+def test_changed_between_two_runs(changing_of: Callable[..., Changing]) -> None:
+    """One run takes in all; what did not change is not read."""
+    bucket = changing_of()
+    key = "raw/{}.jsonl".format
+    large = lines(1, "x" * (5 << 20))
+    for name in ("emptied", "renamed", "here", "there", "same", "tagged", "deleted"):
+        bucket.put(key(name), lines(3, name))
+    etag = bucket.multipart(key("multipart"), [large, lines(2)])
+    assert etag.endswith("-2")
+    bucket.run()
+    bucket.settled()
+
+    bucket.put(key("emptied"), b"")
+    bucket.rename(key("renamed"), key("new name"))
+    bucket.copy(key("here"), key("aside"))
+    bucket.copy(key("there"), key("here"))
+    bucket.rename(key("aside"), key("there"))
+    bucket.put(key("same"), lines(3, "same"))
+    bucket.copy(key("tagged"), key("tagged"), MetadataDirective="REPLACE", Metadata={"a": "b"})
+    bucket.put(key("multipart"), large + lines(2))  # the same bytes in one piece
+    bucket.delete(key("deleted"))
+    bucket.run()
+    # Only what changed; for the emptied one a GET that says whether it is still that one.
+    changed = ("emptied", "new name", "here", "there", "multipart")
+    assert set(bucket.asked()) == {key(name) for name in changed}
+    assert bucket.last.gone == 2
+    bucket.settled()
+
+    bucket.put(key("emptied"), lines(2, "again"))
+    bucket.rename(key("new name"), key("renamed"))
+    bucket.put(key("deleted"), lines(3, "deleted"))
+    assert bucket.multipart(key("multipart"), [large + lines(1), lines(1)]) != etag
+    bucket.run()
+    bucket.settled()
+
+
+def test_the_same_etag_written_again(changing_of: Callable[..., Changing]) -> None:
+    """Nothing is read, nothing committed, and the entries leave."""
+    bucket = changing_of()
+    bucket.put("raw/a.jsonl", ONE)
+    bucket.run()
+    bucket.put("raw/a.jsonl", ONE)
+    bucket.put("raw/a.jsonl", ONE, ServerSideEncryption="AES256")
+    assert bucket.run().status == "unchanged"
+    bucket.settled()
+
+
+def test_a_versioned_bucket(server: S3Server, changing_of: Callable[..., Changing]) -> None:
+    """What counts is what a plain GET gives: the newest version, none behind a marker, an older one that came back."""
+    bucket = changing_of()
+    bucket.s3.put_bucket_versioning(Bucket=bucket.bucket, VersioningConfiguration={"Status": "Enabled"})
+    keys = [f"raw/{name}.jsonl" for name in ("a", "b", "c", "d")]
+    first = {key: bucket.put(key, lines(1, key))["VersionId"] for key in keys}
+    second = {key: bucket.put(key, lines(2, key))["VersionId"] for key in keys}
+    a, b, c, d = keys
+    bucket.run()
+    assert rows_of(bucket.place) == dict.fromkeys(keys, 2)
+    assert not differences(bucket.place)
+
+    marker = bucket.delete(a)["VersionId"]
+    bucket.delete(b, VersionId=second[b])
+    bucket.copy(c, c, version=first[c])
+    bucket.delete(d, VersionId=first[d])  # not the newest: nothing changes
+    bucket.run()
+    assert rows_of(bucket.place) == {b: 1, c: 1, d: 2}
+    assert not differences(bucket.place)
+
+    # The same while they are read.
+    bucket.delete(a, VersionId=marker)
+    bucket.when_asked(lambda: bucket.delete(a), key=a)
+    third = bucket.put(b, lines(3, b))["VersionId"]
+    bucket.when_asked(lambda: bucket.delete(b, VersionId=third), key=b)
+    bucket.put(c, lines(3, c))
+    bucket.when_asked(lambda: bucket.copy(c, c, version=second[c]), key=c)
+
+    def gone_and_back() -> None:
+        bucket.delete(d, VersionId=bucket.delete(d)["VersionId"])
+
+    bucket.put(d, lines(3, d))
+    bucket.when_asked(gone_and_back, key=d)
+    bucket.run()
+    assert set(differing(bucket.place)) == {c}
+    assert not bucket.waiting
+    bucket.run()
+    assert rows_of(bucket.place) == {b: 1, c: 2, d: 3}
+    bucket.settled()
+
+
+def test_what_our_publisher_told_changes_before_its_read(changing_of: Callable[..., Changing]) -> None:
+    """An entry with an ETag is believed; if that is no longer there, the next entry tells what is."""
+    bucket = changing_of()
+    if bucket.listing:
+        pytest.skip("a listing believes no entry")
+    source = bucket.source
+    plain = Publisher(shared_store(source.platform), prefix=source.keyspace_prefix, slots=1)
+    publisher = QueuedPublisher(plain, source.queue(), bucket=bucket.bucket)
+    for name in ("a", "b"):
+        assert isinstance(publisher.put(f"raw/{name}.jsonl", ONE), Written)
+    bucket.when_asked(lambda: publisher.put("raw/a.jsonl", TWO), key="raw/a.jsonl")
+    bucket.when_asked(lambda: publisher.delete("raw/b.jsonl"), key="raw/b.jsonl")
+    bucket.run()
+    assert set(differing(bucket.place)) == {"raw/a.jsonl"}
+    bucket.run()
+    bucket.settled()
+
+
+# Rounds: what does not fit into one is read on in the next.
+
+
+def test_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
+    """One run takes it all in: what was committed in part is read on, or leaves with the version it was of."""
+    bucket = changing_of(split_bytes=PART, max_bytes=3 * PART)
+    key = "raw/{}".format
+    big = {key("steady.jsonl"): BIG, key("steady.jsonl.gz"): packed(COUNT, "steady")}
+    changes: dict[str, Callable[[], object]] = {}
+    for suffix, body in (("jsonl", lines), ("jsonl.gz", packed)):
+        names = {name: key(f"{name}.{suffix}") for name in ("overwritten", "emptied", "deleted", "renamed")}
+        for name in names.values():
+            big[name] = body(COUNT, name)
+        changes |= {
+            names["overwritten"]: partial(bucket.put, names["overwritten"], body(150, "new")),
+            names["emptied"]: partial(bucket.put, names["emptied"], b""),
+            names["deleted"]: partial(bucket.delete, names["deleted"]),
+            names["renamed"]: partial(bucket.rename, names["renamed"], key(f"x.{suffix}")),
+        }
+    for name, content in big.items():
+        bucket.put(name, content)
+
+    def before_round() -> None:
+        for name in bucket.pending() & changes.keys():
+            changes.pop(name)()
+
+    assert bucket.run(before_round=before_round).complete
+    assert not changes, "each was committed in part when it changed"
+    assert bucket.rows_begun(key("steady.jsonl")) == 1, "what is committed is not read again"
+    # By entries, what came between two rounds is the next run's: it lists nothing.
+    bucket.run()
+    bucket.settled()
+
+
+def test_changed_while_it_is_read_on(changing_of: Callable[..., Changing]) -> None:
+    """What the rounds before have committed stays until the change itself is taken in."""
+    bucket = changing_of(split_bytes=PART, max_bytes=3 * PART)
+    names = {name: f"raw/{name}.jsonl" for name in ("overwritten", "deleted")}
+    changes: dict[str, Callable[[], object]] = {
+        names["overwritten"]: lambda: bucket.put(names["overwritten"], lines(150, "new")),
+        names["deleted"]: lambda: bucket.delete(names["deleted"]),
+    }
+    for name in names.values():
+        bucket.put(name, lines(COUNT, name))
+
+    def before_round() -> None:
+        for name in bucket.pending() & changes.keys():
+            bucket.when_asked(changes.pop(name), key=name, number=2)
+
+    bucket.run(before_round=before_round)
+    assert not changes
+    bucket.run()
+    bucket.settled()
+
+
+def test_a_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
+    """Which goes on where it ended, although nothing has changed since; if it did meanwhile, it begins anew."""
+    bucket = changing_of(split_bytes=PART, max_bytes=4 * PART, max_seconds=0.0)
+    bucket.put("raw/a.jsonl", BIG)
+    assert not bucket.run().complete
+    assert bucket.pending() == {"raw/a.jsonl"}
+    runs = 1
+    while not bucket.run().complete:
+        runs += 1
+    assert runs >= 2
+    assert bucket.rows_begun("raw/a.jsonl") == 1
+    assert not differences(bucket.place)
+    bucket.put("raw/a.jsonl", lines(COUNT, "two"))
+    assert not bucket.run().complete
+    bucket.put("raw/a.jsonl", lines(30, "three"))
+    assert bucket.run().complete
+    bucket.settled()

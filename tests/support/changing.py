@@ -1,0 +1,213 @@
+"""A source whose objects change while it is read: a proxy before its bucket decides what happens when."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from threading import Lock
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import Event, TopicSettings
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.ingest import Ingest, SlotResult
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast_store import shared_store
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.independent import Place, differences
+
+SCHEMA = "id bigint, note string"
+COLUMNS = pa.schema([("id", pa.int64()), ("note", pa.string())])
+LOOK_BYTES = 16
+
+
+def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Source:
+    """Read through the proxy, with its table and its signals past it; one slot."""
+    fields = {"name": "orders", "prefix": "raw/", "format": "auto", "schema": SCHEMA, "slots": 1} | settings
+    behind = replace(bucket, endpoint_url=proxy.url)
+    return Source(bucket=behind, platform=bucket, commit="native", **fields)
+
+
+def place_of(source: Source, schema: pa.Schema) -> Place:
+    """Where the independent check looks: past every proxy."""
+    reached = source.platform
+    assert reached.endpoint_url
+    assert reached.access_key_id
+    assert reached.secret_access_key
+    return Place(
+        endpoint_url=reached.endpoint_url,
+        bucket=source.bucket.bucket,
+        prefix=source.prefix,
+        format=source.format,
+        table_prefix=source.layout.prefix,
+        schema=schema,
+        access_key_id=reached.access_key_id,
+        secret_access_key=reached.secret_access_key,
+    )
+
+
+class Teller:
+    """Tells the queue, and moves signals, as an inlet does with what S3 reports."""
+
+    def __init__(self, source: Source) -> None:
+        self.name, self.bucket = source.name, source.bucket.bucket
+        self.queue = source.queue()
+        settings = TopicSettings(bucket=self.bucket, prefix=source.prefix, slots=source.slots, shards=1)
+        self.queue.topics.create(self.name, settings)
+        self.signals = Publisher(
+            shared_store(source.platform), prefix=source.keyspace_prefix, slots=source.slots, queued=True
+        )
+
+    def tell(self, *keys: str) -> None:
+        self.queue.push_many(self.name, [Event(key=key, bucket=self.bucket) for key in keys])
+        self.signals.signal(keys)
+
+
+@dataclass(kw_only=True)
+class Changing:
+    """The bucket as whoever changes it sees it, and runs over it. All changes go past the proxy, and are told."""
+
+    spark: SparkSession
+    source: Source
+    proxy: FaultProxy
+    listing: bool
+    last: SlotResult = field(default_factory=lambda: SlotResult(slot=Slot(0), status="unchanged"))
+    waiting: dict[str, tuple[int, Callable[[], object]]] = field(default_factory=dict)
+    """Changes that wait for a GET of their object."""
+    _runs: Any = field(default_factory=count)
+    _lock: Any = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self.place = place_of(self.source, COLUMNS)
+        self.s3 = self.place.client()
+        self.bucket = self.source.bucket.bucket
+        self.teller = None if self.listing else Teller(self.source)
+
+    # Changes.
+
+    def tell(self, *keys: str) -> None:
+        if self.teller:
+            self.teller.tell(*keys)
+
+    def put(self, key: str, body: bytes, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self.s3.put_object(Bucket=self.bucket, Key=key, Body=body, **arguments)
+        self.tell(key)
+        return answer
+
+    def delete(self, key: str, **arguments: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self.s3.delete_object(Bucket=self.bucket, Key=key, **arguments)
+        self.tell(key)
+        return answer
+
+    def copy(self, source: str, target: str, version: str = "", **arguments: Any) -> None:
+        origin = {"Bucket": self.bucket, "Key": source} | ({"VersionId": version} if version else {})
+        self.s3.copy_object(Bucket=self.bucket, Key=target, CopySource=origin, **arguments)
+        self.tell(target)
+
+    def rename(self, source: str, target: str) -> None:
+        self.copy(source, target)
+        self.delete(source)
+
+    def multipart(self, key: str, parts: Sequence[bytes]) -> str:
+        """The ETag of what it leaves."""
+        place = {"Bucket": self.bucket, "Key": key}
+        upload = self.s3.create_multipart_upload(**place)["UploadId"]
+        done = [
+            {
+                "PartNumber": number,
+                "ETag": self.s3.upload_part(**place, UploadId=upload, PartNumber=number, Body=body)["ETag"],
+            }
+            for number, body in enumerate(parts, 1)
+        ]
+        self.s3.complete_multipart_upload(**place, UploadId=upload, MultipartUpload={"Parts": done})
+        self.tell(key)
+        return str(self.s3.head_object(**place)["ETag"].strip('"'))
+
+    # Reading.
+
+    def when_asked(self, change: Callable[[], object], *, key: str, number: int = 1) -> None:
+        """Once: just before this GET of the object, counted from 1 and from now on, is passed on."""
+        self.waiting[key] = (number, change)
+        self.proxy.before = self._before
+
+    def _before(self, method: str, path: str, headers: dict[str, str]) -> None:
+        if method != "GET" or "list-type" in path:
+            return
+        key = self._key(path)
+        # One after another, so that a change is done when the next request is passed on.
+        with self._lock:
+            if key in self.waiting:
+                number, change = self.waiting.pop(key)
+                if number == 1:
+                    change()
+                else:
+                    self.waiting[key] = (number - 1, change)
+
+    def asked(self) -> Counter[str]:
+        """GETs of objects since the last time, by key."""
+        found = Counter(key for key, _ in self._gets())
+        self.proxy.answered.clear()
+        return found
+
+    def rows_begun(self, key: str) -> int:
+        """How often the beginning of an object was read, but for a look at what it is."""
+        found = 0
+        for request in list(self.proxy.answered):
+            if request.method == "GET" and self._key(request.path) == key:
+                match = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", "bytes=0-999"))
+                found += match is not None and int(match[1]) == 0 and int(match[2]) >= LOOK_BYTES
+        return found
+
+    def _gets(self) -> list[tuple[str, int]]:
+        return [
+            (self._key(request.path), request.sent if request.status < 300 else 0)
+            for request in list(self.proxy.answered)
+            if request.method == "GET" and "list-type" not in request.path
+        ]
+
+    def _key(self, path: str) -> str:
+        return unquote(urlsplit(path).path).removeprefix(f"/{self.bucket}/")
+
+    def run(self, *, before_round: Callable[[], object] = lambda: None) -> SlotResult:
+        """One run, and what follows its commit. `before_round`: before each plan."""
+
+        def progress(message: str) -> None:
+            if message.startswith("planning"):
+                before_round()
+
+        batch = f"batch-{next(self._runs)}"
+        result = Ingest(self.spark, self.source, progress=progress).run(
+            [Slot(0)], batch=batch, listing=self.listing
+        )
+        self.last = result.slots.get(Slot(0), SlotResult(slot=Slot(0), status="unchanged"))
+        if self.teller and self.last.ok and self.last.complete:
+            self.teller.queue.remove(entry for of_slot in result.entries.values() for entry in of_slot)
+        return self.last
+
+    def pending(self) -> set[str]:
+        """Keys that are committed in part."""
+        head = self.source.table().head(Slot(0))
+        return set(head.pending) if head else set()
+
+    def settled(self) -> None:
+        """Table and bucket are equal, no entry is left, and another run has nothing to do and reads nothing."""
+        assert not self.waiting
+        assert not differences(self.place)
+        assert self.entries() == []
+        generation = self.last.generation
+        self.asked()
+        assert (self.run().status, self.last.generation) == ("unchanged", generation)
+        assert not self.asked()
+
+    def entries(self) -> list[str]:
+        """Keys in the topic."""
+        if self.teller is None:
+            return []
+        found = self.teller.queue.entries(self.source.name, [Slot(0)])
+        return [entry.event.key for entry in found]

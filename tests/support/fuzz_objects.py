@@ -1,0 +1,164 @@
+"""What the fuzz over formats writes: objects of every format and compression, drawn from a seed.
+
+Whatever number is drawn, the records of all objects have ids of their own. Some are malformed on purpose, and marked.
+"""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import cramjam
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()), ("note", pa.string()), ("amount", pa.decimal128(12, 2)),
+        ("at", pa.timestamp("us", tz="UTC")),
+    ]
+)  # fmt: skip
+SCHEMA_DDL = "id bigint, note string, amount decimal(12,2), at timestamp"
+
+PIECES = ("plain", "ünïcode 🙂", 'say "no"', "a,b", "two\nlines", "", " ", "x" * 60, "1", "{}", "\\n")
+
+
+def hadoop_snappy(text: bytes) -> bytes:
+    """Blocks as Hadoop's codec writes them."""
+    found = b""
+    for place in range(0, len(text), 5000):
+        block = text[place : place + 5000]
+        part = pa.Codec("snappy").compress(block, asbytes=True)
+        found += len(block).to_bytes(4) + len(part).to_bytes(4) + part
+    return found
+
+
+COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": lambda text: gzip.compress(text, compresslevel=1, mtime=0),
+    ".bz2": bz2.compress,
+    ".zst": lambda text: pa.Codec("zstd").compress(text, asbytes=True),
+    ".sz": lambda text: bytes(cramjam.snappy.compress(text)),
+    ".snappy": hadoop_snappy,
+}
+
+
+@dataclass
+class Drawn:
+    """Objects in the order in which they are asked for."""
+
+    dice: random.Random
+    ids: int = 0
+    broken: int = 0
+
+    def body(self, key: str, earlier: bytes = b"") -> bytes:
+        """A new object under this key, or `earlier` with more behind it."""
+        fmt, packing = format_and_packing(key)
+        count = self.dice.choice((0, 1, 2, 5, 12, 30, 150, 300))
+        if fmt == "parquet":
+            return self._parquet(count, earlier)
+        if fmt == "bin":
+            return earlier + self.dice.randbytes(count * 40)
+        text = self._records(fmt, count, header=not earlier)
+        if earlier:
+            # A member of its own behind the others, as whoever appends does.
+            text = b"\n" + text
+        elif self.dice.random() < 0.2 and not text.endswith(b"\r\n"):
+            text = text.removesuffix(b"\n")
+        # Named as compressed or not, it may be another thing: the content decides.
+        if packing in ("", ".gz") and not earlier and self.dice.random() < 0.05:
+            packing = self.dice.choice(("", ".gz", ".zst"))
+        elif earlier:
+            packing = packing_of(earlier, packing)
+        return earlier + COMPRESSIONS[packing](text)
+
+    def _records(self, fmt: str, count: int, *, header: bool) -> bytes:
+        write = {"jsonl": self._jsonl, "csv": self._csv, "txt": self._text}[fmt]
+        head = b"id,note,amount,at\n" if fmt == "csv" and header else b""
+        return head + b"".join(
+            self._broken(fmt) if self.dice.random() < 0.01 else write() for _ in range(count)
+        )
+
+    def _row(self) -> dict[str, Any]:
+        self.ids += 1
+        dice = self.dice
+        known = dice.random() < 0.8
+        return {
+            "id": self.ids,
+            "note": "".join(dice.choices(PIECES, k=dice.randrange(4))),
+            "amount": Decimal(dice.randrange(10**6)) / 100 if known else None,
+            "at": datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=dice.randrange(10**7))
+            if known
+            else None,
+        }
+
+    def _jsonl(self) -> bytes:
+        row = self._row()
+        plain = {
+            name: str(value) if name == "amount" else value
+            for name, value in row.items()
+            if value is not None
+        }
+        if "at" in plain:
+            plain["at"] = plain["at"].strftime("%Y-%m-%dT%H:%M:%SZ")
+        return json.dumps(plain, ensure_ascii=self.dice.random() < 0.5).encode() + b"\n"
+
+    def _csv(self) -> bytes:
+        row = self._row()
+        stamp = row["at"].strftime("%Y-%m-%dT%H:%M:%SZ") if row["at"] else ""
+        sink = io.StringIO(newline="")
+        ends = self.dice.choice(("\n", "\r\n"))
+        csv.writer(sink, lineterminator=ends).writerow([row["id"], row["note"], row["amount"], stamp])
+        return sink.getvalue().encode()
+
+    def _text(self) -> bytes:
+        self.ids += 1
+        return f"{self.ids} {''.join(self.dice.choices(PIECES, k=2))}".replace("\n", " ").encode() + b"\n"
+
+    def _broken(self, fmt: str) -> bytes:
+        self.broken += 1
+        mark = b"BROKEN-%d" % self.broken
+        if fmt == "txt":
+            return b"\xff\xfe " + mark + b"\n"
+        if fmt == "csv":
+            return self.dice.choice((b'"' + mark + b'"x,1,2,\n', mark + b",not a number,,\n"))
+        return self.dice.choice((b'{"id": 7, "note": "' + mark + b"\n", b'{"id": "' + mark + b'"}\n'))
+
+    def _parquet(self, count: int, earlier: bytes) -> bytes:
+        if not earlier and self.dice.random() < 0.1:
+            self.broken += 1
+            return b"PAR1 BROKEN-%d is none" % self.broken
+        table = pa.Table.from_pylist([self._row() for _ in range(count)], schema=SCHEMA)
+        if earlier.endswith(b"PAR1"):
+            table = pa.concat_tables([pq.read_table(pa.BufferReader(earlier)), table])
+        sink = io.BytesIO()
+        pq.write_table(table, sink, row_group_size=self.dice.choice((7, 40, 1000)))
+        return sink.getvalue()
+
+
+def format_and_packing(key: str) -> tuple[str, str]:
+    """Suffixes of a key: `raw/1.csv.gz` is `csv` and `.gz`."""
+    stem, _, last = key.rpartition(".")
+    if f".{last}" in COMPRESSIONS:
+        return stem.rpartition(".")[2], f".{last}"
+    return last, ""
+
+
+def packing_of(body: bytes, named: str) -> str:
+    """How an object is compressed, going by its content."""
+    for packing, magic in (
+        (".gz", b"\x1f\x8b"),
+        (".bz2", b"BZh"),
+        (".zst", b"\x28\xb5\x2f\xfd"),
+        (".sz", b"\xff\x06"),
+    ):
+        if body.startswith(magic):
+            return packing
+    return ".snappy" if named == ".snappy" else ""

@@ -1,0 +1,306 @@
+"""The whole bucket against the whole table, by other means: boto3, pyarrow and the standard library; no code of ours.
+
+Every object is read anew, as a whole. A record that is malformed on purpose has `BROKEN-` and a number in it, which no
+other has: so it is known which records have to be rejects, whatever a parser says of them.
+"""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import boto3
+import pyarrow as pa
+import pyarrow.json as pa_json
+import pyarrow.parquet as pq
+
+BROKEN = re.compile(rb"BROKEN-\d+")
+UNKNOWN_PLACE = -1
+"""In place of an offset that is not looked for: of CSV."""
+
+LINEAGE = ("_key", "_etag", "_offset")
+
+Row = tuple[str, str, int, Hashable]
+"""Key, ETag, offset, values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A source and its table. `schema`: Arrow types of the columns, in which all values are compared."""
+
+    endpoint_url: str
+    bucket: str
+    prefix: str
+    format: str
+    table_prefix: str
+    schema: pa.Schema
+    access_key_id: str = "test"
+    secret_access_key: str = "test"
+
+    def client(self) -> Any:
+        return boto3.session.Session().client(
+            "s3", endpoint_url=self.endpoint_url, region_name="us-east-1",
+            aws_access_key_id=self.access_key_id, aws_secret_access_key=self.secret_access_key,
+        )  # fmt: skip
+
+
+def differences(place: Place) -> str:
+    """Between what the bucket holds and what the table holds; empty if nothing."""
+    found = differing(place)
+    shown = "\n".join(f"{key}: {what}" for key, what in sorted(found.items())[:5])
+    return f"{len(found)} objects differ\n{shown}" if found else ""
+
+
+def differing(place: Place) -> dict[str, str]:
+    """The same, by key."""
+    s3 = place.client()
+    told: dict[str, list[str]] = {}
+    for what, bucket, table in zip(
+        ("row", "reject"), _of_bucket(s3, place), _of_table(s3, place), strict=True
+    ):
+        for name, rows in (("missing", bucket - table), ("too many", table - bucket)):
+            by_key: dict[str, list[Any]] = {}
+            for row in rows.elements():
+                by_key.setdefault(row[0], []).append(row[1:])
+            for key, of_key in by_key.items():
+                told.setdefault(key, []).append(
+                    f"{len(of_key)} {what}s {name}, like {sorted(of_key, key=str)[:2]}"
+                )
+    return {key: "; ".join(parts) for key, parts in told.items()}
+
+
+def rows_of(place: Place) -> Counter[str]:
+    """How many the bucket's objects have, by key."""
+    found: Counter[str] = Counter()
+    for (key, *_), count in _of_bucket(place.client(), place)[0].items():
+        found[key] += count
+    return found
+
+
+# The bucket.
+
+
+def _of_bucket(s3: Any, place: Place) -> tuple[Counter[Row], Counter[Any]]:
+    rows: Counter[Row] = Counter()
+    rejects: Counter[Any] = Counter()
+    with ThreadPoolExecutor(8) as pool:
+        for key, (etag, body) in pool.map(lambda key: (key, _get(s3, place, key)), _keys(s3, place)):
+            for offset, values, broken in _records(place, key, body):
+                if broken:
+                    rejects[key, etag, broken] += 1
+                else:
+                    rows[key, etag, offset, values] += 1
+    return rows, rejects
+
+
+def _keys(s3: Any, place: Place, prefix: str | None = None) -> list[str]:
+    pages = s3.get_paginator("list_objects_v2").paginate(
+        Bucket=place.bucket, Prefix=place.prefix if prefix is None else prefix
+    )
+    return [found["Key"] for page in pages for found in page.get("Contents", ())]
+
+
+def _get(s3: Any, place: Place, key: str) -> tuple[str, bytes]:
+    answer = s3.get_object(Bucket=place.bucket, Key=key)
+    return answer["ETag"].strip('"'), answer["Body"].read()
+
+
+def _records(place: Place, key: str, body: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
+    """Each record: its offset, its values, and its mark if it is malformed."""
+    fmt = place.format if place.format != "auto" else _suffix(key)
+    if fmt == "parquet":
+        yield from _parquet(place, body)
+    elif fmt == "binary":
+        yield 0, _values({"content": body}), b""
+    else:
+        text = decompressed(body, key)
+        yield from {"jsonl": _jsonl, "csv": _csv, "text": _text}[fmt](place, text)
+
+
+def _suffix(key: str) -> str:
+    parts = key.split(".")
+    last = parts[-2] if parts[-1] in ("gz", "zst", "bz2", "sz", "snappy") else parts[-1]
+    return {"txt": "text", "bin": "binary"}.get(last, last)
+
+
+def decompressed(body: bytes, key: str = "") -> bytes:
+    """By what stands in the first bytes; Hadoop's snappy blocks by the name."""
+    if body.startswith(b"\x1f\x8b"):
+        return gzip.decompress(body)
+    if body.startswith(b"BZh"):
+        return bz2.decompress(body)
+    if body.startswith(b"\x28\xb5\x2f\xfd"):
+        return pa.input_stream(pa.BufferReader(body), compression="zstd").read()
+    if body.startswith(b"\xff\x06\x00\x00sNaPpY"):
+        return _snappy_frames(body)
+    return _snappy_blocks(body) if key.endswith(".snappy") else body
+
+
+def _snappy_frames(body: bytes) -> bytes:
+    found: list[bytes] = []
+    place = 0
+    while place < len(body):
+        kind, length = body[place], int.from_bytes(body[place + 1 : place + 4], "little")
+        frame = body[place + 8 : place + 4 + length]  # behind the checksum
+        if kind == 0:
+            found.append(pa.Codec("snappy").decompress(frame, _varint(frame), asbytes=True))
+        elif kind == 1:
+            found.append(frame)
+        place += 4 + length
+    return b"".join(found)
+
+
+def _snappy_blocks(body: bytes) -> bytes:
+    found: list[bytes] = []
+    place = 0
+    while place < len(body):
+        missing, place = int.from_bytes(body[place : place + 4]), place + 4
+        while missing:
+            length = int.from_bytes(body[place : place + 4])
+            part = body[place + 4 : place + 4 + length]
+            found.append(pa.Codec("snappy").decompress(part, _varint(part), asbytes=True))
+            missing -= len(found[-1])
+            place += 4 + length
+    return b"".join(found)
+
+
+def _varint(data: bytes) -> int:
+    value = shift = 0
+    for octet in data:
+        value |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            break
+        shift += 7
+    return value
+
+
+def _lines(text: bytes) -> Iterator[tuple[int, bytes]]:
+    place = 0
+    for line in text.split(b"\n"):
+        if line or place < len(text):
+            yield place, line.removesuffix(b"\r")
+        place += len(line) + 1
+
+
+def _jsonl(place: Place, text: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
+    good: list[tuple[int, bytes]] = []
+    for offset, line in _lines(text):
+        if mark := BROKEN.search(line):
+            yield offset, (), mark[0]
+        elif line.strip():
+            good.append((offset, line))
+    if not good:
+        return
+    options = pa_json.ParseOptions(explicit_schema=place.schema, unexpected_field_behavior="ignore")
+    body = b"".join(line + b"\n" for _, line in good)
+    table = pa_json.read_json(
+        io.BytesIO(body), pa_json.ReadOptions(use_threads=False, block_size=len(body) + 1), options
+    )
+    assert table.num_rows == len(good)
+    for (offset, _), row in zip(good, table.to_pylist(), strict=True):
+        yield offset, _values(row), b""
+
+
+def _csv(place: Place, text: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
+    rows = csv.reader(io.StringIO(text.decode(), newline=""))
+    header = next(rows, None)
+    for row in rows:
+        if not row:
+            continue
+        if mark := BROKEN.search("".join(row).encode()):
+            yield UNKNOWN_PLACE, (), mark[0]
+            continue
+        assert header is not None
+        assert len(row) == len(header)
+        named = dict(zip(header, row, strict=True))
+        typed = {field.name: _typed(named[field.name], field.type) for field in place.schema}
+        yield UNKNOWN_PLACE, _values(typed), b""
+
+
+def _typed(value: str, kind: pa.DataType) -> Any:
+    if pa.types.is_string(kind):
+        return value
+    if value == "":
+        return None
+    if pa.types.is_integer(kind):
+        return int(value)
+    if pa.types.is_decimal(kind):
+        return Decimal(value)
+    return datetime.fromisoformat(value)
+
+
+def _text(place: Place, text: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
+    for offset, line in _lines(text):
+        try:
+            yield offset, _values({"value": line.decode()}), b""
+        except UnicodeDecodeError:
+            mark = BROKEN.search(line)
+            assert mark is not None
+            yield offset, (), mark[0]
+
+
+def _parquet(place: Place, body: bytes) -> Iterator[tuple[int, Hashable, bytes]]:
+    if not body:
+        return
+    if not body.endswith(b"PAR1"):
+        mark = BROKEN.search(body)
+        assert mark is not None
+        yield 0, (), mark[0]
+        return
+    for number, row in enumerate(pq.read_table(pa.BufferReader(body)).cast(place.schema).to_pylist()):
+        yield number, _values(row), b""
+
+
+def _values(row: dict[str, Any]) -> Hashable:
+    """Comparable, whatever type it came in; nulls left out."""
+
+    def plain(value: Any) -> str:
+        if isinstance(value, datetime):
+            value = value.replace(tzinfo=value.tzinfo or UTC).astimezone(UTC).isoformat()
+        return f"{value.normalize()}" if isinstance(value, Decimal) else repr(value)
+
+    return tuple((name, plain(value)) for name, value in sorted(row.items()) if value is not None)
+
+
+# The table.
+
+
+def _of_table(s3: Any, place: Place) -> tuple[Counter[Row], Counter[Any]]:
+    rows: Counter[Row] = Counter()
+    rejects: Counter[Any] = Counter()
+    heads: dict[str, str] = {}
+    for key in _keys(s3, place, f"{place.table_prefix}commits/"):
+        # Of the keys of one slot the newest sorts first.
+        heads.setdefault(key.split("/")[-2], key)
+    for slot, key in heads.items():
+        commit = json.loads(_get(s3, place, key)[1])
+        for file in commit["files"]:
+            for row in _file(s3, place, f"data/slot={slot}/{file['name']}", file):
+                offset = UNKNOWN_PLACE if _is_csv(place, row["_key"]) else row["_offset"]
+                values = {name: value for name, value in row.items() if name not in LINEAGE}
+                rows[row["_key"], row["_etag"], offset, _values(values)] += 1
+        for file in commit["rejects"]:
+            for row in _file(s3, place, f"quarantine/slot={slot}/{file['name']}", file):
+                mark = BROKEN.search(row["raw"] or b"")
+                rejects[row["_key"], row["_etag"], mark[0] if mark else row["raw"]] += 1
+    return rows, rejects
+
+
+def _file(s3: Any, place: Place, name: str, file: dict[str, Any]) -> list[dict[str, Any]]:
+    body = _get(s3, place, f"{place.table_prefix}{name}.parquet")[1]
+    found = pq.ParquetFile(pa.BufferReader(body)).read().to_pylist()
+    assert len(found) == file["rows"], f"{name}: {len(found)} rows, and {file['rows']} in the commit"
+    return found
+
+
+def _is_csv(place: Place, key: str) -> bool:
+    return (_suffix(key) if place.format == "auto" else place.format) == "csv"

@@ -1,0 +1,64 @@
+"""A driver that lives on between runs, so that one can be killed: `python -m tests.support.ingest_program BUCKET`.
+
+BUCKET is JSON: the bucket's configuration, without credentials, which are in the environment. Each line of stdin is a
+run, `{"source": {…}, "batch": …, "listing": …}`; each is answered by a line, `{"complete": …, "failed": …}` or `error`,
+and before that by lines of its progress, `{"progress": …}`. The source is read at `endpoint_url`, if that is given.
+Entries are removed as by the platform's own runs.
+"""
+
+import json
+import os
+import sys
+from dataclasses import replace
+
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.config import S3Config
+from tests.support.spark import start_spark
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed
+    bucket = S3Config(**json.loads(sys.argv[1]))
+    # A task whose Python dies is tried again, as on a cluster.
+    spark = start_spark(master="local[2,4]")
+    spark.sparkContext.setLogLevel("OFF")
+    print(json.dumps({"ready": os.getpid()}), file=answers, flush=True)
+    for line in sys.stdin:
+        told = json.loads(line)
+        place = replace(bucket, endpoint_url=told.get("endpoint_url", bucket.endpoint_url))
+        source = Source(bucket=place, platform=bucket, commit="native", **told["source"])
+
+        def progress(message: str) -> None:
+            print(json.dumps({"progress": message}), file=answers, flush=True)
+
+        ingest = Ingest(spark, source, progress=progress)
+        try:
+            answer = run(ingest, source, batch=told["batch"], listing=told["listing"])
+        except S3NotifyError as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+def run(ingest: Ingest, source: Source, *, batch: str, listing: bool) -> dict[str, object]:
+    result = ingest.run(source.all_slots(), batch=batch, listing=listing)
+    done = [slot for slot, found in result.slots.items() if found.ok and found.complete]
+    source.queue().remove(entry for slot in done for entry in result.entries.get(slot, ()))
+    return {
+        "complete": all(found.complete for found in result.slots.values()),
+        "failed": {
+            slot: found.error or dict(found.failed_objects)
+            for slot, found in result.slots.items()
+            if not found.ok
+        },
+        "plain": sorted(result.plain),
+        "rows": sum(found.rows for found in result.slots.values()),
+        "superseded": sum(found.superseded for found in result.slots.values()),
+        "generations": sum(found.generation for found in result.slots.values()),
+    }
+
+
+if __name__ == "__main__":
+    main()
