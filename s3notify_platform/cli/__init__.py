@@ -315,13 +315,14 @@ def _add_commands() -> None:
     from s3notify_platform.cli.care import care
     from s3notify_platform.cli.deliver import deliver
     from s3notify_platform.cli.explain import explain
+    from s3notify_platform.cli.ingest import ingest
     from s3notify_platform.cli.inlet import inlet
     from s3notify_platform.cli.quarantine import quarantine
     from s3notify_platform.cli.read import delta, history, rows
     from s3notify_platform.cli.table import table
     from s3notify_platform.cli.topics import topics
 
-    for command in (topics, inlet, deliver, care, explain, history, rows, delta, quarantine, table):
+    for command in (topics, inlet, deliver, care, explain, ingest, history, rows, delta, quarantine, table):
         main.add_command(command)
 
 

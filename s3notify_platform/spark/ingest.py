@@ -486,7 +486,9 @@ class Ingest:
         if state.known and self._source.schemas().head() is None:
             raise CorruptError(
                 f"{self._source.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
-                "loss of the whole table by `s3notify table forget`"
+                f"loss of the whole table: remove what is left below {self._source.layout.prefix!r}, then run "
+                f"`s3notify table forget --bucket {self._source.platform.bucket} --platform-prefix "
+                f"{self._source.platform_prefix} --slots all`"
             )
         if self._source.schema is not None:
             return self._pinned(none, parse_schema(self._source.schema, self._source), state, inferred=False)

@@ -64,10 +64,11 @@ def load_slots(
         }
     )
     spread = spark.createDataFrame(frame).repartitionById(tasks, "task")
-    return spread.mapInArrow(_loader(source, layout, to_arrow_schema(schema, timezone="UTC")), schema)
+    return spread.mapInArrow(loader(source, layout, to_arrow_schema(schema, timezone="UTC")), schema)
 
 
-def _loader(source: Source, layout: TableLayout | None, output: pa.Schema) -> Callable[[Batches], Batches]:
+def loader(source: Source, layout: TableLayout | None, output: pa.Schema) -> Callable[[Batches], Batches]:
+    """The function of a task that loads slots, each at a generation or, without one, at its head."""
     output = pa.schema([field.with_nullable(True) for field in output])
 
     def run(batches: Batches) -> Batches:

@@ -304,18 +304,12 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
     """
     if source.format in FIXED_SCHEMAS:
         return from_arrow_schema(FIXED_SCHEMAS[source.format])
-    candidates = [v for v in versions if v.size and format_of(v.key, source.format)]
-    step = max(1, len(candidates) // SAMPLE_OBJECTS)
-    sample: list[ObjectVersion] = []
-    for version in candidates[::step][:SAMPLE_OBJECTS]:
-        read = min(version.size, HEAD_SAMPLE_BYTES)
-        if not sample or sum(min(v.size, HEAD_SAMPLE_BYTES) for v in sample) + read <= SAMPLE_BYTES:
-            sample.append(version)
+    sample = sample_of(source, versions)
 
     def run(batches: Batches) -> Batches:
         for _ in batches:
             pass
-        schema = infer(list(_sampled(source, sample)))
+        schema = schema_of_sample(source, sample)
         found = schema.serialize().to_pybytes() if schema is not None else None
         yield pa.record_batch({"schema": pa.array([found], pa.binary())})
 
@@ -325,6 +319,23 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
     if body is None:
         return None
     return from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))
+
+
+def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
+    """Up to `SAMPLE_OBJECTS` of `versions`, evenly spread, and `SAMPLE_BYTES`, that inference looks at. Pure."""
+    candidates = [v for v in versions if v.size and format_of(v.key, source.format)]
+    step = max(1, len(candidates) // SAMPLE_OBJECTS)
+    sample: list[ObjectVersion] = []
+    for version in candidates[::step][:SAMPLE_OBJECTS]:
+        read = min(version.size, HEAD_SAMPLE_BYTES)
+        if not sample or sum(min(v.size, HEAD_SAMPLE_BYTES) for v in sample) + read <= SAMPLE_BYTES:
+            sample.append(version)
+    return sample
+
+
+def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
+    """What these objects make of the schema, or None. 1 GET each, or more of a large one."""
+    return infer(list(_sampled(source, sample)))
 
 
 def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[str, bytes]]:

@@ -263,7 +263,9 @@ class SlotSeal:
     shared_rows: int = 0
     """Rows in files of parts that hold several objects."""
     error: str | None = None
-    _outcomes: dict[str, Outcome] | None = None
+    _outcomes: dict[str, Outcome] = field(default_factory=dict)
+    _unsettled: set[str] = field(default_factory=set)
+    _not_read: set[str] = field(default_factory=set)
 
     @classmethod
     def of(
@@ -290,10 +292,10 @@ class SlotSeal:
             return
         for kind, part in _runs(piece, "_kind"):
             if kind == KIND_OUTCOME:
-                assert self._outcomes is None, "outcomes come before all rows"
                 columns = (part.column(name).to_pylist() for name in ("_key", "_etag", "_note"))
                 for key, etag, note in zip(*columns, strict=True):
                     self.parts.setdefault(key, []).append({"etag": etag} | json.loads(note))
+                    self._unsettled.add(key)
             elif kind == KIND_FILES:
                 for note in part.column("_note").to_pylist():
                     files = json.loads(note)
@@ -309,18 +311,19 @@ class SlotSeal:
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        """What became of each object."""
-        if self._outcomes is None:
-            whole = self.context.transformed
-            self._outcomes = {key: joined(parts, whole=whole) for key, parts in self.parts.items()}
+        """What became of each object so far; its rows come after all of its parts' outcomes."""
+        whole = self.context.transformed
+        for key in sorted(self._unsettled):
+            self._outcomes[key] = found = joined(self.parts[key], whole=whole)
+            (self._not_read.discard if found["status"] == "ok" else self._not_read.add)(key)
+        self._unsettled.clear()
         return self._outcomes
 
     def _of_whole_objects(self, rows: pa.Table) -> pa.Table:
         """Without rows of objects one part of which was read and another was not."""
-        halves = [key for key, outcome in self.outcomes.items() if outcome["status"] != "ok"]
-        if not halves:
+        if not self.outcomes or not self._not_read:
             return rows
-        return rows.filter(pc.invert(pc.is_in(rows["_key"], pa.array(halves, pa.string()))))
+        return rows.filter(pc.invert(pc.is_in(rows["_key"], pa.array(sorted(self._not_read), pa.string()))))
 
     def _check_lineage(self, rows: pa.Table) -> None:
         origins = pc.binary_join_element_wise(rows.column("_key"), rows.column("_etag"), "\n")

@@ -9,9 +9,9 @@ before it came do not have it.
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -131,29 +131,31 @@ def _type(kind: Any, where: str, names: list[str], kinds: set[str]) -> Any:
 
 
 def _map_columns(fields: Iterable[Json]) -> int:
-    """Map each column to the name it has in the files. Returns the last id.
+    """Map each column to the name it has in the files. Returns the highest id.
 
-    Ids go by place. They stay, since a table's schema only grows at its end.
+    Ids come from the columns' paths: they stay, wherever the schema grows.
     """
-    ids = count(1)
-    last = 0
+    ids: set[int] = set()
 
-    def walk(kind: Any) -> None:
-        nonlocal last
+    def walk(kind: Any, path: str) -> None:
         if not isinstance(kind, dict):
             return
         for part in ("elementType", "keyType", "valueType"):
-            walk(kind.get(part))
+            walk(kind.get(part), f"{path}\n{part}")
         for column in kind.get("fields", ()):
-            last = next(ids)
+            place = f"{path}\n.{column['name']}"
+            number = zlib.crc32(place.encode()) & 0x7FFFFFFF
+            while number in ids or not number:
+                number = (number + 1) & 0x7FFFFFFF
+            ids.add(number)
             column["metadata"] = {
-                "delta.columnMapping.id": last,
+                "delta.columnMapping.id": number,
                 "delta.columnMapping.physicalName": column["name"],
             }
-            walk(column["type"])
+            walk(column["type"], place)
 
-    walk({"fields": fields})
-    return last
+    walk({"fields": fields}, "")
+    return max(ids)
 
 
 def _protocol(features: set[str]) -> Json:

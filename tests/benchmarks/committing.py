@@ -35,6 +35,7 @@ BODY = "x" * 2048
 
 def run(folder: Path, *, small: bool) -> list[Figure]:
     count, rounds = (5, 1) if small else (100, 10)
+    folder.mkdir()
     installed = install_crate(folder / "obstore")
     (folder / "ministack").mkdir()
     with ExitStack() as stack:

@@ -48,4 +48,5 @@ def short(value: float) -> str:
 
 
 def times(instead: float, ours: float) -> str:
-    return f"{instead / ours:.1f}×" if instead / ours < 100 else f"{instead / ours:.0f}×"
+    ratio = instead / ours
+    return f"{ratio:.2f}×" if ratio < 1 else f"{ratio:.1f}×" if ratio < 100 else f"{ratio:.0f}×"

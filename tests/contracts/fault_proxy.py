@@ -9,11 +9,8 @@ import json
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Fault = Literal[
     "pass",
@@ -39,7 +36,7 @@ _CONDITIONS = frozenset({"if-match", "if-none-match"})
 
 
 class Answered(NamedTuple):
-    """A request as it came, with its header names in lower case, and the status it was answered with."""
+    """A request as it came, with its header names in lower case, and the status and bytes it was answered with."""
 
     method: str
     path: str
@@ -57,7 +54,10 @@ class FaultProxy:
         self.answered: list[Answered] = []
         self.faults: deque[Fault] = deque()
         self.requests: list[str] = []
-        self.before: Callable[[str, str, dict[str, str]], object] = lambda method, path, headers: None
+        self.forbidden: set[str] = set()
+        """Ends of paths that no GET may read."""
+        self.before = lambda method, path, headers: None
+        """Called before a request is passed on, which waits for it."""
         backend = urlsplit(backend_url)
         proxy = self
 
@@ -77,6 +77,9 @@ class FaultProxy:
                 if fault in _DYNAMO and "X-Amz-Target" in self.headers:
                     status, code = _DYNAMO[fault]
                     self.answer(status, json.dumps({"__type": f"dynamodb#{code}"}).encode())
+                    return
+                if self.command == "GET" and self.path.partition("?")[0].endswith((*proxy.forbidden,)):
+                    self.answer(403, b"<Error><Code>AccessDenied</Code><Message>forbidden</Message></Error>")
                     return
                 if fault in ("409", "500", "503", "slow_down"):
                     self.refuse(fault)
@@ -128,6 +131,7 @@ class FaultProxy:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *_: None  # clients that are killed are what it is for
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property

@@ -78,6 +78,19 @@ def test_every_engine_reads_what_is_committed(site: tuple[Viewed, Place]) -> Non
     viewed.view.sync([Slot(1)])
     all_agree(viewed, place)
 
+    inner = [{"name": n, "type": "string", "nullable": True, "metadata": {}} for n in ("x", "y")]
+    for fields in (inner[:1], inner):
+        viewed.pin(spark_schema(**GROWN, place={"type": "struct", "fields": fields}))
+        viewed.append(5, rows(14, place={field["name"]: "v" for field in fields}))
+        viewed.view.sync([Slot(5)])
+    for name, engine in ENGINES.items():
+        found = [row["place"] for row in engine(place) if row["place"]]
+        places = sorted(found, key=lambda value: value["y"] or "")
+        assert places == [{"x": "v", "y": None}, {"x": "v", "y": "v"}], name
+    viewed.commit(5, [])
+    viewed.view.sync([Slot(5)])
+    all_agree(viewed, place)
+
     for n in range(CHECKPOINT_VERSIONS):
         viewed.append(4, rows(n))
         viewed.view.sync([Slot(4)])

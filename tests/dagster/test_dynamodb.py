@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.orchestration.redrive import RedriveConfig, send_again
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.protocols.keyspace import Publisher
@@ -21,6 +22,7 @@ from s3notify_platform.stores.dynamodb import create_record_table
 from s3notify_platform.stores.provision import Places, Role, Tables, policy
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.quarantine import reasons_of
 from s3notify_platform.table.reader import read_slots
 from s3notify_platform.table.vacuum import vacuum
 from tests.contracts.fault_proxy import FaultProxy
@@ -185,6 +187,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     queued.put_if_match(site.key(6), site.line(6), written.etag)
     queued.delete(site.key(6))
     queued.put(site.key(3), site.line(4))
+    queued.put(site.key(8), site.line(8) + b"{broken\n")
     assert queued.put_if_absent(site.key(3), site.line(5)) == Conflict()
     DynamoLeases(source.lease_table).read("what a waiting writer reads", "*")
     check("publisher")
@@ -192,12 +195,14 @@ def test_roles_need_exactly_what_their_policies_grant(
     proxy.answered[:] = by_runs
     site.settle()
     io.ask_again([Slot(3)])
+    assert send_again(io, RedriveConfig(everything=True)).records == 1
     DynamoLeases(source.lease_table).read("what a waiting run reads", "*")
     check("run")
 
     for part in read_slots(SlotTable(S3ObjectStore(source.platform), source.layout), source.all_slots()):
         assert part.table.num_rows
-    assert site.rows() == {3: [4]}
+    assert site.rows() == {3: [4], 8: [8]}
+    assert reasons_of(source.table(), source.all_slots())
     io.watcher().poll()
     check("reader")
 

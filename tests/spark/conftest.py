@@ -1,5 +1,6 @@
 """One Spark session for all Spark tests, and lakes on real servers."""
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -7,6 +8,10 @@ from pyspark.sql import SparkSession
 
 from tests.support.servers import S3Server
 from tests.support.spark import Lake, start_spark
+from tests.support.spark_options import ENVIRONMENT
+
+# Before any JVM starts, which hands its environment on.
+os.environ.update(ENVIRONMENT)
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support import spark_options
 from tests.support.servers import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -27,13 +30,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 SPARK_HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
 SLOW_MACHINE_SECONDS = 120
-ENVIRONMENT = os.environ | {
-    "SPARK_HOME": str(SPARK_HOME),
-    # Loopback only, and the Python that has this package's dependencies.
-    "SPARK_LOCAL_IP": "127.0.0.1",
-    "PYSPARK_PYTHON": sys.executable,
-    "PYTHONUNBUFFERED": "1",
-}
+LIMIT_SECONDS = 560
+MARKED = "7.jsonl"
+ENVIRONMENT = (
+    os.environ
+    | spark_options.ENVIRONMENT
+    | {
+        "SPARK_HOME": str(SPARK_HOME),
+        # Loopback only, and the Python that has this package's dependencies.
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+    }
+)
 
 
 @contextlib.contextmanager
@@ -64,15 +73,17 @@ def wait_for(port: int, log: Path, started: subprocess.Popen[bytes]) -> None:
     pytest.fail(f"nothing listens on {port}: {log.read_text()[-2000:]}")
 
 
-def run_program(bucket: S3Config, **session: str) -> dict[str, Any]:
+def run_program(
+    bucket: S3Config, program: str = "tests.support.spark_program", **session: str
+) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.spark_program"],
+        [sys.executable, "-m", program],
         input=json.dumps({"bucket": asdict(bucket), "session": session}),
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
         cwd=ROOT,
-        timeout=240,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -89,10 +100,13 @@ def bucket(ministack: S3Server) -> S3Config:
 
 
 EXPECTED_IDS = [2, 5, 6, 7, 8, 9, 10, 11, 42, 100]
+IN_BUCKET = sorted([*EXPECTED_IDS, 41])
+EXPECTED = {"ids": EXPECTED_IDS, "read": IN_BUCKET, "streamed": IN_BUCKET, "twice": [84], "parallelism": 2}
 
 
-def test_standalone_master_with_two_workers(bucket: S3Config, tmp_path: Path) -> None:
-    """Tasks run in the workers' processes, not in the program's: this package is sent to them."""
+@contextlib.contextmanager
+def standalone(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A master with two workers of one core; its URL, and the workers."""
     spark_class = str(SPARK_HOME / "bin" / "spark-class")
     port, *webs = free_ports(4, SYSTEM_CLOCK)
     with contextlib.ExitStack() as stack:
@@ -102,23 +116,99 @@ def test_standalone_master_with_two_workers(bucket: S3Config, tmp_path: Path) ->
             "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(webs[0]),
         )  # fmt: skip
         wait_for(port, log, stack.enter_context(master))
+        workers = []
         for number in (1, 2):
             worker = process(
                 tmp_path / f"worker{number}.log", spark_class, "org.apache.spark.deploy.worker.Worker",
                 "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", str(webs[number]),
                 "--work-dir", str(tmp_path / f"work{number}"), f"spark://127.0.0.1:{port}",
             )  # fmt: skip
-            stack.enter_context(worker)
-        found = run_program(
-            bucket,
-            master=f"spark://127.0.0.1:{port}",
-            **{"spark.driver.host": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0"},
-        )
+            workers.append(stack.enter_context(worker))
+        yield f"spark://127.0.0.1:{port}", workers
+
+
+ON_STANDALONE = {"spark.driver.host": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
+
+
+def test_standalone_master_with_two_workers(bucket: S3Config, tmp_path: Path) -> None:
+    """Tasks run in the workers' processes, not in the program's: this package is sent to them."""
+    with standalone(tmp_path) as (url, _):
+        found = run_program(bucket, master=url, **ON_STANDALONE)
         ran_in = [list(work.glob("app-*/*/stderr")) for work in tmp_path.glob("work[12]")]
     assert "s3notify_platform.zip" in found.pop("package")[0]["path"]
-    assert found == {"ids": EXPECTED_IDS, "twice": [84], "remote": False, "parallelism": 2}
+    assert found == EXPECTED | {"remote": False}
     assert len(ran_in) == 2
     assert all(ran_in), "each worker ran an executor"
+
+
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.minTaskRuntime": "1ms",
+}
+
+
+class Meddler:
+    """Before a task gets `MARKED`: its executor is killed, or a second attempt of the task has begun as well.
+
+    Which of them, and when, the program says by writing `arm/kill` or `arm/twice`.
+    """
+
+    def __init__(self, workers: list[subprocess.Popen[bytes]]) -> None:
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._armed = ""
+        self._second = threading.Event()
+        self.killed = 0
+        self.doubled = 0
+
+    def before(self, method: str, path: str, _headers: dict[str, str]) -> None:
+        if method == "PUT" and "/arm/" in path:
+            self._armed = path.rpartition("/")[2]
+        elif method == "GET" and path.endswith(f"/{MARKED}"):
+            with self._lock:
+                armed, self._armed = self._armed, {"twice": "second"}.get(self._armed, "")
+            if armed == "kill":
+                self._kill()
+            elif armed == "twice":
+                self._second.clear()
+                self.doubled += self._second.wait(SLOW_MACHINE_SECONDS)
+            elif armed == "second":
+                self._second.set()
+
+    def _kill(self) -> None:
+        """SIGKILL to every executor: the one that asks is among them, and both workers start another."""
+        workers = {worker.pid for worker in self._workers}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parent = int(stat.read_text().rpartition(")")[2].split()[1])
+                if (
+                    parent in workers
+                    and b"CoarseGrainedExecutorBackend" in (stat.parent / "cmdline").read_bytes()
+                ):
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
+                    self.killed += 1
+
+
+@pytest.mark.timeout(600)
+def test_lost_executors_and_speculative_duplicates_change_no_row(ministack: S3Server, tmp_path: Path) -> None:
+    """Committed by `Ingest.run`, read by the data source, streamed: each row once, whoever dies, what runs twice."""
+    bucket = ministack.config(ministack.make_bucket())
+    with standalone(tmp_path) as (url, workers), FaultProxy(ministack.endpoint_url) as proxy:
+        meddler = Meddler(workers)
+        proxy.before = meddler.before
+        found = run_program(
+            replace(bucket, endpoint_url=proxy.url),
+            "tests.support.lost_executors_program",
+            master=url,
+            **ON_STANDALONE,
+            **SPECULATION,
+        )
+    assert found == {"exact": ["ingest", "stream", "ingest again", "batch", "stream again"]}
+    assert meddler.killed >= 2
+    assert meddler.doubled == 3
 
 
 def test_spark_connect(bucket: S3Config, tmp_path: Path) -> None:
@@ -145,4 +235,4 @@ def test_spark_connect(bucket: S3Config, tmp_path: Path) -> None:
         wait_for(port, log, started)
         found = run_program(bucket, remote=f"sc://127.0.0.1:{port}")
     assert "s3notify_platform.zip" in found.pop("package")[0]["path"]
-    assert found == {"ids": EXPECTED_IDS, "twice": [84], "remote": True, "parallelism": 2}
+    assert found == EXPECTED | {"remote": True}

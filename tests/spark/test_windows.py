@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark import formats, read
 from s3notify_platform.spark.inference import infer
@@ -45,7 +45,8 @@ def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:
 
 def rows_of(source: Source, versions: list[ObjectVersion]) -> list[dict[str, Any]]:
     reader = SplitReader(source=source, schema=AB, inferred=False)
-    return [row for window in reader.windows(versions) for batch in window for row in batch.to_pylist()]
+    splits = [Split(version=version, start=0, end=version.size) for version in versions]
+    return [row for window in reader.windows(splits) for batch in window for row in batch.to_pylist()]
 
 
 def of_kind(rows: list[dict[str, Any]], kind: int, *names: str) -> list[tuple[Any, ...]]:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from s3notify_platform.protocols.conditional_commit import (
     Lost,
     NativeCommit,
 )
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, changes_of_slot
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split, changes_of_slot
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_OUTCOME, KIND_REJECT, KIND_ROW, whole_outcome
 from s3notify_platform.spark.seal import SealContext, SlotSeal
@@ -94,11 +94,12 @@ class SlotWriter:
         at_most: int = 100,
         unreadable: Mapping[str, int] | None = None,
         give_up: bool = False,
+        window: int = 100,
     ) -> SlotCommit | None:
         """The next commit, its files written; None if nothing is to be committed. Reads `bucket` as it is now.
 
         `at_most`: rows of each object that are read before the rest is left to the next commit. `unreadable`: rows of
-        objects behind which the read fails; with `give_up` they go to quarantine.
+        objects behind which the read fails; with `give_up` they go to quarantine. `window`: objects that come at once.
         """
         context = SealContext(
             source=None,  # type: ignore[arg-type] - only the task around a SlotSeal needs it
@@ -113,8 +114,23 @@ class SlotWriter:
             chain=None,  # type: ignore[arg-type] - as the source
         )
         seal = SlotSeal.of(SLOT, context, self.table, self.clock)
+        for first in range(0, max(1, len(planned.changes.read)), window):
+            self._read(seal, planned.changes.read[first : first + window], bucket, at_most, unreadable or {})
+        row = seal.finish()
+        if row.get("error"):
+            raise AssertionError(row["error"])
+        return SlotCommit.loads(row["body"], where="sealed") if row["body"] else None
+
+    @staticmethod
+    def _read(
+        seal: SlotSeal,
+        splits: Sequence[Split],
+        bucket: Bucket,
+        at_most: int,
+        unreadable: Mapping[str, int],
+    ) -> None:
         outcomes, rejects, rows = [], [], []
-        for split in planned.changes.read:
+        for split in splits:
             version = split.version
             body = bucket.get(version.key)
             status = "deleted" if body is None else "ok" if body.etag == version.etag else "superseded"
@@ -122,7 +138,7 @@ class SlotWriter:
             note = whole_outcome(status, version.size)
             if body is not None and status == "ok":
                 end = min(split.start + at_most, body.rows)
-                fails_at = (unreadable or {}).get(version.key, body.rows + 1)
+                fails_at = unreadable.get(version.key, body.rows + 1)
                 if fails_at < end or fails_at <= split.start:
                     reason = f"row {fails_at} of {version.etag} cannot be read"
                     end = max(split.start, fails_at)
@@ -142,10 +158,6 @@ class SlotWriter:
         columns = list(zip(*everything, strict=True)) or [()] * len(schema)
         arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
         seal.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        row = seal.finish()
-        if row.get("error"):
-            raise AssertionError(row["error"])
-        return SlotCommit.loads(row["body"], where="sealed") if row["body"] else None
 
     def commit(self, planned: Planned, commit: SlotCommit) -> Committed | Lost:
         return self.table.commit(commit, planned_at=planned.at)

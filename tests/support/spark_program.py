@@ -2,17 +2,21 @@
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.spark.datasource import register
 from s3notify_platform.spark.session import is_remote, parallelism
 from s3notify_platform.stores.config import S3Config
 from tests.support.spark import Lake, start_spark
+from tests.support.spark_options import options_of
 
 
 def where_is_the_package(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -20,6 +24,10 @@ def where_is_the_package(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
 
     for batch in batches:
         yield pa.record_batch({"path": pa.array([s3notify_platform.__file__] * batch.num_rows, pa.string())})
+
+
+def ids_of(changes: DataFrame) -> list[int]:
+    return sorted(row["id"] for row in changes.where("_change = 'row'").toArrow().to_pylist())
 
 
 def main() -> None:
@@ -41,9 +49,17 @@ def main() -> None:
         lake.with_source(bucket=missing).ingest()
     lake.put("4.jsonl", [{"id": 41}, {"id": 42}])
     lake.ingest(transform=lambda rows: rows.where("id <> 41").withColumn("twice", F.col("id") * 2))
+    register(spark)
+    options = options_of(lake.source, schema="id bigint")
+    read = spark.read.format("s3notify").options(**options).load()
+    stream = spark.readStream.format("s3notify").options(**options).load().writeStream
+    stream = stream.format("memory").queryName("streamed").option("checkpointLocation", tempfile.mkdtemp())
+    stream.trigger(availableNow=True).start().awaitTermination()
     print(
         json.dumps(
             {
+                "read": ids_of(read),
+                "streamed": ids_of(spark.table("streamed")),
                 "ids": sorted(row["id"] for row in lake.load()),
                 "twice": [row["twice"] for row in lake.load() if row["twice"] is not None],
                 "package": spark.range(1)

@@ -9,10 +9,12 @@ from s3notify_platform.orchestration.batches import (
     EVERYTHING,
     PARKED,
     REASON_MAX,
+    BatchPayload,
     BatchSettings,
     Failing,
     OpenBatch,
     SensorState,
+    Tick,
 )
 from s3notify_platform.protocols.ack_chain import Stamped
 from s3notify_platform.protocols.keyspace import WatcherState
@@ -134,6 +136,44 @@ def test_a_failed_slot_comes_again_alone_with_growing_backoff_and_is_parked() ->
     world.publish(2)
     assert world.keys(world.tick()) == [["2"]]
     assert world.state.failing == {}
+
+
+def last_try(world: World, tick: Tick) -> tuple[int, ...]:
+    """What the run of a batch is told to give up."""
+    (request,) = tick.requests
+    return BatchPayload.loads(world.chains.state(request.batch).payload).last_try
+
+
+def test_the_last_try_is_told() -> None:
+    """The slots that would be parked, and no others of the batch; a new start is a new count."""
+    world = settled(max_attempts=3, backoff_seconds=0)
+    world.publish(1, 2)
+    told = []
+    for _ in range(3):
+        told.append(last_try(world, tick := world.tick()))
+        (run,) = world.active()
+        world.publish(1)
+        world.finish(run, failing=frozenset({2}))
+    assert told == [(), (), (2,)]
+    assert world.keys(tick) == [["1", "2"]]
+    world.tick()
+    for run in world.active():
+        world.finish(run)
+    world.tick()
+    world.publish(2)
+    assert last_try(world, world.tick()) == ()
+
+
+def test_with_one_attempt_every_try_is_the_last() -> None:
+    """But for the batch of everything, whose slots come again by themselves."""
+    world = World(settings=BatchSettings(max_attempts=1))
+    world.evaluate()
+    assert last_try(world, world.tick()) == ()
+    for run in world.active():
+        world.finish(run)
+    world = settled(max_attempts=1)
+    world.publish(4)
+    assert last_try(world, world.tick()) == (4,)
 
 
 def test_backoff_has_a_ceiling() -> None:

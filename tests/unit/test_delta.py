@@ -179,6 +179,28 @@ class TestSchema:
         viewed.view.sync(SLOTS)
         assert actions(viewed, 2, "metaData") == []
 
+    @pytest.mark.parametrize("name", ["s", "a s"])
+    def test_fields_that_come_inside_of_a_column(self, viewed: Viewed, tmp_path: Path, name: str) -> None:
+        """Null in older files; where names are mapped, no other column's id moves."""
+
+        def grown(*names: str) -> str:
+            inner = [{"name": n, "type": "string", "nullable": True, "metadata": {}} for n in names]
+            kinds = {name: {"type": "struct", "fields": inner}, "z": "long"}
+            return spark_schema(id="long", **kinds)
+
+        for n, names in enumerate((["x"], ["x", "y"])):
+            viewed.pin(grown(*names))
+            viewed.append(3, ids(n, **{name: [dict.fromkeys(names, "v")]}))
+            viewed.view.sync(SLOTS)
+        found = by_delta_rs(Place(uri=viewed.copied_to(tmp_path)))
+        assert [row[name] for row in found if row["slot"] == 3] == [
+            {"x": "v", "y": None},
+            {"x": "v", "y": "v"},
+        ]
+        (before,), (after,) = actions(viewed, 0, "metaData"), actions(viewed, 1, "metaData")
+        last = [json.loads(each["schemaString"])["fields"][-1]["metadata"] for each in (before, after)]
+        assert last[0] == last[1]
+
     def test_every_type_that_a_source_can_have(self, clock: HandClock, tmp_path: Path) -> None:
         """Decimals, zoned and local timestamps, dates, bytes, nested and repeated fields."""
         text = {"name": "s", "type": "string", "nullable": False, "metadata": {"a": 1}}
@@ -234,7 +256,7 @@ class TestSchema:
             return {f["name"]: f["metadata"]["delta.columnMapping.id"] for f in fields}
 
         assert numbers(1).items() <= numbers(2).items()
-        assert sorted(numbers(2).values()) == list(range(1, 8))
+        assert len({*numbers(2).values()}) == 7
 
     @pytest.mark.parametrize(
         ("columns", "told"),
@@ -608,6 +630,20 @@ class TestVacuum:
         young = range(len(wanted) - 14, len(wanted))
         assert [by_delta_rs(place, version=version) for version in young] == [wanted[v] for v in young]
         assert len(viewed.log_objects()) < len(wanted)
+
+    def test_a_log_that_was_cut_behind_a_checkpoint_without_a_hint(
+        self, viewed: Viewed, clock: HandClock, tmp_path: Path
+    ) -> None:
+        """A sync died between the two: readers find the checkpoint, and so do a repair and the next sync."""
+        for n in range(CHECKPOINT_VERSIONS + 1):
+            viewed.commit(1, [viewed.file(1, ids(n))])
+            viewed.view.sync(SLOTS)
+        viewed.store.delete(LAYOUT.log_hint)
+        self.aged(viewed, clock)
+        assert f"{0:020d}.json" not in viewed.log_objects()
+        same(viewed, tmp_path)
+        assert viewed.view.sync(SLOTS, repair=True).checkpoint == CHECKPOINT_VERSIONS
+        same(viewed, tmp_path / "after")
 
     def test_no_view_no_log(self, viewed: Viewed, clock: HandClock) -> None:
         """A table without a view is vacuumed as ever."""

@@ -103,7 +103,7 @@ class Place:
     def put(self, body=b"one", *, queued=True):
         self.publish(Put(key=KEY, body=body), queued=queued)
 
-    def commit(self, *deltas, rejects=(), follow=True):
+    def commit(self, *deltas, rejects=(), follow=True, **fields):
         """The next generation of the key's slot; the entries that it has seen leave the queue (`follow`)."""
         head = self.table.head(SLOT)
         signal = self.store.head(signal_key(self.source.keyspace_prefix, SLOT))
@@ -119,6 +119,7 @@ class Place:
             files=(TableFile(name="f", rows=3, bytes=9, since=1, until=1),),
             rejects=tuple(rejects),
             deltas=tuple((known | {delta.key: delta for delta in deltas}).values()),
+            **fields,
         )
         assert isinstance(self.table.commit(commit, planned_at=self.table._clock.monotonic()), CommitMade)
         if follow:
@@ -172,6 +173,33 @@ def test_committed(place):
     assert told(answer) == ("committed", "committed in generation 1, 60 s ago: 3 records")
     assert answer.verdict.settled
     assert f"data file: _s3notify/orders/table/data/slot={SLOT}/f.parquet" in answer.lines
+
+
+def test_quarantined(place):
+    """Given up, because; whether it was sent again; and what of it is committed."""
+    place.put()
+    place.commit(place.state(rows=0, offset=0, reach_end=False, reason="403 AccessDenied"), failing=(KEY,))
+    answer = place.ask()
+    assert told(answer) == ("quarantined", "quarantined because it could not be read: 403 AccessDenied")
+    assert not answer.verdict.settled
+    (line,) = [line for line in answer.lines if line.startswith("quarantine: ")]
+    assert line.endswith("s3notify quarantine redrive orders")
+    state = place.state(reach_end=False, reason="timed out")
+    place.commit(state, failing=(KEY,), pending=(KEY,))
+    text = told(place.ask())[1]
+    assert text == (
+        "quarantined because it could not be read: timed out; 3 records of it are committed; sent again: the slot's "
+        "next batch reads it"
+    )
+
+
+def test_read_in_part(place):
+    """A big object on its way is not committed, though its ETag is in the table."""
+    place.put()
+    place.commit(place.state(reach_end=False), pending=(KEY,))
+    kind, text = told(place.ask())
+    assert kind == "reading"
+    assert text.startswith("read in part: 3 records are committed in generation 1, ")
 
 
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 1), (5, 0), (5, 1), (20, 37)])

@@ -259,6 +259,15 @@ def test_a_signal_that_was_lost_is_made_up_for_by_a_repetition():
     assert place.store.head(signal_key("signals/", slot_of("a"))) is not None
 
 
+def test_what_is_pending_stays_so():
+    """Other keys that were sent again, and have not been read yet."""
+    place = Place(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
+    place.run()
+    place.redrive(Choice(keys=frozenset({"a"})))
+    place.redrive(Choice(keys=frozenset({"b"})))
+    assert place.head.pending == ("a", "b")
+
+
 def test_nothing_in_quarantine_is_no_request_more():
     place = Place(a=Body(etag="1", rows=1))
     place.run()

@@ -110,3 +110,15 @@ def test_no_progress_is_a_failure() -> None:
     found = joined([part(10, 10, reach_end=False)], whole=False)
     assert found["status"] == "failed"
     assert "raise max_bytes" in found["reason"]
+
+
+def test_a_slot_goes_on_in_the_next_window() -> None:
+    """What is fetched in windows comes window by window: outcomes, then rows, then more outcomes."""
+    memory = MemoryObjectStore()
+    writer = SlotWriter(store=memory)
+    bucket = {f"{n}": Body(etag="1", rows=2, rejects=1) for n in range(7)}
+    planned = writer.plan(bucket)
+    commit = writer.seal(planned, bucket, window=3)
+    assert commit is not None
+    assert isinstance(writer.commit(planned, commit), Committed)
+    assert content_in(writer.table) == content_of(bucket)

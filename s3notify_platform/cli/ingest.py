@@ -1,0 +1,102 @@
+"""`s3notify ingest`: keep a committed table in step with its bucket, without Dagster."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from s3notify_platform.cli.common import told_to_people
+from s3notify_platform.errors import UsageError
+
+
+@click.command()
+@click.option("--bucket", required=True, help="Bucket to watch.")
+@click.option("--prefix", default="", help="Only keys that begin with it.")
+@click.option("--name", required=True, help="Name of the source: a-z, 0-9, _.")
+@click.option("--format", "fmt", default="auto", show_default=True, help="jsonl, csv, parquet, text, binary.")
+@click.option("--schema", help='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing.')
+@click.option("--transform", help="Import path of a (DataFrame) -> DataFrame that keeps lineage.")
+@click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
+@click.option("--region", default="us-east-1", show_default=True)
+@click.option(
+    "-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help="Any other option of the data source."
+)
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Further Spark properties.")
+@click.option("--checkpoint", help="Folder or URL of Spark's checkpoint; default .s3notify/NAME-checkpoint.")
+@click.option("--once", is_flag=True, help="Take in what is signalled now, and end.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds between polls."
+)
+def ingest(
+    *,
+    fmt: str,
+    transform: str | None,
+    more: tuple[str, ...],
+    master: str,
+    confs: tuple[str, ...],
+    checkpoint: str | None,
+    once: bool,
+    every: float,
+    **options: str | None,
+) -> None:
+    """Ingest what changes, until SIGINT; each slot in one commit, exactly once, whatever is killed.
+
+    The first time all of the bucket is taken in. Credentials come from the environment, a profile or an instance
+    role. With --once the exit code is 1 if a slot could not be committed.
+    """
+    import os
+
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import SparkSession
+
+    from s3notify_platform.local.java import java_environment
+    from s3notify_platform.spark.continuous import ingest_stream
+    from s3notify_platform.spark.ingest import reason_of
+    from s3notify_platform.spark.session import prepare_environment, session_conf
+
+    given = {name: value for name, value in options.items() if value} | {"format": fmt} | _pairs(more)
+    with told_to_people():
+        os.environ.update(java_environment(Path(".s3notify/java")))
+        prepare_environment()
+        builder = SparkSession.builder.appName(f"s3notify ingest {given['name']}")
+        for name, value in session_conf(master=master, extra=_pairs(confs)).items():
+            builder = builder.config(name, value)
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        query, keeper = ingest_stream(
+            spark,
+            given,
+            checkpoint=checkpoint or str(Path(f".s3notify/{given['name']}-checkpoint").resolve()),
+            every_seconds=None if once else every,
+            transform=_imported(transform) if transform else None,
+            progress=lambda text: click.echo(text, err=True),
+        )
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            query.stop()
+        except StreamingQueryException as error:
+            raise click.ClickException(reason_of(error)) from error
+    if once and keeper.failing:
+        sys.exit(1)
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{text!r}: give NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def _imported(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"cannot import {path!r}: {error}; give the full path of a function") from error

@@ -1,0 +1,110 @@
+"""Runs a function in a process of its own, and watches how much memory that process and its children take.
+
+`python -m tests.benchmarks.apart` reads the function and its arguments from its standard input, pickled:
+credentials are no arguments of a program.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+Role = Literal["driver", "jvm", "worker"]
+LOOK_SECONDS = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Peak resident bytes of the driver's Python, of its JVM, and of the largest of its Python workers."""
+
+    driver: int
+    jvm: int = 0
+    worker: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.driver >> 20:,} MB" + (" Python" if self.jvm else "")]
+        if self.jvm:
+            parts.append(f"{self.jvm >> 20:,} MB JVM")
+        if self.worker:
+            parts.append(f"each worker {self.worker >> 20:,} MB")
+        return ", ".join(parts)
+
+
+def apart(function: Callable[..., T], *arguments: Any) -> tuple[T, Memory]:
+    """What `function(*arguments)` returns, in a fresh process, and the memory it took. All of it must pickle."""
+    command = [sys.executable, "-m", "tests.benchmarks.apart"]
+    peaks: dict[Role, int] = {"driver": 0, "jvm": 0, "worker": 0}
+    ended = Event()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        watcher = Thread(target=_watch, args=(process.pid, peaks, ended))
+        watcher.start()
+        try:
+            answer, _ = process.communicate(pickle.dumps((function, arguments)))
+        finally:
+            ended.set()
+            watcher.join()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, function.__name__)
+    return pickle.loads(answer), Memory(**peaks)
+
+
+def _watch(root: int, peaks: dict[Role, int], ended: Event) -> None:
+    while not ended.wait(LOOK_SECONDS):
+        for pid in _tree(root):
+            role = "driver" if pid == root else _role(pid)
+            if role:
+                peaks[role] = max(peaks[role], _peak(pid))
+
+
+def _tree(root: int) -> Iterator[int]:
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name, in brackets, may hold anything.
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        yield pid
+        waiting += children.get(pid, ())
+
+
+def _role(pid: int) -> Role | None:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return None
+    if b"pyspark.daemon" in command or b"pyspark.worker" in command:
+        return "worker"
+    return "jvm" if command.split(b"\0")[0].endswith(b"java") else None
+
+
+def _peak(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def _main() -> None:
+    # Whatever else is printed, by Spark too, is no answer.
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)
+        function, arguments = pickle.load(sys.stdin.buffer)
+        pickle.dump(function(*arguments), answers)
+    # Threads of obstore's may outlive the last answer, and abort an interpreter that is being torn down.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    _main()

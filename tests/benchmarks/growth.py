@@ -1,0 +1,240 @@
+"""(7) What one changed object costs: in buckets of 1k to 1M objects, and in slots of 10 to 100,000.
+
+Steady state: the writer is a `QueuedPublisher`, and the run plans by the entries of the source's topic. The
+alternative is what a user writes without Spark: list the bucket, compare with the ETags that a state file on the bucket
+remembers, read and parse what differs, write it as Parquet, then the state file.
+
+Seconds are of a run in a session that is up, medians; requests and bytes are counted by a proxy, in a pass of their
+own. The million objects are simulated: their states are committed as if they had been read, and listed by
+`simulated_listing`, at once.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import count
+from statistics import median
+
+import boto3
+import pyarrow as pa
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.ports import StoredObject, Written
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.slots import slot_of
+from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast_store import FastObjectStore
+from tests.benchmarks.figures import Figure, counted, seconds, short, times
+from tests.benchmarks.lake import (
+    SCHEMA,
+    body_of,
+    embedded_spark,
+    key_of,
+    many_of,
+    prefix_of,
+    small_objects,
+    source_of,
+)
+from tests.benchmarks.simulated_listing import listed_key, simulated_listing
+from tests.benchmarks.sweeping import MILLION, million
+from tests.contracts.fault_proxy import FaultProxy
+
+REPEATS = 3
+_batches = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of one change."""
+
+    seconds: float
+    requests: Counter[str]
+    read: int
+    written: int
+
+    def __str__(self) -> str:
+        sizes = f"{self.read / 1024:,.0f} KB read, {self.written / 1024:,.0f} KB written"
+        return f"{short(self.seconds)}; {counted(self.requests)}; {sizes}"
+
+
+def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
+    totals = (10, 100) if small else (1_000, 10_000, 100_000)
+    in_slot = (10, 100) if small else (10, 1_000, 100_000)
+    config = small_objects(server, max(totals))
+    with embedded_spark() as spark:
+        _in_bucket(spark, config, 10)  # for the JVM to be warm
+        figures = [_in_bucket(spark, config, total) for total in totals]
+        figures.append(_in_million(spark, server, small=small))
+        costs = {total: _in_slot(spark, config, total) for total in in_slot}
+    for number, change in enumerate(("overwritten", "new")):
+        least = costs[in_slot[0]][number]
+        for total in in_slot:
+            cost = costs[total][number]
+            figures.append(
+                Figure(
+                    what=f"one {change} object in a slot of {total:,} objects",
+                    ours=str(cost),
+                    instead="–" if cost is least else f"in a slot of {in_slot[0]}: {short(least.seconds)}",
+                    ratio="–" if cost is least else times(least.seconds, cost.seconds),
+                )
+            )
+    return figures
+
+
+def _in_bucket(spark: SparkSession, config: S3Config, total: int) -> Figure:
+    source = _followed(many_of(config, total))
+    result = Ingest(spark, source).run(source.all_slots(), batch="first", only_found=True)
+    assert sum(slot.live_objects for slot in result.slots.values()) == total
+    keys = [key_of(n * (total // 10) + 1) for n in range(REPEATS + 2)]
+    ours = _cost(spark, source, keys)
+    return _against_listing(total, ours, config, source, keys[0])
+
+
+def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> Figure:
+    total = 2_000 if small else MILLION
+    with simulated_listing(total, 0) as listing:
+        source = _followed(replace(million(server, listing, total), bucket=server.config("bench-million")))
+        keys = [listed_key(n * (total // 10) + 1) for n in range(REPEATS + 2)]
+        ours = _cost(spark, source, keys)
+        return _against_listing(total, ours, listing, source, keys[0], label=", state and listing simulated")
+
+
+def _in_slot(spark: SparkSession, config: S3Config, total: int) -> tuple[Cost, Cost]:
+    """Of an overwritten object, and of a new one."""
+    source = _followed(source_of(config, f"slot_{total}", prefix_of(total), slots=1))
+    result = Ingest(spark, source).run(source.all_slots(), batch="first")
+    assert result.slots[source.all_slots()[0]].objects == total
+    overwritten = _cost(spark, source, [key_of(n * (total // 10) + 1) for n in range(REPEATS + 2)])
+    added = [f"{prefix_of(total)}new-{n}.jsonl" for n in range(REPEATS + 2)]
+    new = _cost(spark, source, added)
+    for key in added:
+        FastObjectStore(config).delete(key)
+    return overwritten, new
+
+
+# Ours.
+
+
+def _followed(source: Source) -> Source:
+    """With a topic, as it has after its first batch."""
+    settings = TopicSettings(
+        bucket=source.bucket.bucket, prefix=source.prefix, slots=source.slots, shards=min(8, source.slots)
+    )
+    source.queue().topics.create(source.name, settings)
+    return source
+
+
+def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
+    """A first change, that is not measured, then one under the proxy, then the others by the clock."""
+    _changed(spark, source, source, keys[0])
+    with FaultProxy(str(source.bucket.endpoint_url)) as proxy:
+        seen = replace(
+            source,
+            bucket=replace(source.bucket, endpoint_url=proxy.url),
+            platform=replace(source.platform, endpoint_url=proxy.url),
+        )
+        _changed(spark, source, seen, keys[1])
+        answered = list(proxy.answered)
+    return Cost(
+        seconds=median(_changed(spark, source, source, key) for key in keys[2:]),
+        requests=Counter(_kind(request.method, request.path) for request in answered),
+        read=sum(request.sent for request in answered),
+        written=sum(len(request.body) for request in answered),
+    )
+
+
+def _kind(method: str, path: str) -> str:
+    return "LIST" if method == "GET" and "list-type=" in path else method
+
+
+def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> float:
+    """Seconds of the run that takes in a change of `key`. The run sees `seen`, the writer `source`."""
+    number = next(_batches)
+    slot = slot_of(key, source.slots)
+    with ExitStack() as stack:
+        store = FastObjectStore(source.bucket)
+        plain = Publisher(store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
+        publisher = QueuedPublisher(plain, source.queue(), bucket=source.bucket.bucket)
+        assert isinstance(publisher.put(key, body_of(number, note="c")), Written)
+        took = stack.enter_context(seconds())
+        result = Ingest(spark, seen).run((slot,), batch=f"change-{number}", listing=False)
+        seen.queue().remove(result.entries[slot])
+    assert result.slots[slot].status == "committed"
+    assert result.slots[slot].objects == 1
+    return took()
+
+
+# The alternative.
+
+
+def _against_listing(
+    total: int, ours: Cost, listing: S3Config, source: Source, key: str, *, label: str = ""
+) -> Figure:
+    taken, requests = _by_listing(listing, source, key)
+    return Figure(
+        what=f"one changed object in a bucket of {total:,}{label}",
+        ours=str(ours),
+        instead=f"full LIST, compare, read one, no Spark: {short(taken)}; {counted(requests)}",
+        ratio=times(taken, ours.seconds),
+    )
+
+
+def _by_listing(listing: S3Config, source: Source, key: str) -> tuple[float, Counter[str]]:
+    """Of a run that finds one object changed, which is the one under `key`; requests beside."""
+    store = FastObjectStore(source.bucket)
+    known = _listed(listing, source.prefix, Counter())
+    known.pop(key)
+    _remember(store, known)
+    requests: Counter[str] = Counter(GET=2, PUT=2)
+    with seconds() as took:
+        remembered = store.get(STATE)
+        assert isinstance(remembered, StoredObject)
+        table = pq.read_table(pa.BufferReader(remembered.body))
+        known = dict(zip(table["key"].to_pylist(), table["etag"].to_pylist(), strict=True))
+        now = _listed(listing, source.prefix, requests)
+        changed = [name for name, etag in now.items() if known.get(name) != etag]
+        for name in changed:
+            found = store.get(name)
+            assert isinstance(found, StoredObject)
+            rows = pj.read_json(
+                pa.BufferReader(found.body), parse_options=pj.ParseOptions(explicit_schema=SCHEMA)
+            )
+            sink = io.BytesIO()
+            pq.write_table(rows, sink, compression="zstd")
+            store.put(f"out/growth/{source.name}.parquet", sink.getvalue())
+        _remember(store, now)
+    assert changed == [key]
+    return took(), requests
+
+
+STATE = "out/growth/state.parquet"
+
+
+def _remember(store: FastObjectStore, known: dict[str, str]) -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"key": list(known), "etag": list(known.values())}), sink, compression="zstd")
+    store.put(STATE, sink.getvalue())
+
+
+def _listed(config: S3Config, prefix: str, requests: Counter[str]) -> dict[str, str]:
+    client = boto3.client(
+        "s3",
+        endpoint_url=config.endpoint_url,
+        region_name=config.region,
+        aws_access_key_id=config.access_key_id,
+        aws_secret_access_key=config.secret_access_key,
+    )
+    found: dict[str, str] = {}
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=config.bucket, Prefix=prefix):
+        requests["LIST"] += 1
+        found.update((item["Key"], item["ETag"].strip('"')) for item in page.get("Contents", ()))
+    return found

@@ -1,0 +1,154 @@
+"""What the benchmarks read: small and big JSONL objects, filled once a server, and tables of a million objects.
+
+The names of the small objects are made so that a prefix says how many they are: `prefix_of(1000)` begins the keys of
+exactly 1,000 of them.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import obstore
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.protocols.conditional_commit import Committed
+from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
+from s3notify_platform.spark.session import prepare_environment, session_conf
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast import obstore_store
+from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.layout import Generation
+
+DDL = "id bigint, name string, note string"
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
+LINES = 10
+"""Of a small object, which then has 2 KB."""
+
+SMALL, BIG = "bench-small", "bench-big"
+BIG_PART = "in/part/"
+IN_FLIGHT = 64
+FILL = 10_000
+PART_BYTES = 32 << 20
+
+
+def key_of(number: int) -> str:
+    return f"in/{number // 10_000:02d}/{number % 10_000:04d}.jsonl"
+
+
+def prefix_of(count: int) -> str:
+    """What the keys of the first `count` objects, a power of ten, begin with."""
+    return {10: "in/00/000", 100: "in/00/00", 1_000: "in/00/0", 10_000: "in/00/"}.get(count, "in/")
+
+
+def body_of(number: int, *, note: str = "n") -> bytes:
+    return "".join(_line(number * LINES + n, note) for n in range(LINES)).encode()
+
+
+def _line(number: int, note: str) -> str:
+    return json.dumps({"id": number, "name": f"name {number * 7919 % 100_003}", "note": note * 150}) + "\n"
+
+
+def small_objects(server: LocalS3Server, count: int) -> S3Config:
+    """A bucket with at least the first `count` objects. 1 PUT for each that is not there yet."""
+    server.create_bucket(SMALL)
+    config = server.config(SMALL)
+    store = FastObjectStore(config)
+    for first in range(0, count, FILL):
+        numbers = range(first, min(first + FILL, count))
+        if store.head(key_of(numbers[-1])) is None:
+            asyncio.run(_put_all(config, numbers))
+    return config
+
+
+async def _put_all(config: S3Config, numbers: Sequence[int]) -> None:
+    store = obstore_store(config)
+    gate = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one(number: int) -> None:
+        async with gate:
+            await obstore.put_async(store, key_of(number), body_of(number), use_multipart=False)
+
+    await asyncio.gather(*map(one, numbers))
+
+
+def big_objects(server: LocalS3Server, count: int, size: int) -> S3Config:
+    """A bucket of `count` objects of about `size` bytes, a fourth of them below `BIG_PART`.
+
+    They differ in their first lines alone.
+    """
+    server.create_bucket(BIG)
+    config = server.config(BIG)
+    store = obstore_store(config)
+    block = "".join(_line(n, "n") for n in range(max(1, min(size, 64 << 20) // 205))).encode()
+    block *= max(1, size // len(block))
+
+    def put(number: int) -> None:
+        body = _line(number, "first").encode() + block
+        folder = BIG_PART if number < count // 4 else "in/rest/"
+        obstore.put(store, f"{folder}{number:03d}.jsonl", body, chunk_size=PART_BYTES, max_concurrency=4)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(put, range(count)))
+    return config
+
+
+def many_of(config: S3Config, total: int) -> Source:
+    """The source of the first `total` small objects. Several benchmarks commit to its table, the first of them all."""
+    return source_of(config, f"first_{total}", prefix_of(total))
+
+
+def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:
+    fields: dict[str, Any] = {"bucket": config, "platform": config, "commit": "native"} | more
+    return Source(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
+
+
+@contextmanager
+def embedded_spark() -> Iterator[SparkSession]:
+    prepare_environment()
+    builder = SparkSession.builder
+    for key, value in session_conf(master="local[*]").items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -> None:
+    """A first commit of each of these slots, as if their objects had been read: states, and no rows."""
+    table = source.table()
+
+    def commit(of_slot: Sequence[ObjectVersion]) -> None:
+        states = [ObjectState(key=v.key, etag=v.etag, size=v.size, offset=v.size) for v in of_slot]
+        pages, deltas = table.carry(of_slot[0].slot, None, states)
+        first = SlotCommit(
+            slot=of_slot[0].slot,
+            generation=Generation(1),
+            commit_id=unique_name(SYSTEM_CLOCK),
+            parent_id=None,
+            batch="simulated",
+            created_ms=SYSTEM_CLOCK.wall_ms(),
+            objects=len(states),
+            pages=pages,
+            deltas=deltas,
+        )
+        assert isinstance(table.commit(first, planned_at=SYSTEM_CLOCK.monotonic()), Committed)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(commit, versions))
+
+
+def by_slot(versions: Sequence[ObjectVersion]) -> list[list[ObjectVersion]]:
+    found: dict[int, list[ObjectVersion]] = {}
+    for version in versions:
+        found.setdefault(version.slot, []).append(version)
+    return list(found.values())

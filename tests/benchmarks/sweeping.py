@@ -1,0 +1,153 @@
+"""(8) A sweep: a million objects against the committed state, as the check `nothing_lost` compares them.
+
+No server here holds so many: the listing is simulated (`simulated_listing`), each page taking `PAGE_MS`, and the states
+are committed as if the objects had been read; so only LISTs, states and comparing are measured. The alternative is one
+process that lists the same pages and compares with a dict, which it read from one Parquet file.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import boto3
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.ports import ETag, StoredObject
+from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.slots import slot_of
+from s3notify_platform.spark.plan import plan
+from s3notify_platform.spark.session import parallelism, ship_package
+from s3notify_platform.spark.source import Source
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast import obstore_store
+from s3notify_platform.stores.fast_store import FastObjectStore
+from tests.benchmarks.apart import Memory, apart
+from tests.benchmarks.figures import Figure, counted, seconds, short
+from tests.benchmarks.lake import by_slot, commit_states, embedded_spark, source_of
+from tests.benchmarks.simulated_listing import SIZE, listed_etag, listed_key, simulated_listing
+
+BUCKET = "bench-million"
+STATE = "state.parquet"
+MILLION = 1_000_000
+CHANGED = 100
+"""Objects that the state knows by another ETag."""
+PAGE_MS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    seconds: float
+    objects: int
+    found: int
+    requests: Counter[str]
+
+    def __str__(self) -> str:
+        return (
+            f"{short(self.seconds)}: {self.objects / self.seconds:,.0f} objects/s, {counted(self.requests)}"
+        )
+
+
+def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
+    total = 20_000 if small else MILLION
+    with simulated_listing(total, PAGE_MS) as listing:
+        source = million(server, listing, total)
+        ours = [apart(swept, source, tasks) for tasks in (1, 0)]
+        others = {"boto3": apart(by_boto3, listing, source), "obstore": apart(by_obstore, listing, source)}
+    for way, _ in (*ours, *others.values()):
+        assert way.objects == total
+        assert way.found == CHANGED
+    return list(_figures(total, ours, others))
+
+
+def _figures(
+    total: int, ours: list[tuple[Swept, Memory]], others: dict[str, tuple[Swept, Memory]]
+) -> Iterator[Figure]:
+    for (way, memory), how in zip(ours, ("one task", "as many tasks as cores"), strict=True):
+        what = f"sweep of {total:,} objects, simulated listing of {PAGE_MS} ms a page, {how}"
+        text = f"{way}; peak memory {memory}"
+        for name, (other, theirs) in others.items():
+            yield Figure(
+                what=what,
+                ours=text,
+                instead=f"one process, {name} LIST and a dict {other}; peak memory {theirs}",
+                ratio=f"{other.seconds / way.seconds:.2f}×",
+            )
+            what, text = "the same", short(way.seconds)
+
+
+def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
+    """A source whose bucket is `listing`, and whose table knows its objects. Committed once a server."""
+    server.create_bucket(BUCKET)
+    source = source_of(listing, "million", "in/", platform=server.config(BUCKET))
+    if any(source.table().newest(source.all_slots()).values()):
+        return source
+    versions = []
+    for number in range(total):
+        key = listed_key(number)
+        etag = ETag("0" if number % (total // CHANGED) == 0 else listed_etag(number))
+        versions.append(ObjectVersion(slot=slot_of(key), key=key, etag=etag, size=SIZE))
+    commit_states(source, by_slot(versions))
+    sink = io.BytesIO()
+    known = pa.table({"key": [v.key for v in versions], "etag": [v.etag for v in versions]})
+    pq.write_table(known, sink, compression="zstd")
+    FastObjectStore(source.platform).put(STATE, sink.getvalue())
+    return source
+
+
+def swept(source: Source, tasks: int) -> Swept:
+    """The plan of `nothing_lost`; `tasks`: how many at once, 0 for as many as there are cores."""
+    with embedded_spark() as spark:
+        ship_package(spark)
+        spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id bigint").toArrow()  # workers are up
+        with seconds() as took:
+            found = plan(spark, source, source.all_slots(), tasks or parallelism(spark))
+    assert not found.errors
+    return Swept(
+        seconds=took(),
+        objects=sum(found.listed.values()),
+        found=sum(map(len, found.untold.values())),
+        requests=Counter(found.requests),
+    )
+
+
+def by_boto3(listing: S3Config, source: Source) -> Swept:
+    client = boto3.client(
+        "s3",
+        endpoint_url=listing.endpoint_url,
+        region_name=listing.region,
+        aws_access_key_id=listing.access_key_id,
+        aws_secret_access_key=listing.secret_access_key,
+    )
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=listing.bucket, Prefix=source.prefix)
+    return _compared(
+        source,
+        ([(item["Key"], item["ETag"].strip('"')) for item in page.get("Contents", ())] for page in pages),
+    )
+
+
+def by_obstore(listing: S3Config, source: Source) -> Swept:
+    pages = obstore.list(obstore_store(listing), source.prefix.rstrip("/"), chunk_size=1000)
+    return _compared(
+        source, ([(meta["path"], str(meta["e_tag"]).strip('"')) for meta in page] for page in pages)
+    )
+
+
+def _compared(source: Source, pages: Iterator[list[tuple[str, str]]]) -> Swept:
+    requests: Counter[str] = Counter(GET=1)
+    objects = changed = 0
+    with seconds() as took:
+        state = FastObjectStore(source.platform).get(STATE)
+        assert isinstance(state, StoredObject)
+        table = pq.read_table(pa.BufferReader(state.body))
+        known = dict(zip(table["key"].to_pylist(), table["etag"].to_pylist(), strict=True))
+        for page in pages:
+            requests["LIST"] += 1
+            for key, etag in page:
+                objects += 1
+                changed += known.pop(key, None) != etag
+        changed += len(known)
+    return Swept(seconds=took(), objects=objects, found=changed, requests=requests)

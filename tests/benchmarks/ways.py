@@ -1,0 +1,235 @@
+"""Other ways from a bucket of JSONL to Parquet: Spark without us, and no Spark at all.
+
+Spark's own reader (`over_s3a`, `over_files`) commits the whole or nothing, and knows nothing of what it has read
+before. s3a is set to read many small files in one task: by its default, 4 MB for each opened file, a task has 32.
+
+`alone` is the limit: one process, that fetches with obstore and parses with pyarrow. `thrown_away` only fetches.
+"""
+
+import asyncio
+import io
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import obstore
+import pyarrow as pa
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from s3notify_platform.spark.session import session_conf
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.fast import obstore_store
+from tests.benchmarks.figures import seconds
+from tests.benchmarks.lake import DDL, SCHEMA
+
+JARS = "org.apache.hadoop:hadoop-aws:3.5.0"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "s3notify-bench-jars"
+WARM = "warm/"
+
+IN_FLIGHT = 64
+CHUNK_BYTES = 8 << 20
+FILE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Took:
+    """One way from bucket to table. `reading`: from the first byte that was read to the last commit."""
+
+    seconds: float
+    reading: float
+    objects: int
+    bytes: int
+    rows: int = 0
+    notes: str = ""
+
+    def rate(self) -> str:
+        return f"{self.objects / self.seconds:,.0f} objects/s, {self.bytes / 1e6 / self.seconds:,.0f} MB/s"
+
+    def speed(self, *, big: bool) -> float:
+        return (self.bytes if big else self.objects) / self.seconds
+
+
+def warm_objects(config: S3Config) -> None:
+    """Few, for a first job."""
+    store = obstore_store(config)
+    for number in range(4):
+        obstore.put(store, f"{WARM}{number}.jsonl", b'{"id": 1, "name": "a", "note": "b"}\n')
+
+
+# Spark without us.
+
+
+def over_s3a(config: S3Config, prefix: str) -> Took:
+    """Raises where the jars cannot be had."""
+    warm_objects(config)
+    conf = {
+        "spark.jars.packages": JARS,
+        "spark.jars.ivy": str(CACHE),
+        "spark.hadoop.fs.s3a.endpoint": str(config.endpoint_url),
+        "spark.hadoop.fs.s3a.endpoint.region": config.region,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+        "spark.hadoop.fs.s3a.connection.maximum": str(IN_FLIGHT),
+        "spark.hadoop.fs.s3a.aws.credentials.provider": "software.amazon.awssdk.auth.credentials."
+        "EnvironmentVariableCredentialsProvider",
+        # The other one copies each file twice to give it its name.
+        "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    }
+    os.environ["AWS_ACCESS_KEY_ID"] = str(config.access_key_id)
+    os.environ["AWS_SECRET_ACCESS_KEY"] = str(config.secret_access_key)
+    root = f"s3a://{config.bucket}/"
+    sizes = [size for _, size in listed(config, prefix)]
+    with _plain_spark(conf) as spark:
+        return _converted(spark, sizes, root + prefix, root + WARM, root + "out/spark")
+
+
+def over_files(folder: str) -> Took:
+    """Of what `copied` left there."""
+    sizes = [path.stat().st_size for path in Path(folder, "in").rglob("*.jsonl")]
+    with _plain_spark({}) as spark:
+        return _converted(spark, sizes, f"{folder}/in", f"{folder}/warm", f"{folder}/out")
+
+
+@contextmanager
+def _plain_spark(conf: dict[str, str]) -> Iterator[SparkSession]:
+    """Spark as it comes, on loopback."""
+    wanted = ("spark.master", "spark.driver.", "spark.ui.")
+    ours = {k: v for k, v in session_conf(master="local[*]").items() if k.startswith(wanted)}
+    builder = SparkSession.builder
+    for key, value in {**ours, "spark.sql.files.openCostInBytes": str(64 << 10), **conf}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _converted(spark: SparkSession, sizes: Sequence[int], path: str, warm: str, target: str) -> Took:
+    reader = spark.read.schema(DDL).option("recursiveFileLookup", "true").option("mode", "FAILFAST")
+    reader.json(warm).write.mode("overwrite").parquet(f"{target}-warm")
+    with seconds() as took:
+        frame = reader.json(path)
+        with seconds() as reading:
+            frame.write.mode("overwrite").option("compression", "zstd").parquet(target)
+    rows = spark.read.parquet(target).count()
+    return Took(seconds=took(), reading=reading(), objects=len(sizes), bytes=sum(sizes), rows=rows)
+
+
+def copied(config: S3Config, prefix: str, folder: Path) -> None:
+    store = obstore_store(config)
+    (folder / "warm").mkdir()
+    (folder / "warm" / "1.jsonl").write_bytes(b'{"id": 1, "name": "a", "note": "b"}\n')
+
+    def copy(item: tuple[str, int]) -> None:
+        place = folder / "in" / item[0].removeprefix(prefix)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("wb") as file:
+            for chunk in obstore.get(store, item[0]).stream(min_chunk_size=CHUNK_BYTES):
+                file.write(chunk)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(copy, listed(config, prefix)))
+
+
+# No Spark.
+
+
+def listed(config: S3Config, prefix: str) -> list[tuple[str, int]]:
+    pages = obstore.list(obstore_store(config), prefix.rpartition("/")[0], chunk_size=1000)
+    found = [(meta["path"], meta["size"]) for page in pages for meta in page]
+    return sorted(item for item in found if item[0].startswith(prefix))
+
+
+async def _bodies(config: S3Config, keys: Sequence[tuple[str, int]], *, keep: bool) -> list[bytes]:
+    """Ranges of the objects, in order. Not kept: nothing."""
+    store = obstore_store(config)
+    gate = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one(key: str, start: int, end: int) -> bytes:
+        async with gate:
+            result = await obstore.get_async(store, key, options={"range": (start, end)})
+            body = await result.bytes_async()
+            return bytes(body) if keep else b""
+
+    ranges = [
+        (key, start, min(start + CHUNK_BYTES, size))
+        for key, size in keys
+        for start in range(0, size, CHUNK_BYTES)
+    ]
+    return await asyncio.gather(*(one(*part) for part in ranges))
+
+
+def thrown_away(config: S3Config, prefix: str) -> Took:
+    keys = listed(config, prefix)
+    with seconds() as took:
+        for low in range(0, len(keys), 10_000):
+            asyncio.run(_bodies(config, keys[low : low + 10_000], keep=False))
+    return Took(seconds=took(), reading=took(), objects=len(keys), bytes=sum(size for _, size in keys))
+
+
+def alone(config: S3Config, prefix: str) -> Took:
+    """What is fetched together is parsed together, while the next is being fetched."""
+    with seconds() as took:
+        keys = listed(config, prefix)
+        with seconds() as reading, ThreadPoolExecutor(1) as ahead:
+            rows = number = 0
+            waiting: list[pa.Table] = []
+            windows = list(_windows(keys))
+            fetches = iter(windows)
+            upcoming = ahead.submit(_fetched, config, next(fetches))
+            for _ in windows:
+                body = upcoming.result()
+                if (following := next(fetches, None)) is not None:
+                    upcoming = ahead.submit(_fetched, config, following)
+                waiting.append(_parsed(body))
+                rows += waiting[-1].num_rows
+                if sum(table.nbytes for table in waiting) >= FILE_BYTES:
+                    _written(config, number, waiting)
+                    number, waiting = number + 1, []
+            if waiting:
+                _written(config, number, waiting)
+    return Took(
+        seconds=took(),
+        reading=reading(),
+        objects=len(keys),
+        bytes=sum(size for _, size in keys),
+        rows=rows,
+    )
+
+
+def _windows(keys: Sequence[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:
+    window: list[tuple[str, int]] = []
+    for key in keys:
+        if window and (len(window) >= 512 or sum(size for _, size in window) + key[1] > 32 << 20):
+            yield window
+            window = []
+        window.append(key)
+    if window:
+        yield window
+
+
+def _fetched(config: S3Config, keys: Sequence[tuple[str, int]]) -> bytes:
+    # Each object ends with a line end.
+    return b"".join(asyncio.run(_bodies(config, keys, keep=True)))
+
+
+def _parsed(body: bytes) -> pa.Table:
+    return pj.read_json(
+        pa.BufferReader(body),
+        read_options=pj.ReadOptions(block_size=CHUNK_BYTES),
+        parse_options=pj.ParseOptions(explicit_schema=SCHEMA),
+    )
+
+
+def _written(config: S3Config, number: int, tables: Sequence[pa.Table]) -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.concat_tables(tables), sink, compression="zstd")
+    obstore.put(
+        obstore_store(config), f"out/alone/{number:05d}.parquet", sink.getvalue(), use_multipart=False
+    )

@@ -1,0 +1,126 @@
+"""A committed table kept in step by a streaming query, or by what it calls, without Dagster."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.clock import SystemClock
+from s3notify_platform.ports import StoredObject
+from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.continuous import TableKeeper, ingest_stream
+from tests.support.spark import Lake
+from tests.support.spark_options import options_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+
+def publisher(lake: Lake) -> Publisher:
+    return Publisher(lake.store, prefix=lake.source.keyspace_prefix, slots=lake.source.slots)
+
+
+def generations(lake: Lake) -> dict[Slot, int]:
+    return {slot: len(lake.history(slot)) for slot in lake.source.all_slots()}
+
+
+def once(lake: Lake, checkpoint: Path, **arguments: Any) -> TableKeeper:
+    query, keeper = ingest_stream(
+        lake.spark, options_of(lake.source), checkpoint=str(checkpoint), every_seconds=None, **arguments
+    )
+    query.awaitTermination()
+    return keeper
+
+
+def test_a_query_keeps_the_table_in_step(lake: Lake, tmp_path: Path) -> None:
+    """All of it at first, then only slots that changed, and nothing twice where the checkpoint was lost."""
+    lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
+    once(lake, tmp_path / "one")
+    lake.check()
+    before = generations(lake)
+    publisher(lake).publish([Put(key="raw/1.jsonl", body=b'{"id": 100}\n'), Delete(key="raw/2.jsonl")])
+    once(lake, tmp_path / "one")
+    lake.check()
+    after = generations(lake)
+    touched = {lake.slot("1.jsonl"), lake.slot("2.jsonl")}
+    assert {slot for slot in after if after[slot] != before[slot]} == touched
+    head = lake.source.table().head(lake.slot("1.jsonl"))
+    assert head is not None
+    assert head.signal, "the commit says which signal it has seen"
+    once(lake, tmp_path / "other")
+    assert generations(lake) == after
+
+
+def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
+    """By its signal, after a while; the others are committed; and a restart knows of it."""
+    lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
+    lake.ingest()
+    bad = lake.slot("1.jsonl")
+    key = lake.source.table().layout.commit(bad, 1)
+    commit = lake.store.get(key)
+    assert isinstance(commit, StoredObject)
+    lake.store.put(key, b"no commit")
+    lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % (n + 100) for n in range(12)})
+    waiting: list[Any] = []
+    keeper = TableKeeper(
+        spark=lake.spark, source=lake.source, later=lambda seconds, action: waiting.append(action)
+    )
+    watcher = Watcher(lake.store, prefix=lake.source.keyspace_prefix, slots=lake.source.slots)
+    watcher.poll()
+    result = keeper.take(dict.fromkeys(lake.source.all_slots()), batch="b1")
+    assert {slot for slot, each in result.slots.items() if not each.ok} == {bad} == keeper.failing.keys()
+    assert {slot for slot, each in result.slots.items() if each.status == "committed"}
+    assert [*ListingDebt(lake.source.records()).read().slots] == [bad]
+    assert not watcher.poll().changed
+    waiting.pop()()
+    assert [*watcher.poll().changed] == [bad]
+    reborn = TableKeeper(spark=lake.spark, source=lake.source)
+    reborn.ask_again_for_owed()
+    assert [*watcher.poll().changed] == [bad]
+    lake.store.put(key, commit.body)
+    reborn.take({bad: None}, batch="b2")
+    lake.check()
+    assert not ListingDebt(lake.source.records()).read().slots
+
+
+class Later(SystemClock):
+    """The system's, so many seconds ahead."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+def test_entries_take_the_place_of_listings(lake: Lake) -> None:
+    """From when all writers have heard of the topic, and for as long as all of them queue."""
+    source = lake.source
+    lake.put("there.jsonl", [{"id": 0}])
+    queue = source.queue()
+    settings = TopicSettings(slots=source.slots, shards=2, bucket=source.bucket.bucket, prefix=source.prefix)
+    queue.topics.create(source.name, settings)
+    writer = QueuedPublisher(publisher(lake), queue, bucket=source.bucket.bucket)
+    clock = Later()
+    keeper = TableKeeper(spark=lake.spark, source=source, clock=clock)
+
+    def take(name: str) -> set[str]:
+        """One change, told by the queue; the keys that are committed then."""
+        writer.publish([Put(key=f"raw/{name}.jsonl", body=b'{"id": 1}\n')])
+        keeper.take({lake.slot(f"{name}.jsonl"): None}, batch=name)
+        assert not queue.entries(source.name, [lake.slot(f"{name}.jsonl")]), "what is committed is removed"
+        return {row["_key"].removeprefix("raw/").removesuffix(".jsonl") for row in lake.load()}
+
+    lake.put("silent.jsonl", [{"id": 0}])
+    assert "first" in take("first")
+    clock.ahead = queue.settle_seconds
+    assert take("second") == {"there", "silent", "first", "second"}, "all that was there, compared once"
+    third = lake.slot("third.jsonl")
+    neighbour = next(f"{n}.jsonl" for n in range(99) if lake.slot(f"{n}.jsonl") == third)
+    lake.put(neighbour, [{"id": 0}])
+    assert take("third") == {"there", "silent", "first", "second", "third"}, "nothing was listed"
+    publisher(lake).put("raw/plain.jsonl", b'{"id": 4}\n')
+    keeper.take({lake.slot("plain.jsonl"): None}, batch="plain")
+    assert "plain" in take("fourth"), "listed, since somebody does not queue"

@@ -1,0 +1,276 @@
+"""`spark.read.format("s3notify")` against reading the same bucket by other means. Most of it without a JVM."""
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.datasource import S3NotifyDataSource, register, whole_schema, work_of
+from s3notify_platform.spark.options import reading_of
+from tests.support.servers import S3Server
+from tests.support.spark import Lake
+from tests.support.spark_options import options_of
+
+pytestmark = [pytest.mark.server]
+
+ID = StructType([StructField("id", LongType())])
+ID_V = StructType([*ID.fields, StructField("v", StringType())])
+
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def bare_lake(ministack: S3Server) -> Callable[..., Lake]:
+    """Lakes without a Spark session."""
+    return lambda **source: Lake.of(None, ministack.config(ministack.make_bucket()), **source)  # type: ignore[arg-type]
+
+
+def rows_of(lake: Lake, schema: StructType | None, *, plain: bool = False, **options: Any) -> list[Row]:
+    """What the tasks of a query give; `plain`: with the columns of `schema` only."""
+    source = S3NotifyDataSource(options_of(lake.source, **options))  # type: ignore[arg-type]
+    if schema is None:
+        found = source.schema()
+        assert isinstance(found, StructType)
+    else:
+        found = schema if plain else whole_schema(schema, lake.source)
+    reader = source.reader(found)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def sorted_by(rows: list[Row], *columns: str) -> list[Any]:
+    return sorted(tuple(row[c] for c in columns) for row in rows)
+
+
+def parquet(rows: list[Row]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), sink, row_group_size=10)
+    return sink.getvalue()
+
+
+ROWS = [[{"id": n * 100 + i, "v": f"text {i}"} for i in range(25)] for n in range(6)]
+BODIES: dict[str, Callable[[list[Row]], bytes]] = {
+    "jsonl": lambda rows: b"".join(json.dumps(row).encode() + b"\n" for row in rows),
+    "csv": lambda rows: b"id,v\n" + b"".join(b'%d,"%s"\n' % (r["id"], r["v"].encode()) for r in rows),
+    "parquet": parquet,
+}
+
+
+@pytest.mark.parametrize("fmt", [*BODIES])
+@pytest.mark.parametrize("split_bytes", [100, 1 << 26])
+def test_rows_are_those_of_the_bucket(bare_lake: Callable[..., Lake], fmt: str, split_bytes: int) -> None:
+    """Of whole objects and of objects in parts, with and without a schema, each row once and where it came from."""
+    lake = bare_lake(format=fmt)
+    lake.put_many({f"{n}.{fmt}": BODIES[fmt](rows) for n, rows in enumerate(ROWS)})
+    expected = sorted(
+        (f"raw/{n}.{fmt}", row["id"], row["v"], "row") for n, rows in enumerate(ROWS) for row in rows
+    )
+    for schema in (ID_V, None):
+        rows = rows_of(lake, schema, split_bytes=split_bytes)
+        assert sorted_by(rows, "_key", "id", "v", "_change") == expected
+        assert len({(row["_key"], row["_offset"]) for row in rows}) == len(rows)
+        for row in rows:
+            assert row["_slot"] == lake.slot(row["_key"].removeprefix("raw/"))
+    heads = {key: lake.store.head(key) for key in {row["_key"] for row in rows}}
+    assert {(row["_key"], row["_etag"]) for row in rows} == {(k, h.etag) for k, h in heads.items() if h}
+
+
+def test_text_binary_and_a_format_by_suffix(bare_lake: Callable[..., Lake]) -> None:
+    """The formats with one column, and a bucket of several formats."""
+    lake = bare_lake(format="auto")
+    lake.put_many({"a.txt": b"one\ntwo\n", "b.jsonl": b'{"value": "three"}\n', "c.bin": b"\x00"})
+    found = rows_of(lake, StructType([StructField("value", StringType())]))
+    assert sorted_by([r for r in found if r["_change"] == "row"], "value") == [
+        ("one",),
+        ("three",),
+        ("two",),
+    ]
+    assert sorted_by([r for r in found if r["_change"] == "reject"], "_key") == [("raw/c.bin",)]
+    assert sorted_by(rows_of(lake, None, format="text", prefix="raw/a"), "value") == [("one",), ("two",)]
+    content = StructType([StructField("content", BinaryType())])
+    assert sorted_by(rows_of(lake, content, format="binary", prefix="raw/c"), "content") == [(b"\x00",)]
+
+
+def test_rejects_are_never_lost_in_silence(bare_lake: Callable[..., Lake]) -> None:
+    """By default they are rows with their reason and bytes; else the query fails, or somebody said to drop them."""
+    lake = bare_lake()
+    lake.put("0.jsonl", b'{"id": 1}\nbroken\n{"id": 2}\n')
+    found = sorted(rows_of(lake, ID), key=lambda row: row["_offset"])
+    assert [(r["id"], r["_change"], r["_offset"], r["_raw"]) for r in found] == [
+        (1, "row", 0, None),
+        (None, "reject", 10, b"broken"),
+        (2, "row", 17, None),
+    ]
+    assert found[1]["_rejected"]
+    with pytest.raises(UsageError, match=r"raw/0\.jsonl' at 10: .* rejects='column'"):
+        rows_of(lake, ID, rejects="fail")
+    assert sorted_by(rows_of(lake, ID, rejects="drop"), "id") == [(1,), (2,)]
+    with pytest.raises(UsageError, match="rejects='column'"):
+        rows_of(lake, ID, plain=True)  # there is no column that would tell them from rows
+    lake.put("0.jsonl", b'{"id": 1}\n')
+    assert rows_of(lake, ID, plain=True) == [{"id": 1}]
+
+
+def test_values_that_do_not_fit_are_rescued(bare_lake: Callable[..., Lake]) -> None:
+    """With `misfits="rescue"` their record stays, and they stand in `_rescued`."""
+    lake = bare_lake(misfits="rescue")
+    lake.put("0.jsonl", b'{"id": 1}\n{"id": "many"}\n')
+    found = sorted(rows_of(lake, ID, misfits="rescue"), key=lambda row: row["_offset"])
+    assert [(r["id"], r["_change"], r["_rescued"]) for r in found] == [
+        (1, "row", None),
+        (None, "row", '{"id":"many"}'),
+    ]
+    with pytest.raises(UsageError, match="needs a column _rescued"):
+        rows_of(lake, ID, plain=True, misfits="rescue")
+
+
+def test_a_field_that_inference_has_not_seen_is_a_reject(
+    bare_lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an inferred schema nobody has decided to leave it out; with a declared one somebody has."""
+    from s3notify_platform.spark import datasource
+
+    monkeypatch.setattr(datasource, "SAMPLED_FROM", 1)
+    lake = bare_lake()
+    lake.put_many({"0.jsonl": b'{"id": 1}\n', "1.jsonl": b'{"id": 2, "new": 3}\n'})
+    assert sorted_by(rows_of(lake, None), "_key", "_change") == [
+        ("raw/0.jsonl", "row"),
+        ("raw/1.jsonl", "reject"),
+    ]
+    assert sorted_by(rows_of(lake, ID), "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("size", [10, 300])
+def test_an_object_that_changes_under_the_query_ends_it(bare_lake: Callable[..., Lake], size: int) -> None:
+    """Rows of a listed version are never mixed with those of a later one, nor left out; whole objects and parts."""
+    lake = bare_lake()
+    body = b'{"id": 1}\n' * size
+    lake.put_many({f"{n}.jsonl": body for n in range(4)})
+    source = S3NotifyDataSource(options_of(lake.source, split_bytes=1000))  # type: ignore[arg-type]
+    reader = source.reader(whole_schema(ID, lake.source))
+    for meddle in (lambda: lake.put("1.jsonl", b'{"id": 100}\n'), lambda: lake.delete("2.jsonl")):
+        work = reader.partitions()
+        meddle()
+        with pytest.raises(ConflictError, match=r"was overwritten or deleted.*run it again"):
+            [list(reader.read(part)) for part in work]
+    assert len(rows_of(lake, ID)) == 2 * size + 1
+
+
+def test_a_bucket_without_objects(bare_lake: Callable[..., Lake]) -> None:
+    """Has no rows, and no columns but ours."""
+    lake = bare_lake()
+    assert rows_of(lake, ID) == rows_of(lake, None) == []
+    with pytest.raises(NotFoundError, match="no commit yet"):
+        rows_of(lake, None, read="table")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"buckt": "b"}, "option 'buckt': there is none"),
+        ({"prefix": "raw/"}, "option 'bucket' is missing"),
+        ({"bucket": "b", "prefix": "raw/", "slots": "many"}, "slots='many': give a number"),
+        ({"bucket": "b", "prefix": "raw/", "access_key_id_env": "NO_SUCH"}, "no environment variable"),
+        ({"bucket": "b", "prefix": "raw/", "read": "it"}, "read='it': use one of objects, table, slots"),
+        ({"bucket": "b", "prefix": "raw/", "rejects": "hide"}, "rejects='hide'"),
+        ({"bucket": "b", "prefix": "raw/", "generations": "[1]"}, "give JSON like"),
+        ({"bucket": "b", "prefix": "raw/", "only": "1,x"}, "x"),
+        ({"path": "http://b/raw/"}, "give s3://bucket/prefix"),
+        ({"bucket": "b"}, "which holds the platform's own objects"),
+    ],
+)
+def test_options_that_make_no_sense_say_so(options: dict[str, str], message: str) -> None:
+    """Before any request."""
+    with pytest.raises(UsageError, match=message):
+        reading_of(options)
+
+
+def test_a_path_names_bucket_and_prefix() -> None:
+    """As people write it."""
+    source = reading_of({"path": "s3a://acme/raw/orders/", "platform_bucket": "own"}).source
+    assert (source.bucket.bucket, source.prefix, source.platform.bucket) == ("acme", "raw/orders/", "own")
+
+
+def test_no_option_is_a_secret() -> None:
+    """Spark shows options: keys are refused by value, and are not part of what is pickled with them."""
+    with pytest.raises(UsageError, match="option 'secret_access_key': there is none"):
+        reading_of({"bucket": "b", "prefix": "raw/", "secret_access_key": "s3cret"})
+
+
+def test_columns_with_taken_names_are_refused(bare_lake: Callable[..., Lake]) -> None:
+    """A column of the data cannot be one of ours."""
+    with pytest.raises(UsageError, match="_kind"):
+        rows_of(bare_lake(), StructType([StructField("_kind", LongType())]))
+
+
+def test_tasks_are_a_few_times_the_cores(bare_lake: Callable[..., Lake]) -> None:
+    """Never one for each slot, nor for each object."""
+    source = bare_lake().source
+
+    def splits(count: int, size: int) -> list[Split]:
+        versions = [
+            ObjectVersion(slot=Slot(n % 8), key=f"{n}", etag=ETag("e"), size=size) for n in range(count)
+        ]
+        return [Split(version=v, start=0, end=size) for v in versions]
+
+    assert len(work_of(source, [], 2)) == 0
+    assert len(work_of(source, splits(3, 100), 2)) == 1
+    assert len(work_of(source, splits(1000, 2000), 2)) == 4
+    assert len(work_of(source, splits(1, 1 << 30), 2)) == 16
+
+
+def read(lake: Lake, **options: Any) -> DataFrame:
+    register(lake.spark)
+    return lake.spark.read.format("s3notify").options(**options_of(lake.source, **options)).load()
+
+
+@pytest.mark.spark
+def test_through_spark(lake: Lake, spark: SparkSession) -> None:
+    """Schemas declared and inferred, several filters over one DataFrame, only some slots, and an error as told."""
+    lake.put_many({f"{n % 3}/{n}.jsonl": b'{"id": %d, "v": "text"}\n' % n for n in range(30)})
+    frame = read(lake, schema="id bigint, v string")
+    everything = sorted_by(frame.toArrow().to_pylist(), "_slot", "_key", "id")
+    assert sorted(row[2] for row in everything) == [*range(30)]
+    assert read(lake).schema.names == frame.schema.names
+    for condition, holds in (
+        ("_slot in (1, 2) and _key like 'raw/1/%'", lambda row: row[0] in (1, 2) and "raw/1/" in row[1]),
+        ("id = 4 or _slot = 3", lambda row: row[0] == 3 or row[2] == 4),
+    ):
+        found = frame.where(condition).toArrow().to_pylist()
+        assert sorted_by(found, "_slot", "_key", "id") == list(filter(holds, everything))
+    only = read(lake, schema="id bigint", only="3, 5").toArrow().to_pylist()
+    assert sorted_by(only, "_slot", "_key", "id") == [row for row in everything if row[0] in (3, 5)]
+    lake.put("bad.jsonl", b"broken\n")
+    with pytest.raises(PySparkException, match=r"raw/bad\.jsonl' at 0"):
+        read(lake, schema="id bigint", rejects="fail").toArrow()
+
+
+@pytest.mark.spark
+def test_the_committed_table(lake: Lake, spark: SparkSession) -> None:
+    """`read="table"`: the committed rows, of the newest or of given generations, whatever the bucket holds by now."""
+    lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(20)})
+    lake.ingest()
+    slot = lake.slot("3.jsonl")
+    lake.put("3.jsonl", [{"id": 300}])
+    lake.ingest()
+    lake.put("4.jsonl", [{"id": 400}])
+    columns = ("_slot", "_key", "_offset", "id")
+    assert sorted_by(read(lake, read="table").toArrow().to_pylist(), *columns) == sorted_by(
+        lake.load(), *columns
+    )
+    assert sorted_by(rows_of(lake, None, read="table", only=slot), *columns) == sorted_by(
+        lake.load([slot]), *columns
+    )
+    earlier = rows_of(lake, None, read="table", generations=json.dumps({str(slot): 1}))
+    assert sorted_by(earlier, "id") == [(n,) for n in range(20)]

@@ -1,0 +1,177 @@
+"""Objects that cannot be read, and records that cannot be parsed, from bucket to quarantine and back."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.continuous import TableKeeper
+from s3notify_platform.spark.ingest import BatchResult
+from s3notify_platform.table.quarantine import Choice, Redriven, redrive
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.servers import S3Server
+from tests.support.spark import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+SLOT = Slot(0)
+
+
+@pytest.fixture
+def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
+    """What the source's bucket is read through."""
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def lake(spark: SparkSession, ministack: S3Server, proxy: FaultProxy) -> Iterator[Lake]:
+    """One slot."""
+    config = ministack.config(ministack.make_bucket())
+    lake = Lake.of(spark, replace(config, endpoint_url=proxy.url), platform=config, slots=1, schema="id int")
+    yield lake
+    lake.store.close()
+
+
+def send_again(lake: Lake) -> Redriven:
+    source = lake.source
+    signals = Publisher(source.table().store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
+    return redrive(source.table(), source.all_slots(), signals, Choice())
+
+
+def clean(rows: DataFrame) -> DataFrame:
+    return rows.where("amount > 0")
+
+
+def keys(lake: Lake) -> set[str]:
+    return {row["_key"] for row in lake.load()}
+
+
+def read(proxy: FaultProxy, result: BatchResult) -> int:
+    """Objects of the source that a run asked for."""
+    found = sum(request.method == "GET" and "/raw/" in request.path for request in proxy.answered)
+    proxy.answered.clear()
+    assert result.slots[SLOT].ok
+    return found
+
+
+def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: FaultProxy) -> None:
+    """Given up on the last try, with the others committed; not read again; sent again, it arrives, and leaves it."""
+    for name in "abc":
+        lake.put(f"{name}.jsonl", [{"id": 1}, {"id": 2}])
+    lake.ingest()
+    lake.put("a.jsonl", [{"id": 10}])
+    lake.put("b.jsonl", [{"id": 20}])
+    proxy.forbidden.add("/raw/a.jsonl")
+
+    failed = lake.ingest().slots[SLOT]
+    assert not failed.ok
+    assert set(failed.failed_objects) == {"raw/a.jsonl"}
+    assert keys(lake) == {"raw/a.jsonl", "raw/b.jsonl", "raw/c.jsonl"}, "its old rows"
+    given_up = lake.ingest(give_up=[SLOT]).slots[SLOT]
+    assert given_up.ok
+    assert set(given_up.quarantined) == {"raw/a.jsonl"}
+    assert "AccessDenied" in given_up.quarantined["raw/a.jsonl"]
+    assert (given_up.live_failing, given_up.objects) == (1, 0)
+    assert keys(lake) == {"raw/b.jsonl", "raw/c.jsonl"}
+
+    proxy.answered.clear()
+    result = lake.ingest()
+    assert (result.slots[SLOT].status, read(proxy, result), result.untold) == ("unchanged", 0, 0)
+    lake.put("b.jsonl", [{"id": 21}])
+    assert read(proxy, lake.ingest()) == 1
+    assert lake.history(SLOT)[-1].failing == ("raw/a.jsonl",)
+
+    proxy.forbidden.clear()
+    assert send_again(lake).failing == 1
+    result = lake.ingest()
+    assert (read(proxy, result), result.untold) == (1, 0)
+    lake.check()
+    assert lake.history(SLOT)[-1].failing == ()
+    assert lake.ingest().slots[SLOT].status == "unchanged"
+
+
+def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
+    """Without an entry of its own: what is pending is read by any batch of its slot, and lists nothing."""
+    lake.source.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
+    lake.put("a.jsonl", [{"id": 1}])
+    proxy.forbidden.add("/raw/a.jsonl")
+    lake.ingest(give_up=[SLOT])
+    proxy.forbidden.clear()
+    send_again(lake)
+    result = lake.ingest(listing=False)
+    assert read(proxy, result) == 1
+    assert (result.untold, result.plain) == (0, frozenset())
+    lake.check()
+
+
+def test_deleted_in_quarantine(lake: Lake, proxy: FaultProxy) -> None:
+    """Sent again, it is found gone, and so is its failure."""
+    lake.source.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
+    lake.put("a.jsonl", [{"id": 1}])
+    proxy.forbidden.add("/raw/a.jsonl")
+    lake.ingest(give_up=[SLOT])
+    proxy.forbidden.clear()
+    lake.delete("a.jsonl")
+    send_again(lake)
+    result = lake.ingest(listing=False).slots[SLOT]
+    assert (result.ok, result.gone) == (True, 1)
+    head = lake.history(SLOT)[-1]
+    assert (head.failing, head.pending, head.objects) == ((), (), 0)
+
+
+def test_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
+    """Rows by Spark's shuffle, and the same fate."""
+    lake = lake.with_source(schema="id bigint, amount double")
+    for name in "ab":
+        lake.put(f"{name}.jsonl", [{"id": 1, "amount": 2.5}])
+    proxy.forbidden.add("/raw/a.jsonl")
+    result = lake.ingest(transform=clean, give_up=[SLOT])
+    assert set(result.slots[SLOT].quarantined) == {"raw/a.jsonl"}
+    assert keys(lake) == {"raw/b.jsonl"}
+    proxy.forbidden.clear()
+    send_again(lake)
+    assert lake.ingest(transform=clean).slots[SLOT].ok
+    assert keys(lake) == {"raw/a.jsonl", "raw/b.jsonl"}
+    assert lake.history(SLOT)[-1].failing == ()
+
+
+def test_rejects_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None:
+    """The objects are as they were; their rejects leave in the commit that has their rows."""
+    lake = lake_of(slots=1, format="auto")
+    lake.put("a.log1", [{"id": 1}])
+    lake.put("b.jsonl", [{"id": 2}])
+    lake.ingest()
+    assert [row["_key"] for row in lake.rejects()] == ["raw/a.log1"]
+    fixed = lake.with_source(format="jsonl")
+    assert fixed.ingest().slots[SLOT].status == "unchanged"
+    done = send_again(fixed)
+    assert (done.rejected, done.records) == (1, 1)
+    result = fixed.ingest().slots[SLOT]
+    assert (result.objects, result.generation) == (1, 3)
+    assert fixed.rejects() == []
+    fixed.check()
+
+
+def test_continuous_ingest_gives_up_too(lake: Lake, proxy: FaultProxy) -> None:
+    """By its own count of attempts; then the slot is not asked for any more."""
+    for name in "ab":
+        lake.put(f"{name}.jsonl", [{"id": 1}])
+    proxy.forbidden.add("/raw/a.jsonl")
+    later: list[float] = []
+    keeper = TableKeeper(
+        spark=lake.spark,
+        source=lake.source,
+        max_attempts=2,
+        later=lambda seconds, _: later.append(seconds),
+    )
+    assert not keeper.take({SLOT: None}, batch="b1").slots[SLOT].ok
+    assert len(later) == 1
+    result = keeper.take({SLOT: None}, batch="b2").slots[SLOT]
+    assert (result.ok, set(result.quarantined)) == (True, {"raw/a.jsonl"})
+    assert (len(later), keeper.failing) == (1, {})
+    assert keys(lake) == {"raw/b.jsonl"}
