@@ -18,9 +18,9 @@ from tests.support.servers import S3Server
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-COUNT = 30_000
-PART = 400_000
-ROUND_BYTES = 1_000_000
+COUNT = 15_000
+PART = 200_000
+ROUND_BYTES = 500_000
 KILLED_IN_ROUND = 6
 
 
