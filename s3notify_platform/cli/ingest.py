@@ -54,7 +54,7 @@ def ingest(
 
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.spark.continuous import ingest_stream
-    from s3notify_platform.spark.ingest import reason_of
+    from s3notify_platform.spark.failures import reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
 
     given = {name: value for name, value in options.items() if value} | {"format": fmt} | _pairs(more)

@@ -24,15 +24,9 @@ from s3notify_platform.orchestration.resources import heartbeat
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.derive import derive
-from s3notify_platform.spark.ingest import (
-    MAX_FAILED_JOBS,
-    MAX_SPLIT_JOBS,
-    BatchResult,
-    Ingest,
-    SlotResult,
-    Transform,
-)
+from s3notify_platform.spark.ingest import MAX_FAILED_JOBS, MAX_SPLIT_JOBS, Ingest, Transform
 from s3notify_platform.spark.rescue import added
+from s3notify_platform.spark.results import BatchResult, SlotResult
 from s3notify_platform.spark.source import Source
 from s3notify_platform.table.layout import Generation
 

@@ -42,9 +42,9 @@ from s3notify_platform.protocols.notification_queue import Entry, NotificationQu
 from s3notify_platform.protocols.source_enumerator import ListingDebt
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.spark.derive import replace_slots
-from s3notify_platform.spark.ingest import SlotResult
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.spark.rescue import Misfits
+from s3notify_platform.spark.results import SlotResult
 from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
 from s3notify_platform.stores.capabilities import CommitChoice
 from s3notify_platform.stores.config import S3Config

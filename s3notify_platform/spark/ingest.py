@@ -6,36 +6,30 @@ again in halves, so that a slot that cannot be transformed fails alone. Nothing 
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
     StringType,
     StructField,
     StructType,
-    VariantType,
 )
 
-from s3notify_platform import errors
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError, CorruptError, S3NotifyError, UsageError
 from s3notify_platform.protocols.conditional_commit import Committed, Lost
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import CommittedSlots, ObjectVersion, within
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.formats import FIXED_SCHEMAS, check_schema
+from s3notify_platform.spark.declared import parse_schema
+from s3notify_platform.spark.failures import JOB_ERRORS, raise_own, reason_of
+from s3notify_platform.spark.formats import FIXED_SCHEMAS
 from s3notify_platform.spark.inference import in_spark_types
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.parts import part_writer
@@ -47,18 +41,17 @@ from s3notify_platform.spark.read import (
     SplitReader,
     infer_schema,
 )
-from s3notify_platform.spark.rescue import RESCUED, added
+from s3notify_platform.spark.rescue import RESCUED
+from s3notify_platform.spark.results import BatchResult, SlotResult, added_result
 from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.splits import deal_splits, in_parts, is_big, may_be_cut, splits_frame
 from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.table.commit import SlotCommit
-from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
 
 Transform = Callable[[DataFrame], DataFrame]
-SlotStatus = Literal["committed", "unchanged", "failed"]
 Progress = Callable[[str], None]
 
 MAX_LOST_RACES: Final = 6
@@ -77,72 +70,6 @@ COMMITS_IN_FLIGHT: Final = 48
 
 QUARANTINED_SHOWN: Final = 5
 """Objects of a slot that go to quarantine and are named in the log."""
-
-NEVER: Final = Generation(0)
-
-JOB_ERRORS: Final = (PySparkException, Py4JError)
-"""What a failing job raises: Py4JError where PySpark does not know the JVM's exception."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotResult:
-    """How one slot ended, and what the run did to it.
-
-    `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
-    what the slot holds now. `failed_objects` are keys whose read failed, with the reason; the other objects are
-    committed. `quarantined` ones failed too, and were given up. `complete`: the run had the time to take in all; else
-    ask for the slot again.
-    """
-
-    slot: Slot
-    status: SlotStatus
-    generation: Generation = NEVER
-    objects: int = 0
-    rows: int = 0
-    rejects: int = 0
-    gone: int = 0
-    superseded: int = 0
-    bytes: int = 0
-    live_objects: int = 0
-    live_rows: int = 0
-    live_files: int = 0
-    live_rejects: int = 0
-    unnamed: Mapping[str, int] = field(default_factory=dict)
-    """Values that the schema does not name, by path: left out if it was given, else in `_rescued` or quarantine."""
-    misfits: Mapping[str, int] = field(default_factory=dict)
-    """Values that do not fit their columns, by path: in `_rescued`, or in quarantine with their records."""
-    live_failing: int = 0
-    complete: bool = True
-    failed_objects: Mapping[str, str] = field(default_factory=dict)
-    quarantined: Mapping[str, str] = field(default_factory=dict)
-    error: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything that was found is committed."""
-        return self.status != "failed" and not self.failed_objects
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchResult:
-    """How a batch ended: its slots, the seconds of each phase, and the requests by kind.
-
-    `entries`, by slot, were there before the bucket was looked at: remove those of slots that are `ok` and `complete`.
-    `plain` slots were last signalled by a writer that does not queue, so only a listing can tell; without entries
-    they have no result.
-    `untold` counts the changes that a listing found and no entry told of. `schema_added` has the fields that this
-    batch brought to the table, by path, with their types.
-    """
-
-    slots: Mapping[Slot, SlotResult]
-    entries: Mapping[Slot, Sequence[Entry]]
-    plain: frozenset[Slot]
-    untold: int
-    seconds: Mapping[str, float]
-    requests: Mapping[str, int]
-    tasks: int
-    """Tasks that sealed slots."""
-    schema_added: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -295,7 +222,7 @@ class Ingest:
             if not slot_plan.changes:
                 self._unchanged(slot_plan, found.listed[slot], state)
         for slot, error in found.errors.items():
-            state.results[slot] = _added(
+            state.results[slot] = added_result(
                 state.results.get(slot), SlotResult(slot=slot, status="failed", error=error)
             )
         if not busy:
@@ -320,7 +247,7 @@ class Ingest:
                     again.append(slot)
             elif outcome.status != "failed" and not (found.slots[slot].changes.complete and outcome.complete):
                 again.append(slot)
-            state.results[slot] = _added(state.results.get(slot), replace(outcome, complete=True))
+            state.results[slot] = added_result(state.results.get(slot), replace(outcome, complete=True))
         return again
 
     def _cut(self, found: Plan) -> None:
@@ -356,7 +283,7 @@ class Ingest:
         )
         earlier = state.results.get(slot)
         state.results[slot] = (
-            earlier if earlier and earlier.status == "committed" else _added(earlier, result)
+            earlier if earlier and earlier.status == "committed" else added_result(earlier, result)
         )
 
     def _seal(self, busy: Sequence[SlotPlan], state: _Run) -> list[dict[str, Any]]:
@@ -612,31 +539,6 @@ _UNSAID: Final = "the task that sealed it did not come to its end"
 _LOST: Final = "another run committed this slot first"
 
 
-def _added(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
-    """What one run did to a slot in several rounds, together."""
-    if earlier is None:
-        return later
-    failed = {**earlier.failed_objects, **later.failed_objects}
-    if earlier.status != "committed":
-        # Nothing was committed, and so nothing given up.
-        return replace(later, failed_objects=failed)
-    if later.status == "unchanged":
-        return replace(earlier, failed_objects=failed)
-    return replace(
-        later,
-        objects=earlier.objects + later.objects,
-        rows=earlier.rows + later.rows,
-        rejects=earlier.rejects + later.rejects,
-        gone=earlier.gone + later.gone,
-        superseded=earlier.superseded + later.superseded,
-        bytes=earlier.bytes + later.bytes,
-        unnamed=added([earlier.unnamed, later.unnamed]),
-        misfits=added([earlier.misfits, later.misfits]),
-        failed_objects=failed,
-        quarantined={**earlier.quarantined, **later.quarantined},
-    )
-
-
 def _together(told: Iterable[str], fmt: str) -> StructType:
     """The new fields that tasks told of, as one schema: of types that differ, the widest."""
     schemas = [to_arrow_schema(StructType.fromJson(json.loads(one)), timezone="UTC") for one in sorted(told)]
@@ -644,50 +546,5 @@ def _together(told: Iterable[str], fmt: str) -> StructType:
     return from_arrow_schema(found) if found is not None else StructType()
 
 
-def parse_schema(declared: str, source: Source) -> StructType:
-    """A declared schema; `UsageError` if it does not parse or the format cannot give it."""
-    whose = f"schema {declared!r} of source {source.name!r}"
-    try:
-        schema = StructType.fromDDL(declared)
-        if not isinstance(schema, StructType):
-            raise UsageError(f"{whose}: give columns, like 'id bigint, name string'")
-        columns = to_arrow_schema(schema, timezone="UTC")
-        if any(_has_variant(column.dataType) for column in schema):
-            raise UsageError(f"{whose}: a variant is not supported; declare string")
-    except JOB_ERRORS as error:
-        raise UsageError(f"{whose} does not parse: {reason_of(error)}") from error
-    check_schema(columns, source.format)
-    return schema
-
-
-def _has_variant(kind: DataType) -> bool:
-    match kind:
-        case VariantType():
-            return True
-        case StructType():
-            return any(_has_variant(part.dataType) for part in kind)
-        case ArrayType():
-            return _has_variant(kind.elementType)
-        case MapType():
-            return _has_variant(kind.keyType) or _has_variant(kind.valueType)
-        case _:
-            return False
-
-
 def _column(name: str) -> Any:
     return F.col("`" + name.replace("`", "``") + "`")
-
-
-def reason_of(error: Exception) -> str:
-    """The line of a Spark error that a person wants: Python's last, or Spark's first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    python = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    return (python[-1] if python else lines[0] if lines else type(error).__name__)[:1000]
-
-
-def raise_own(error: Exception) -> None:
-    """Raise the error of this package that a task ended with, if it is one."""
-    found = re.findall(r"^\s*s3notify_platform\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
-    if found:
-        kind = getattr(errors, found[-1][0], S3NotifyError)
-        raise kind(found[-1][1]) from error

@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.formats import parse
-from s3notify_platform.spark.ingest import BatchResult, Ingest
+from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.results import BatchResult
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config

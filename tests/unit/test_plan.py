@@ -10,8 +10,9 @@ from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.discovery import TOLD, _row
-from s3notify_platform.spark.ingest import SlotResult, _added, raise_own, reason_of
+from s3notify_platform.spark.failures import raise_own, reason_of
 from s3notify_platform.spark.plan import _collected
+from s3notify_platform.spark.results import SlotResult, added_result
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.spark.source import SPLIT_BYTES, Source
 from s3notify_platform.spark.splits import TASK_BYTES, Dealt, deal_splits, is_big
@@ -113,15 +114,15 @@ def test_results_of_several_rounds_add_up() -> None:
     second = SlotResult(
         slot=Slot(1), status="committed", generation=Generation(2), objects=1, rows=1, live_rows=4
     )
-    both = _added(first, second)
+    both = added_result(first, second)
     assert (both.generation, both.objects, both.rows, both.live_rows) == (2, 3, 4, 4)
     assert not both.ok
     unchanged = SlotResult(slot=Slot(1), status="unchanged")
-    assert _added(first, unchanged) == first
-    assert _added(None, unchanged) == unchanged
+    assert added_result(first, unchanged) == first
+    assert added_result(None, unchanged) == unchanged
     failed = SlotResult(slot=Slot(1), status="failed", error="lost")
-    assert _added(failed, second) == second
-    assert _added(first, failed).status == "failed"
+    assert added_result(failed, second) == second
+    assert added_result(first, failed).status == "failed"
 
 
 @pytest.mark.parametrize(

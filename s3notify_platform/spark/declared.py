@@ -1,0 +1,39 @@
+"""Schemas that a source declares, as Spark DDL."""
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
+from s3notify_platform.spark.formats import check_schema
+from s3notify_platform.spark.source import Source
+
+
+def parse_schema(declared: str, source: Source) -> StructType:
+    """A declared schema; `UsageError` if it does not parse or the format cannot give it."""
+    whose = f"schema {declared!r} of source {source.name!r}"
+    try:
+        schema = StructType.fromDDL(declared)
+        if not isinstance(schema, StructType):
+            raise UsageError(f"{whose}: give columns, like 'id bigint, name string'")
+        columns = to_arrow_schema(schema, timezone="UTC")
+        if any(_has_variant(column.dataType) for column in schema):
+            raise UsageError(f"{whose}: a variant is not supported; declare string")
+    except JOB_ERRORS as error:
+        raise UsageError(f"{whose} does not parse: {reason_of(error)}") from error
+    check_schema(columns, source.format)
+    return schema
+
+
+def _has_variant(kind: DataType) -> bool:
+    match kind:
+        case VariantType():
+            return True
+        case StructType():
+            return any(_has_variant(part.dataType) for part in kind)
+        case ArrayType():
+            return _has_variant(kind.elementType)
+        case MapType():
+            return _has_variant(kind.keyType) or _has_variant(kind.valueType)
+        case _:
+            return False
