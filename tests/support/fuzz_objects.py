@@ -126,7 +126,8 @@ class Drawn:
         self.broken += 1
         mark = b"BROKEN-%d" % self.broken
         if fmt == "txt":
-            return b"\xff\xfe " + mark + b"\n"
+            # Not UTF-8, nor the byte order mark of anything else.
+            return b"\x80 " + mark + b"\n"
         if fmt == "csv":
             return self.dice.choice((b'"' + mark + b'"x,1,2,\n', mark + b",not a number,,\n"))
         return self.dice.choice((b'{"id": 7, "note": "' + mark + b"\n", b'{"id": "' + mark + b'"}\n'))
