@@ -12,7 +12,7 @@ from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark import plan as planning
-from s3notify_platform.spark import read as reading
+from s3notify_platform.spark import splits
 from s3notify_platform.spark.plan import plan
 from s3notify_platform.table.layout import Generation
 from tests.support.servers import S3Server
@@ -30,8 +30,8 @@ def test_create_overwrite_delete_and_empty(
     Whether a slot is read by one task, or, being much larger than others, by all.
     """
     if spread:
-        monkeypatch.setattr(reading, "SKEW", 0)
-        monkeypatch.setattr(reading, "TASK_BYTES", 1000)
+        monkeypatch.setattr(splits, "SKEW", 0)
+        monkeypatch.setattr(splits, "TASK_BYTES", 1000)
     for number in range(12):
         lake.put(f"{number}.jsonl", [{"id": number, "v": f"{n}"} for n in range(3)])
     first = lake.ingest(signals={lake.slot("0.jsonl"): "signal-1"})
