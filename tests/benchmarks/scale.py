@@ -114,7 +114,8 @@ def ingested(source: Source) -> Took:
     return Took(
         seconds=took(),
         reading=ended - reading[0],
-        objects=sum(slot.objects for slot in slots),
+        # Not `objects`: one that takes two rounds is read in both.
+        objects=sum(slot.live_objects for slot in slots),
         bytes=sum(slot.bytes for slot in slots),
         rows=sum(slot.rows for slot in slots),
         notes=f"{phases}; {requests}",
