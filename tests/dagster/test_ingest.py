@@ -228,7 +228,7 @@ def test_the_assets_say_what_they_are(site_of: Callable[..., Site]) -> None:
         description="Orders.",
     )
     specs = {spec.key.path[-1]: spec for spec in site.defs.resolve_all_asset_specs()}
-    assert set(specs) == {"orders", "paid_orders", "orders_summary", "orders_quarantine"}
+    assert set(specs) == {"orders", "paid_orders", "orders_summary", "orders_quarantine", "orders_queue"}
     assert list(specs["orders"].owners) == ["ann@example.com"]
     assert list(specs["paid_orders"].owners) == ["team:sales"]
     assert specs["orders"].kinds == {"s3", "pyspark", "parquet"}
