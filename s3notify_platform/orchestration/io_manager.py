@@ -23,21 +23,13 @@ from pydantic import Field, PrivateAttr
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.orchestration.batches import REASON_MAX, BatchPayload
 from s3notify_platform.orchestration.partitions import SlotBatch, has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.keyspace import (
-    QUEUED,
-    Watcher,
-    WatcherState,
-    root_key,
-    signal_body,
-    signal_key,
-)
+from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
 from s3notify_platform.protocols.source_enumerator import ListingDebt
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
@@ -387,15 +379,10 @@ class SlotIOManager(dg.ConfigurableIOManager):
             return
         if listing:
             self.debt.owe(wanted)
-        prefix = self.source.keyspace_prefix
-        names = [signal_key(prefix, slot) for slot in wanted]
-
-        def move(name: str) -> None:
-            self.store.put(name, signal_body(SYSTEM_CLOCK), metadata={QUEUED: "1"})
-
-        with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
-            list(pool.map(move, names))
-        move(root_key(prefix))
+        source = self.source
+        Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots, queued=True).signal_slots(
+            wanted
+        )
 
     def tell_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
         """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""

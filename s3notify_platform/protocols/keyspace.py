@@ -378,6 +378,19 @@ class Publisher:
                 missing,
             ) from cause
 
+    def signal_slots(self, slots: Iterable[Slot]) -> None:
+        """Move the signals of slots that are to be looked at again: s + 1 requests, none for no slot.
+
+        Raises what kept a signal from moving, after all were tried: do it again.
+        """
+        wanted = sorted(set(slots))
+        if not wanted:
+            return
+        moved = self._in_parallel(lambda slot: self._move(str(slot), queued=self._queued), wanted)
+        for error in (*moved, self._move("_", queued=self._queued)):
+            if error is not None:
+                raise error
+
     def _one(self, change: Change) -> WriteOutcome:
         results = self._write((change,))
         self._signal_written((change,), results)

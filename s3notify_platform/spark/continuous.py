@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
-from s3notify_platform.protocols.keyspace import QUEUED, root_key, signal_body, signal_key
+from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ListingDebt, Owed
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.datasource import FORMAT, register
@@ -126,12 +126,12 @@ class TableKeeper:
             self.later(seconds, lambda: self._ask_again(failed))
 
     def _ask_again(self, slots: Iterable[Slot]) -> None:
-        """Move the signals of slots: 1 PUT each, and 1 for the root."""
-        store = shared_store(self.source.platform)
-        prefix = self.source.keyspace_prefix
-        names = [signal_key(prefix, slot) for slot in sorted(set(slots))]
-        for name in [*names, root_key(prefix)] if names else ():
-            store.put(name, signal_body(self.clock), metadata={QUEUED: "1"})
+        """`Publisher.signal_slots`."""
+        source = self.source
+        store = shared_store(source.platform)
+        Publisher(
+            store, prefix=source.keyspace_prefix, slots=source.slots, queued=True, clock=self.clock
+        ).signal_slots(slots)
 
 
 def _in_background(seconds: float, action: Callable[[], None]) -> None:

@@ -8,11 +8,12 @@ import time
 import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.errors import CorruptError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import ABSENT, Conflict, ETag, IfMatch, Unknown, Written
 from s3notify_platform.protocols import keyspace
 from s3notify_platform.protocols.keyspace import (
     NEVER_SEEN,
+    QUEUED,
     Delete,
     NotSignalledError,
     Publisher,
@@ -25,7 +26,7 @@ from s3notify_platform.protocols.keyspace import (
     signal_body,
     signal_key,
 )
-from s3notify_platform.slots import slot_of
+from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
@@ -454,3 +455,23 @@ def test_states_refuse_what_does_not_fit():
         WatcherState(slots=7).advance_digests({1: b"123"})
     with pytest.raises(UsageError):
         WatcherState(slots=1001)
+
+
+def test_slots_are_signalled_again() -> None:
+    """Each moves, and the root, with the mark; one that does not move is said, after the others were tried."""
+    store = MemoryObjectStore()
+    publisher = Publisher(store, prefix="k/", queued=True)
+    publisher.signal_slots([Slot(3), Slot(7), Slot(3)])
+    first = {key: store.head(key) for key in ("k/3", "k/7", "k/_")}
+    assert all(meta is not None and QUEUED in meta.metadata for meta in first.values())
+
+    class Refusing(CountingStore):
+        def put(self, key, body, **arguments):
+            return Unknown(cause="lost") if key == "k/3" else super().put(key, body, **arguments)
+
+    with pytest.raises(UnknownOutcomeError, match="signal 3"):
+        Publisher(Refusing(store), prefix="k/", queued=True).signal_slots([Slot(3), Slot(7)])
+    assert store.head("k/3") == first["k/3"]
+    assert store.head("k/7") != first["k/7"]
+    assert store.head("k/_") != first["k/_"]
+    publisher.signal_slots([])
