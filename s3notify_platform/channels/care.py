@@ -13,10 +13,12 @@ any may die anywhere: the next one begins anew.
 Cost of a pass over t topics of h shards, nothing being there: 1 scan of the topics, t × (1 + h) reads, and for each
 keyspace 1 HEAD (1 LIST more if its root moved). By default, and on a bucket alone, that is with two topics about 22
 requests every 15 s, 0.13 million a day. Entries that wait cost a LIST for each 1000 and shard, one GET each when
-they change, and about 1 KB of memory. A signal is 1 PUT a slot and 1 for the root.
+they change, and about 1 KB of memory. A signal is 1 PUT a slot and 1 for the root. A reservation whose write
+happened costs 1 scan of the topics, and a push in each that is younger and takes its key.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Event as Flag
@@ -25,10 +27,17 @@ from typing import Final
 
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.channels.service import Progress
-from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.errors import NotFoundError, S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Watcher, WatcherState
-from s3notify_platform.protocols.notification_queue import Caretaker, Entry, NotificationQueue, Tended
+from s3notify_platform.protocols.notification_queue import (
+    Caretaker,
+    Entry,
+    Event,
+    NoRoom,
+    NotificationQueue,
+    Tended,
+)
 from s3notify_platform.protocols.notification_queue.caretaker import LEAK_SECONDS
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import DynamoConfig, S3Config
@@ -164,7 +173,12 @@ class Care:
             self._forget({topic.name for topic in topics})
         for topic in topics:
             try:
-                came_to = self._caretaker.resolve_stale(topic.name, self._objects.head, bucket=self._bucket)
+                came_to = self._caretaker.resolve_stale(
+                    topic.name,
+                    self._objects.head,
+                    bucket=self._bucket,
+                    tell=self._tell_others,
+                )
             except S3NotifyError as error:
                 _note(errors, topic.name, error)
                 continue
@@ -198,6 +212,20 @@ class Care:
                 watched.polled = True
             except S3NotifyError as error:
                 _note(errors, "signals", error)
+
+    def _tell_others(self, event: Event) -> None:
+        """Topics that are younger than the reservation, which its writer would have told after its write.
+
+        Inlets reserve for themselves alone (`told` is empty): what they were given is given to them again.
+        """
+        if not event.told:
+            return
+        for other in self._queue.takers(self._queue.see_topics(), self._bucket, event.key):
+            if other in event.told:
+                continue
+            with suppress(NotFoundError):
+                if isinstance(self._queue.push(other, event), NoRoom):
+                    raise UnavailableError(f"topic {other!r} is full")
 
     def _look_at(self, topic: str, tended: Tended, *, pulled: bool) -> None:
         now = self._clock.monotonic()

@@ -10,18 +10,21 @@ Steps, for one change or a batch
     2. Write, if the reservations are still fresh. An object carries the id of its writer (`s3notify-writer`),
        which the reservations name.
     3. An unknown outcome: HEAD. Our id there (or nothing, if we delete): it happened.
-    4. Happened: commit the entries. Did not: abort them. Not known: leave them, to be resolved by the caretaker.
+    4. Look which topics there are now. One that is new is told of what happened: its consumer lists what was there
+       before it made the topic, and this may have come after.
+    5. Happened: commit the entries. Did not: abort them. Not known: leave them, to be resolved by the caretaker.
        A reservation that was resolved while we slept: push the change anew.
-    5. Move the signal of each touched slot, marked as queued, then the root.
+    6. Move the signal of each touched slot, marked as queued, then the root.
 
-Killed between any two steps: `channels.care` resolves the reservations by HEAD, and moves the signals. Without a
-topic that takes the key, and where the queue could not be told, the signal is not marked, as that of a plain
-`Publisher`: whoever follows it lists. A topic that appears meanwhile is not known for a while, so whoever creates
-it looks once more after `NotificationQueue.settle_seconds`; the time that a write may begin is bounded for that.
+Killed between any two steps: `channels.care` resolves the reservations by HEAD, tells the topics that are there then,
+and moves the signals. Without a topic that takes the key, and where the queue could not be told, the signal is not
+marked, as that of a plain `Publisher`: whoever follows it lists. One limit: a writer that knew no topic at all for its
+key, because the first one was made less than 5 s before it began or later, and that is killed between its write and
+step 4, is as silent as a plain writer that is killed before its signal; the sweep finds its object.
 
 | requests, for n changes in s slots, t topics of h shards touched | |
 |---|---|
-| topics known | 1 scan in 30 s |
+| topics known | 1 scan after the writes, 1 before them if the last one is 5 s old |
 | reserve, commit | t × (h `add`, 2n writes, 1 read), one `add` for each shard |
 | objects, signals | n + s + 1 PUT |
 | refused, or a conflict | 1 removal for each reservation, 1 `add` for each shard |
@@ -30,6 +33,7 @@ it looks once more after `NotificationQueue.settle_seconds`; the time that a wri
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -60,6 +64,7 @@ from s3notify_platform.protocols.notification_queue import (
     NoRoom,
     NotificationQueue,
     Reservation,
+    Topic,
 )
 
 ATTEMPTS: Final = 5
@@ -97,6 +102,8 @@ class _Work:
     held: list[Reservation] = field(default_factory=list)
     outcome: PublishOutcome | UsageError | None = None
     happened: bool | None = None
+    taken: bool = False
+    """By some topic, or nobody knows whether."""
     announced: bool = False
     """In every topic that takes it, and in at least one."""
 
@@ -137,7 +144,7 @@ class QueuedPublisher:
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Write one object. One topic: 7 requests; 8 where the queue is on a bucket alone, one after another."""
+        """Write one object. One topic: 8 requests; 9 where the queue is on a bucket alone, one after another."""
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
     def put_if_absent(
@@ -176,14 +183,15 @@ class QueuedPublisher:
     def announce(self, keys: Iterable[str]) -> None:
         """Tell of objects that others wrote, or that were not told of: what a HEAD finds, or that nothing is there.
 
-        Twice is harmless. Each key 1 HEAD, then a push in each topic that takes it, then the signals.
+        Twice is harmless. Each key 1 HEAD, then 1 scan of the topics, a push in each that takes it, the signals.
         `NoRoomError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
         """
         wanted = tuple(dict.fromkeys(keys))
         events = self._queue.in_parallel(self._found, wanted)
         by_topic: defaultdict[str, list[Event]] = defaultdict(list)
+        topics = self._queue.see_topics()
         for event in events:
-            for topic in self._queue.topics_of(self._bucket, event.key):
+            for topic in self._queue.takers(topics, self._bucket, event.key):
                 by_topic[topic].append(event)
         for topic, told in by_topic.items():
             try:
@@ -246,7 +254,8 @@ class QueuedPublisher:
         by_topic: defaultdict[str, list[_Work]] = defaultdict(list)
         for work in works:
             work.outcome = None
-            for topic in self._queue.topics_of(self._bucket, work.event.key):
+            work.event = replace(work.event, told=self._queue.topics_of(self._bucket, work.event.key))
+            for topic in work.event.told:
                 by_topic[topic].append(work)
 
         def reserve(topic: str) -> Sequence[Reservation | NoRoom] | S3NotifyError:
@@ -311,10 +320,38 @@ class QueuedPublisher:
         elif found is not None and found.metadata.get(WRITER) == work.event.writer:
             work.happened, work.outcome = True, Written(etag=found.etag)
 
-    # 4. Commit, abort, or leave.
+    # 4. Look who else is to be told.
+
+    def _tell_newcomers(self, works: Sequence[_Work]) -> None:
+        """Before the commits: as long as a reservation is left, the caretaker would do it in our place."""
+        touched = [work for work in works if work.happened is not False]
+        topics = self._topics_now() if touched else ()
+        late: defaultdict[str, list[_Work]] = defaultdict(list)
+        for work in touched:
+            takers = self._queue.takers(topics or (), self._bucket, work.event.key)
+            work.taken = bool(topics is None or work.held or takers)
+            work.announced = bool(work.happened and work.taken and topics is not None)
+            for topic in set(takers).difference(work.event.told):
+                late[topic].append(work)
+            work.event = replace(work.event, told=tuple(sorted({*work.event.told, *takers})))
+        for topic, untold in late.items():
+            self._push_anew(topic, [work for work in untold if work.happened])
+            self._reserve_anew(topic, [work for work in untold if not work.happened])
+
+    def _topics_now(self) -> tuple[Topic, ...] | None:
+        """None: nobody knows. Then the signal is not marked."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._queue.see_topics()
+            except UnavailableError:
+                self._clock.sleep(backoff_seconds(attempt, self._clock))
+        return None
+
+    # 5. Commit, abort, or leave.
 
     def _settle(self, works: Sequence[_Work], began: float) -> None:
         self._abort(work for work in works if work.happened is False)
+        self._tell_newcomers(works)
         done = [
             (work, reservation.wrote(etag=_etag(work)))
             for work in works
@@ -322,8 +359,6 @@ class QueuedPublisher:
             for reservation in work.held
         ]
         anew: defaultdict[str, list[_Work]] = defaultdict(list)
-        for work in works:
-            work.announced = bool(work.happened and work.held)
         outcomes = self._queue.commit_many([reservation for _, reservation in done])
         for (work, reservation), outcome in zip(done, outcomes, strict=True):
             if isinstance(outcome, Expired):
@@ -333,7 +368,9 @@ class QueuedPublisher:
         for topic, untold in anew.items():
             self._push_anew(topic, untold)
         if not self._queue.fresh_since(began):
-            self._renew([work for work in works if work.happened is None])
+            for work in works:
+                for reservation in work.held if work.happened is None else ():
+                    self._reserve_anew(reservation.entry.topic, [work])
 
     def _push_anew(self, topic: str, works: Sequence[_Work]) -> None:
         """What was resolved while this process slept. There may be no room now; and nobody will look by HEAD."""
@@ -354,19 +391,16 @@ class QueuedPublisher:
         for work in todo:
             work.announced = False
 
-    def _renew(self, works: Iterable[_Work]) -> None:
-        """Still in doubt, and perhaps resolved too early: reservations anew, for the caretaker to look later.
+    def _reserve_anew(self, topic: str, works: Iterable[_Work]) -> None:
+        """Still in doubt: a reservation for the caretaker to look later.
 
         Where that fails too the caller knows by `Unknown`, and the signal is not marked.
         """
         for work in works:
-            for reservation in work.held:
-                try:
-                    self._queue.reserve(reservation.entry.topic, work.event)
-                except S3NotifyError:
-                    continue
+            with suppress(S3NotifyError):
+                self._queue.reserve(topic, work.event)
 
-    # 5. Signal.
+    # 6. Signal.
 
     def _move(self, keys: Sequence[str], queued: Collection[str]) -> NotSignalledError | None:
         """Move the signals in every keyspace; the error of all those where some did not."""
@@ -384,7 +418,7 @@ class QueuedPublisher:
     def _signal(self, works: Sequence[_Work]) -> None:
         # What may have happened moves its signal, as a plain publisher's does.
         moved = [work for work in works if work.happened is not False]
-        missing = {work.event.key for work in moved if work.happened and work.held and not work.announced}
+        missing = {work.event.key for work in moved if work.happened and work.taken and not work.announced}
         message = "the queue did not answer"
         queued = {work.event.key for work in moved if work.announced}
         if error := self._move([work.event.key for work in moved], queued):

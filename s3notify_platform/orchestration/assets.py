@@ -220,13 +220,8 @@ def _ingested(
         if opened.listing and config.batch and not config.everything and ended.untold:
             io.debt.owe((), plain=True)
         done.entries, done.plain = ended.entries, ended.plain
-        found = {
-            slot: result
-            for slot, result in ended.slots.items()
-            if not (config.everything and config.batch and opened.settled and result.status == "unchanged")
-        }
-        done.results[settings.name] = found
-        generations = {slot: result.generation for slot, result in found.items() if result.ok}
+        done.results[settings.name] = ended.slots
+        generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}
         seconds = {"spark_start": ready - started, **ended.seconds}
         done.metadata = {
             "batch": batch,

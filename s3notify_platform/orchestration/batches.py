@@ -15,10 +15,9 @@ A slot is not parked for an object that cannot be read: the batch of its last at
 up to quarantine and commits. What parks a slot is what concerns it as a whole, like a transform that raises.
 
 A batch takes in what the entries of the source's topic name, and lists nothing, but in three cases. The first
-batch lists the bucket, and once more when every writer has heard of the topic (`settle_seconds` after it was
-made; also when the topic was lost and made anew). Slots that are owed a listing (`ListingDebt`) are listed
-together. And as long as a writer signals without queueing, every batch lists. Listings, and with them such
-batches, are `list_seconds` apart.
+batch lists the bucket once its topic is made (and another one, should the topic be lost and made anew). Slots that
+are owed a listing (`ListingDebt`) are listed together. And as long as a writer signals without queueing, every batch
+lists. Listings, and with them such batches, are `list_seconds` apart.
 
 A slot in flight is never requested again; its later changes wait, because the root is not remembered until
 every changed slot could be taken. A run's liveness is a counter it moves (`resources.heartbeat`); the sensor
@@ -61,7 +60,6 @@ class BatchSettings:
     startup_seconds: float = 180.0
     relist_seconds: float = 300.0
     list_seconds: float = 10.0
-    settle_seconds: float = 210.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +104,13 @@ class Failing:
 class SensorState:
     """The cursor: 11 KB of digests, 5 bytes for each slot in flight or failing, whatever the bucket holds.
 
-    `listed_ms` is of the keyspace, `bucket_listed_ms` of the bucket. `topic` is the epoch of the source's topic;
-    `settled_ms` is when all writers know it, so that one more listing ends the first enumeration; 0: it did.
+    `listed_ms` is of the keyspace, `bucket_listed_ms` of the bucket. `topic` is the epoch of the source's topic.
     """
 
     epoch: str
     next_batch: int = 0
     enumerated: bool = False
     topic: str = ""
-    settled_ms: int = 0
     owing: bool = False
     listed_ms: int = 0
     bucket_listed_ms: int = 0
@@ -129,7 +125,6 @@ class SensorState:
             "next_batch": self.next_batch,
             "enumerated": self.enumerated,
             "topic": self.topic,
-            "settled_ms": self.settled_ms,
             "owing": self.owing,
             "listed_ms": self.listed_ms,
             "bucket_listed_ms": self.bucket_listed_ms,
@@ -149,7 +144,6 @@ class SensorState:
                 next_batch=body["next_batch"],
                 enumerated=body["enumerated"],
                 topic=body["topic"],
-                settled_ms=body["settled_ms"],
                 owing=body["owing"],
                 listed_ms=body["listed_ms"],
                 bucket_listed_ms=body["bucket_listed_ms"],
@@ -181,16 +175,14 @@ class SensorState:
 class BatchPayload:
     """What a batch's chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
 
-    `owed` are the slots that this batch's listing pays, as in `Owed`. `settled`: all writers had time to hear of
-    the topic; everything has been listed and reported before, so what did not change is not worth reporting.
-    `last_try`: slots that are parked if they fail again, so that objects which cannot be read have to be given up.
+    `owed` are the slots that this batch's listing pays, as in `Owed`. `last_try`: slots that are parked if they fail
+    again, so that objects which cannot be read have to be given up.
     """
 
     slots: tuple[int, ...] = ()
     signals: Mapping[str, str] = field(default_factory=dict)
     listing: bool = True
     owed: Mapping[str, int] = field(default_factory=dict)
-    settled: bool = True
     last_try: tuple[int, ...] = ()
 
     def dumps(self) -> str:
@@ -273,8 +265,6 @@ class BatchPlanner:
         if poll.listed:
             state = replace(state, listed_ms=now_ms)
             state = _freed(state, poll.changed)
-        if state.settled_ms and state.enumerated and now_ms >= state.settled_ms:
-            state = replace(state, enumerated=False, settled_ms=0)
         wanted = self._wanted(state, poll.changed, now_ms)
         requests: tuple[BatchRequest, ...] = ()
         if (wanted or state.owing) and len(state.open) < self._settings.max_open:
@@ -304,8 +294,7 @@ class BatchPlanner:
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
         """Open a batch of these slots, and of all that are owed a listing if it makes one."""
         if (epoch := self._topic_epoch()) != state.topic:
-            settled_ms = now_ms + int(self._settings.settle_seconds * 1000)
-            state = replace(state, topic=epoch, settled_ms=settled_ms, enumerated=False)
+            state = replace(state, topic=epoch, enumerated=False)
             wanted = self._wanted(state, (), now_ms)
         owed = self._debt.read()
         state = replace(state, owing=bool(owed.slots))
@@ -326,7 +315,6 @@ class BatchPlanner:
             signals=signals,
             listing=listing,
             owed=owed_slots,
-            settled=not state.settled_ms,
             last_try=self._last_try(state, wanted),
         )
         batch = f"{self._source}-{state.epoch}-{state.next_batch}"
@@ -372,12 +360,13 @@ class BatchPlanner:
                 # One that was acked since we looked stays acked.
                 chain = self._chains.fail(batch.id, reason[:REASON_MAX])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
-            for slot in batch.slots:
-                if slot in missing:
-                    reason = (chain and chain.reason) or "the batch's ack chain is gone"
-                    failing[slot] = self._failed(slot, failing.get(slot), reason, now_ms)
-                else:
-                    failing.pop(slot, None)
+            reason = (chain and chain.reason) or "the batch's ack chain is gone"
+            for slot in missing:
+                # Slots that a batch of everything began had no attempt of their own, where objects could be given up.
+                attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
+                failing[slot] = self._failed(slot, attempts, reason, now_ms)
+            for slot in set(batch.slots) - missing:
+                failing.pop(slot, None)
             if batch.listing and (lost := [Slot(slot) for slot in missing if slot != EVERYTHING]):
                 self._debt.owe(lost)
             enumerated = EVERYTHING in batch.slots and EVERYTHING not in missing
@@ -424,11 +413,10 @@ class BatchPlanner:
         failed = {slot: item.attempts for slot, item in state.failing.items()}
         return tuple(s for s in sorted(wanted) if s != EVERYTHING and failed.get(s, 0) >= last)
 
-    def _failed(self, slot: int, known: Failing | None, reason: str, now_ms: int) -> Failing:
-        attempts = (known.attempts if known else 0) + 1
+    def _failed(self, slot: int, attempts: int, reason: str, now_ms: int) -> Failing:
         if attempts >= self._settings.max_attempts and slot != EVERYTHING:
             return Failing(attempts=attempts, not_before_ms=PARKED, reason=reason)
-        wait = self._settings.backoff_seconds * 2 ** min(attempts - 1, 20)
+        wait = self._settings.backoff_seconds * 2 ** max(0, min(attempts - 1, 20))
         wait = min(self._settings.backoff_ceiling_seconds, wait)
         return Failing(attempts=attempts, not_before_ms=now_ms + int(wait * 1000), reason=reason)
 

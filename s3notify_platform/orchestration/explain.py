@@ -91,7 +91,7 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     failing = state.failing.get(slot) or state.failing.get(EVERYTHING)
     return SensorView(
         seen=state.watch.seen(slot) if slot < state.watch.slots else b"",
-        listing_due=not state.enumerated or state.settled_ms > 0,
+        listing_due=not state.enumerated,
         batches=tuple(
             OpenBatch(
                 id=batch.id, opened_ms=batch.opened_ms, listing=batch.listing, runs=_runs(instance, batch.id)

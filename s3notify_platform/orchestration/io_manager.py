@@ -357,17 +357,17 @@ class SlotIOManager(dg.ConfigurableIOManager):
     ) -> None:
         """Stamp what is committed on the batch's chain; what its listing has settled is owed no longer.
 
-        In this order: what a crash leaves open is asked for again, and owed or not, it is found unchanged.
+        In this order: what a crash leaves open is asked for again, and owed or not, it is found unchanged. A batch of
+        everything ends and begins the slots that failed in it with one stamp: these are asked for again.
         """
-        done: Iterable[int] = set(batch.slots).intersection(good)
-        if batch.everything:
-            # The enumeration is done; what failed in it is asked for again like any change, with backoff.
-            self.debt.owe(bad)
-            done = batch.children
+        done: Iterable[int] = batch.children if batch.everything else set(batch.slots).intersection(good)
+        begun = bad if batch.everything else ()
         listed = set(self.source.all_slots()) - set(bad) if batch.everything else set(good)
         self.debt.settle({Slot(int(s)): n for s, n in opened.owed.items() if Slot(int(s)) in listed})
         if names := [str(slot) for slot in sorted(done)]:
-            self.chains.stamp_children(batch.batch, names, operation_id=operation_id)
+            self.chains.stamp_children(
+                batch.batch, names, operation_id=operation_id, starts=[str(slot) for slot in begun]
+            )
 
     def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
         """Have slots taken up by the next batch, and compared by a listing; else by what is known of them.

@@ -1,7 +1,6 @@
 """The sensor of a source: polls the keyspace and requests one run with exactly the changed slots."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import dagster as dg
@@ -73,7 +72,7 @@ def build_sensor(
             debt=io.debt,
             topic_epoch=io.topic_epoch,
             runs_of=runs_of,
-            settings=replace(settings, settle_seconds=io.queue.settle_seconds),
+            settings=settings,
         )
         if not context.cursor:
             return dg.SensorResult(

@@ -7,7 +7,7 @@ finds what is committed and commits nothing twice. Several of these, and Dagster
 As the sensor and the IO manager do it: entries of the source's topic are removed after the commit, slots that were not
 taken in whole are asked for again by moving their signals, those that failed as well, with backoff, and both are owed
 a listing until then, so that a restart asks for them too. The bucket is listed, unless the source has a topic
-(`s3notify topics create NAME`) that all writers have had time to hear of, and no writer signals without queueing.
+(`s3notify topics create NAME`) and no writer signals without queueing: then once, when the topic is first seen.
 """
 
 import json
@@ -51,10 +51,6 @@ class TableKeeper:
     failing: dict[Slot, SlotResult] = field(default_factory=dict)
     """Slots whose last batch did not commit all of them."""
     _attempts: dict[Slot, int] = field(default_factory=dict)
-    _epoch: str = ""
-    _since: float = 0.0
-    _whole: bool = False
-    """The bucket was compared as a whole after all writers had heard of the topic."""
 
     def take(self, signals: Mapping[Slot, str | None], *, batch: str) -> BatchResult:
         """Ingest these slots, and those that are owed a listing. May be repeated.
@@ -63,7 +59,9 @@ class TableKeeper:
         Raises `UsageError` if nothing can be ingested at all; a slot that fails is in `failing`, and asked for again.
         """
         owed = self._debt.read()
-        listing, everything = self._must_list(owed)
+        epoch = self._topic()
+        everything = bool(epoch) and owed.enumerated != epoch
+        listing = everything or not epoch or bool(owed.slots) or self._debt.plain_writers(owed)
         wanted = {*signals, *owed.slots} if listing else {*signals}
         wanted = {*self.source.all_slots()} if everything else wanted
         ingest = Ingest(
@@ -83,7 +81,8 @@ class TableKeeper:
         if entries := [e for slot, of_slot in result.entries.items() if slot in done for e in of_slot]:
             queue.remove(entries)
         self._follow_up(result, done, owed if listing else Owed())
-        self._whole |= everything and done >= result.slots.keys()
+        if everything:  # what failed is owed
+            self._debt.enumerated(epoch)
         return result
 
     def ask_again_for_owed(self) -> None:
@@ -94,18 +93,12 @@ class TableKeeper:
     def _debt(self) -> ListingDebt:
         return ListingDebt(self.source.records(), clock=self.clock)
 
-    def _must_list(self, owed: Owed) -> tuple[bool, bool]:
-        """Whether to list, and whether all slots are to be compared, once, because a topic takes over."""
-        queue = self.source.queue()
+    def _topic(self) -> str:
+        """The epoch of the source's topic; empty: it has none."""
         try:
-            epoch = queue.topics.get(self.source.name).epoch
+            return self.source.queue().topics.get(self.source.name).epoch
         except NotFoundError:
-            return True, False
-        if epoch != self._epoch:
-            self._epoch, self._since, self._whole = epoch, self.clock.monotonic(), False
-        if self._whole:
-            return bool(owed.slots) or self._debt.plain_writers(owed), False
-        return True, self.clock.monotonic() - self._since >= queue.settle_seconds
+            return ""
 
     def _follow_up(self, result: BatchResult, done: set[Slot], owed: Owed) -> None:
         failed = {slot: each for slot, each in result.slots.items() if not each.ok}

@@ -105,7 +105,6 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._poller: Poller | None = None
         self._state: StreamState | None = None
         self._epoch = ""
-        self._settled_at = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels to tasks: they need no more than to read rows."""
@@ -210,29 +209,22 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _with_topic(self, offset: Offset, target: bytes) -> Offset:
         """The offset, to begin anew with all slots if from now on entries are followed.
 
-        That is when every writer has had time to hear of the topic: what was written before is compared by a listing.
+        What was written before there was the topic is compared by one listing.
         """
         name = self._reading.topic
         if not name or (offset.epoch == self._epoch and offset.digests == target):
             return offset
-        queue = self._reading.source.queue()
-        now = self._clock.monotonic()
-        if self._epoch and now < self._settled_at and offset.digests == target:
-            return offset
         try:
-            epoch = queue.topics.get(name).epoch
+            self._epoch = self._reading.source.queue().topics.get(name).epoch
         except NotFoundError:
-            epoch = ""
-        if epoch != self._epoch:
-            known = epoch == offset.epoch
-            self._epoch, self._settled_at = epoch, now if known else now + queue.settle_seconds
-        if epoch == offset.epoch or (epoch and now < self._settled_at):
+            self._epoch = ""
+        if self._epoch == offset.epoch:
             return offset
-        digests = NEVER_SEEN * self._reading.source.slots if epoch else offset.digests
-        return replace(offset, epoch=epoch, digests=digests)
+        digests = NEVER_SEEN * self._reading.source.slots if self._epoch else offset.digests
+        return replace(offset, epoch=self._epoch, digests=digests)
 
     def _follows(self, offset: Offset) -> bool:
-        """Whether entries tell of all changes: the topic is known to all, and nobody signals without queueing."""
+        """Whether entries tell of all changes: there is the topic, and nobody signals without queueing."""
         if not offset.epoch or offset.epoch != self._epoch:
             return False
         return not self._debt.plain_writers(self._debt.read())

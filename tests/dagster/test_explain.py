@@ -128,11 +128,8 @@ def test_rejected_records(site: Site) -> None:
 def test_a_plain_writers_slot(site: Site) -> None:
     """Signalled; then owed a listing, once a run has found that no entry tells of it; then committed."""
     site.settle()
-    state = site.state
     site.write_plain(7)
     store_cursor(site, site.cursor or "")
-    # As after the end of the source's start, when nothing is listed any more.
-    site.cursor = json.dumps(json.loads(state.dumps()) | {"settled_ms": 0})
     assert asked(site, site.key(7))[0] == "signalled"
     (request,) = site.tick()
     assert site.launch(request).success

@@ -39,7 +39,9 @@ STALE_SECONDS = 6.0
 TOPICS = {
     "all": TopicSettings(capacity=10, shards=2, slots=SLOTS),
     "raw": TopicSettings(capacity=5, shards=1, slots=SLOTS, prefix="raw/", bucket="b"),
+    "late": TopicSettings(capacity=8, shards=1, slots=SLOTS),
 }
+"""The last one is made by its consumer, in the midst of it all."""
 
 
 class Bucket(MemoryObjectStore):
@@ -64,7 +66,9 @@ class World:
     pace: float = 1.0
     """How much longer everybody waits before the next round."""
     refused: set = field(default_factory=set)
-    pending: int = 0
+    pending: int = 1
+    others: bool = True
+    """Other topics than the late one."""
     views: dict = field(default_factory=dict)
     """What the consumer of each topic knows of its keys, and its cursor."""
 
@@ -74,7 +78,8 @@ class World:
         self.stores = {"objects": self.objects} | kept
         self.queue = NotificationQueue(self.plain, parallelism=1)
         for name, settings in TOPICS.items():
-            self.queue.topics.create(name, settings)
+            if name != "late" and self.others:
+                self.queue.topics.create(name, settings)
             self.views[name] = {"known": {}, "cursor": None}
 
     def queue_of(self, stores, clock):
@@ -205,10 +210,23 @@ class World:
 
         return run
 
+    def newcomer(self, stores, clock):
+        """Makes its topic, lists the bucket once, and looks at nothing but entries from then on."""
+        view = self.views["late"]
+        clock.sleep(0.0 if view["cursor"] else 1.5)
+        while view["cursor"] is None:
+            with suppress(*RETRY):
+                self.queue_of(stores, clock).topics.create("late", TOPICS["late"])
+                view["known"] |= {m.key: m.etag for m in list_all(stores["objects"], "") if m.key[:3] != KS}
+                view["cursor"] = WatcherState(slots=SLOTS).dumps()
+                self.pending -= 1
+        self.consumer("late")(stores, clock)
+
     def run(self, seed, faults, *, writers=3, restarts=1000):
         actors = [self.writer(number) for number in range(writers)]
-        actors += [self.consumer("all"), self.consumer("raw"), self.care, self.care]
-        clock_rates = [1.0, 0.8, 1.3][:writers] + [1.0] * 4
+        actors += [self.consumer("all"), self.consumer("raw")] if self.others else []
+        actors += [self.newcomer, self.care, self.care]
+        clock_rates = [1.0, 0.8, 1.3][:writers] + [1.0] * (len(actors) - writers)
         faults = queue_stores.rates(self.kind, faults)
         return run_simulation(
             actors, self.stores, seed, faults=faults, restarts=restarts, clock_rates=clock_rates
@@ -218,12 +236,14 @@ class World:
         """Each consumer knows the bucket as it is, without ever having listed it; and nothing is left over."""
         there = {meta.key: meta.etag for meta in list_all(self.objects, "") if not meta.key.startswith(KS)}
         for name, settings in TOPICS.items():
+            if name != "late" and not self.others:
+                continue
             known = {key: etag for key, etag in self.views[name]["known"].items() if etag is not None}
             assert known == {k: e for k, e in there.items() if k.startswith(settings.prefix)}
         assert not self.entries()
         assert not self.refused & self.objects.bodies
         caretaker = Caretaker(self.queue, leak_seconds=0.0)
-        for name in TOPICS:
+        for name in TOPICS if self.others else ["late"]:
             caretaker.resolve_stale(name, self.objects.head)
             caretaker.resolve_stale(name, self.objects.head)
             assert self.queue.stats(name).counted == 0
@@ -249,6 +269,14 @@ def test_every_change_reaches_every_topic(kind, seed):
 def test_a_writer_that_sleeps_tells_all_the_same(seed):
     """Pauses longer than every timeout, at any call; nobody dies, and each sees to what he is told of."""
     world = World(kind="memory", announces=True, pace=5.0)
+    world.run(seed, SLEEPY)
+    world.check()
+
+
+@simulated
+def test_the_first_topic_hears_of_what_its_listing_missed(seed):
+    """Writers that began when there was none tell it; nobody dies, since there is nothing to resolve."""
+    world = World(kind="memory", announces=True, pace=5.0, others=False)
     world.run(seed, SLEEPY)
     world.check()
 

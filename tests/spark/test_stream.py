@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
@@ -97,17 +96,8 @@ def test_an_idle_poll_is_one_head(lake: Lake, monkeypatch: pytest.MonkeyPatch) -
     assert not counted.counts
 
 
-class Later(SystemClock):
-    """The system's, so many seconds ahead."""
-
-    ahead = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead
-
-
 def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From when all writers have heard of it, and for as long as all of them queue; and they are removed."""
+    """From when there is the topic, and for as long as all writers queue; and they are removed."""
     source = lake.source
     queue = source.queue()
     settings = TopicSettings(slots=source.slots, shards=2, bucket=source.bucket.bucket, prefix=source.prefix)
@@ -116,9 +106,7 @@ def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: 
     writer = QueuedPublisher(plain, queue, bucket=source.bucket.bucket)
     counted = CountingStore(lake.store)
     monkeypatch.setattr(streaming, "shared_store", lambda _: counted)
-    clock = Later()
     query = Query(lake, options={"topic": "own"})
-    query.reader = changes_reader(lake, clock=clock, topic="own")
 
     def told_of(*changes: Put | Delete) -> list[tuple[str, str]]:
         writer.publish(changes)
@@ -128,9 +116,6 @@ def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: 
 
     lake.put("old.jsonl", b'{"id": 1}\n')
     assert told_of(put("a", 1)) == [("row", "raw/a.jsonl"), ("row", "raw/old.jsonl")]
-    lake.put("silent.jsonl", b'{"id": 2}\n')
-    clock.ahead = queue.settle_seconds + 1
-    assert told_of() == [("row", "raw/silent.jsonl")], "compared once more, now that all have heard of it"
     neighbour = next(f"n{n}.jsonl" for n in range(999) if lake.slot(f"n{n}.jsonl") == lake.slot("a.jsonl"))
     lake.put(neighbour, b'{"id": 3}\n')
     counted.counts.clear()

@@ -187,13 +187,16 @@ class World:
         untold = self.commit(good, listing=opened.listing)
         found = plain or (opened.listing and not everything and untold)
         self.debt.owe(map(Slot, plain), plain=bool(found))
-        if everything:
-            self.debt.owe(map(Slot, bad))
         owed = {Slot(int(slot)): serial for slot, serial in opened.owed.items() if int(slot) in good}
         self.debt.settle(owed)
         children = [EVERYTHING] if everything else good
         if children:
-            self.chains.stamp_children(run.request.batch, map(str, children), operation_id=run.run_id)
+            self.chains.stamp_children(
+                run.request.batch,
+                map(str, children),
+                operation_id=run.run_id,
+                starts=map(str, bad if everything else ()),
+            )
         if bad:
             run.failure = f"slot {bad[0]} is broken"
         if not run.ended:
@@ -215,14 +218,12 @@ class World:
         return signal is not None and QUEUED not in signal.metadata
 
     def settle(self) -> None:
-        """Enumerate the source, and again when every writer knows the topic; the next tick sees nothing new."""
-        for wait in (0.0, self.settings.settle_seconds):
-            self.clock.sleep(wait)
-            self.tick()
-            for run in self.active():
-                self.start(run)
-                self.finish(run)
-            self.tick()
+        """Enumerate the source; the next tick sees nothing new."""
+        self.tick()
+        for run in self.active():
+            self.start(run)
+            self.finish(run)
+        self.tick()
         assert self.state.enumerated
         assert not self.state.open
 

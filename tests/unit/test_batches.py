@@ -28,6 +28,27 @@ def settled(slots: int = 1000, **settings: object) -> World:
     return world
 
 
+def test_what_failed_in_the_batch_of_everything_is_tried_again_alone() -> None:
+    """Like any slot that failed, with backoff: everything else is enumerated for good."""
+    world = World(slots=1000, settings=BatchSettings(backoff_seconds=10, max_attempts=1))
+    world.tick()
+    (run,) = world.active()
+    world.start(run)
+    world.finish(run, failing=frozenset({5, 7}))
+    assert world.tick().requests == ()
+    assert world.state.enumerated
+    assert {slot: item.attempts for slot, item in world.state.failing.items()} == {5: 0, 7: 0}
+    assert "slot 5 is broken" in world.state.failing[7].reason
+    world.clock.sleep(10)
+    tick = world.tick()
+    assert world.keys(tick) == [["5", "7"]]
+    assert last_try(world, tick) == (5, 7)
+    (run,) = world.active()
+    world.finish(run)
+    world.tick()
+    assert not world.state.failing
+
+
 def test_the_first_tick_asks_for_nothing_and_the_second_for_everything() -> None:
     """The first cursor is stored before the first batch, so that a repeated tick finds its own chain."""
     world = World()

@@ -15,6 +15,7 @@ from s3notify_platform.protocols.notification_queue import (
     keys_recur,
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_of
+from s3notify_platform.protocols.notification_queue.queue import TOPICS_SECONDS
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
@@ -167,14 +168,70 @@ def test_every_source_of_the_bucket_is_signalled(world):
     assert caught.value.keys == ("raw/b",)
 
 
-def test_a_new_topic_is_known_in_time(world):
-    """After `settle_seconds` everything that a writer has begun is in it, however slow the writer."""
+def meanwhile(key, act, fault=Fault.NONE):
+    """A schedule by which `act` is done right before the object of this key is written."""
+
+    def schedule(call):
+        if call.method != "put" or call.key != key:
+            return Fault.NONE
+        act()
+        return fault
+
+    return schedule
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first", "another"])
+def test_a_topic_made_while_the_object_is_written_is_told(world, first):
+    """Its consumer may have listed the bucket before that; with no other topic there, too."""
+    if first:
+        world.queue.topics.delete("t")
+    publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late")))
+    outcome = publisher.put("a", b"1")
+    assert world.told("late") == [("put", "a", outcome.etag)]
+    assert world.mark("a") == "1"
+
+
+def test_a_topic_is_reserved_in_soon(world):
+    """A topic that a writer did not know it knows `TOPICS_SECONDS` later, before the write."""
     publisher = world.publisher()
     publisher.put("a", b"1")
     world.topic("late")
-    world.clock.now += world.queue.settle_seconds
-    publisher.put("b", b"1")
-    assert [key for _, key, _ in world.told("late")] == ["b"]
+    world.clock.now += TOPICS_SECONDS
+    publisher = world.publisher(objects=at("put", Fault.CRASH_BEFORE), queue=publisher._queue)
+    with pytest.raises(CrashedError):
+        publisher.put("b", b"1")
+    assert world.reserved("late") == 1
+
+
+def test_a_new_topic_hears_of_writes_in_doubt(world):
+    """By a reservation, which the caretaker resolves, and which no other topic has to be told of."""
+    publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late"), Fault.REFUSED))
+    assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
+    late = world.queue.topics.get("late")
+    (entry,) = (entry for shard in range(2) for entry in world.queue.scan(late, shard))
+    assert (entry.state, entry.event.told) == ("reserved", ("late", "t"))
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["full", "not to be seen"])
+def test_a_new_topic_that_cannot_be_told_is_said(world, full):
+    """Nor is the signal marked: whoever follows it lists."""
+    written = []
+
+    def make():
+        written.append(True)
+        world.topic("late", capacity=1, shards=1)
+        world.queue.push("late", Event(key="x", bucket="b"))
+
+    def unseen(call):
+        lost = written and not full and (call.method, call.key) == ("scan", "topics")
+        return Fault.THROTTLED if lost else Fault.NONE
+
+    publisher = world.publisher(objects=meanwhile("a", make), records=unseen)
+    with pytest.raises(NotSignalledError) as caught:
+        publisher.put("a", b"1")
+    assert caught.value.keys == ("a",)
+    assert isinstance(caught.value.outcomes[0], Written)
+    assert world.mark("a") is None
 
 
 def slow(world, key):
@@ -447,7 +504,7 @@ def test_requests(world):
         return records.cost(work), dict(store.counts)
 
     publisher.put("warm", b"1")
-    one = {"add": 1, "create": 1, "read": 1, "replace": 1}
+    one = {"add": 1, "create": 1, "read": 1, "replace": 1, "scan": 1}
     assert cost(lambda: publisher.put("a", b"1")) == (one, {"PUT": 3})
     assert cost(lambda: publisher.delete("a")) == (one, {"DELETE": 1, "PUT": 2})
     refused = {"add": 2, "create": 1, "read": 1, "remove": 1}
@@ -455,14 +512,14 @@ def test_requests(world):
     batch = [Put(key=f"k{n}", body=b"1") for n in range(60)]
     slots = {slot_of(change.key) for change in batch}
     shards = {shard_of(slot, TopicSettings(shards=2)) for slot in slots}
-    many = {"add": len(shards), "create": 60, "read": 1, "replace": 60}
+    many = {"add": len(shards), "create": 60, "read": 1, "replace": 60, "scan": 1}
     assert cost(lambda: publisher.publish(batch)) == (many, {"PUT": 60 + len(slots) + 1})
     world.clock.now += 31
-    assert cost(lambda: publisher.put("b", b"1")) == (one | {"scan": 1}, {"PUT": 3})
+    assert cost(lambda: publisher.put("b", b"1")) == (one | {"scan": 2}, {"PUT": 3})
 
 
 def test_requests_on_a_bucket_alone():
-    """Eight, one after another: what telling durably costs one object."""
+    """Nine, one after another: what telling durably costs one object."""
     store, clock = CountingStore(MemoryObjectStore()), HandClock()
     queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
     queue.topics.create("t", TopicSettings(capacity=10, shards=1))
@@ -470,4 +527,4 @@ def test_requests_on_a_bucket_alone():
     publisher.put("warm", b"1")
     store.counts.clear()
     publisher.put("a", b"1")
-    assert dict(store.counts) == {"GET": 2, "PUT": 6}
+    assert dict(store.counts) == {"GET": 2, "LIST": 1, "PUT": 6}

@@ -118,14 +118,21 @@ class Caretaker:
         self._shards: dict[tuple[str, int], _Shard] = {}
 
     def resolve_stale(
-        self, topic: str, head: Head, *, shards: Iterable[int] | None = None, bucket: str = ""
+        self,
+        topic: str,
+        head: Head,
+        *,
+        shards: Iterable[int] | None = None,
+        bucket: str = "",
+        tell: Callable[[Event], None] = lambda _: None,
     ) -> Tended:
         """One pass over the shards (default: all). `NotFoundError` without such a topic.
 
         A reservation is stale once this process has seen it for `stale_seconds` on its own clock. `head` is
         the object store's, of the bucket that the topic's keys are in; where it is unavailable the
-        reservation waits, as do those that name another `bucket`. `UnavailableError`: the pass was cut short;
-        go on later.
+        reservation waits, as do those that name another `bucket`. `tell` is called with each change that is found to
+        have happened, before its entry is committed; where it is unavailable the reservation waits too.
+        `UnavailableError`: the pass was cut short; go on later.
         """
         tended: Counter[str] = Counter()
         resolved: list[Entry] = []
@@ -138,7 +145,9 @@ class Caretaker:
                 continue
             seen = self._scan(found, shard)
             pending += seen.committed
-            came_to, committed = self._resolve_stale(self._at(found, shard), seen.reserved, head, bucket)
+            stale = self._stale(self._at(found, shard), seen.reserved, bucket)
+            came_to, committed = self._resolve_stale(stale, head, tell)
+            came_to["waiting"] += len(seen.reserved) - len(stale)
             tended += came_to
             resolved += committed
             self._sweep(found.name, shard, seen.foreign, tended)
@@ -165,21 +174,22 @@ class Caretaker:
         known.excess = None
         return True
 
-    def _resolve_stale(
-        self, known: _Shard, reserved: list[Entry], head: Head, bucket: str
-    ) -> tuple[Counter[str], list[Entry]]:
-        """What is resolved of the reservations of one shard, and which of them were committed."""
+    def _stale(self, known: _Shard, reserved: list[Entry], bucket: str) -> list[Entry]:
         now = self._clock.monotonic()
         known.since = {entry.id: known.since.get(entry.id, now) for entry in reserved}
-        stale = [
+        return [
             entry
             for entry in reserved
             if now - known.since[entry.id] >= self._queue.stale_seconds
             and (not bucket or entry.event.bucket in ("", bucket))
         ]
-        results = self._queue.in_parallel(lambda entry: self._resolve(entry, head), stale)
+
+    def _resolve_stale(
+        self, stale: list[Entry], head: Head, tell: Callable[[Event], None]
+    ) -> tuple[Counter[str], list[Entry]]:
+        """What the stale reservations of one shard came to, and which of them were committed."""
+        results = self._queue.in_parallel(lambda entry: self._resolve(entry, head, tell), stale)
         came_to: Counter[str] = Counter(result for result, _ in results if result != "changed")
-        came_to["waiting"] += len(reserved) - len(stale)
         self._queue.give_back([entry for result, entry in results if result == "aborted"])
         return came_to, [entry for result, entry in results if result == "committed"]
 
@@ -203,11 +213,12 @@ class Caretaker:
                 seen.committed.append(entry)
         return seen
 
-    def _resolve(self, entry: Entry, head: Head) -> tuple[_Resolution, Entry]:
+    def _resolve(self, entry: Entry, head: Head, tell: Callable[[Event], None]) -> tuple[_Resolution, Entry]:
         try:
             event = resolve(entry.event, head(entry.event.key))
             if event is None:
                 return ("aborted" if self._queue.remove_one(entry) is True else "changed"), entry
+            tell(event)
             committed = replace(entry, state="committed", event=event)
             settled = self._queue.writes.replace(
                 self._queue.partition(entry), entry.key, encode_entry(committed), expected=entry.version

@@ -70,7 +70,8 @@ class Event:
     """One change of one object, as announced before it is made, and completed when it is known.
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a resolver
-    recognises it; `etag` serves the same end where it is known in advance.
+    recognises it; `etag` serves the same end where it is known in advance. `told` are the topics that its writer has
+    reserved in: whoever finds the writer gone tells the others. It is kept no longer than the reservation.
     """
 
     key: str
@@ -80,6 +81,7 @@ class Event:
     size: int | None = None
     precondition: Precondition | None = None
     writer: str = ""
+    told: tuple[str, ...] = field(default=(), compare=False)
     sequencer: str = ""
     """Hex digits, longer or greater is later, among events of one key and one clock; a hint, as in S3."""
     time_ms: int = 0
@@ -249,6 +251,7 @@ def encode_entry(entry: Entry) -> bytes:
         "size": event.size,
         "if": "*" if event.precondition == ABSENT else getattr(event.precondition, "etag", None),
         "writer": event.writer,
+        "told": (event.told or None) if entry.state == "reserved" else None,
         "sequencer": event.sequencer,
         "time_ms": event.time_ms or None,
         "attempts": entry.attempts or None,
@@ -284,6 +287,7 @@ def decode_entry(topic: str, shard: int, record: Record) -> Entry:
                 size=fields.get("size"),
                 precondition=_precondition(fields.get("if")),
                 writer=fields.get("writer", ""),
+                told=tuple(fields.get("told", ())),
                 sequencer=fields.get("sequencer", ""),
                 time_ms=fields.get("time_ms", 0),
             ),

@@ -17,7 +17,7 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
     UsageError,
 )
-from s3notify_platform.ports import Conflict, ETag, RecordStore
+from s3notify_platform.ports import Conflict, ETag, Record, RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
@@ -53,14 +53,11 @@ STALE_SECONDS = 120.0
 CLOCK_SKEW = 3.0
 """How much faster one machine's clock may run than another's."""
 
-TOPICS_SECONDS = 30.0
-"""How old a writer's knowledge may be of which topics there are."""
+TOPICS_SECONDS = 5.0
+"""How old a writer's knowledge of the topics may be when it reserves. Before it commits it looks again."""
 
 WHOLE_SHARD = 0.25
 """Part of a shard's slots from which on it is scanned as a whole."""
-
-UNFOLLOWED_SECONDS = 1.0
-"""The same for keys that no topic takes: the first one is soon known."""
 
 RETRY_AFTER_SECONDS = 1.0
 """What a refused writer is told to wait for."""
@@ -161,34 +158,40 @@ class NotificationQueue:
         self.topics = Topics(records, clock)
         self._parallelism = parallelism
         self._known: dict[str, Topic] = {}
-        self._listed: tuple[float, tuple[Topic, ...]] | None = None
+        self._seen: tuple[float, tuple[Topic, ...]] | None = None
+        self._seen_records: dict[str, Record] = {}
 
-    # Writers: before the object, after the object.
+    # Which topics there are.
+
+    @staticmethod
+    def takers(topics: Iterable[Topic], bucket: str, key: str) -> tuple[str, ...]:
+        """The names of those that take changes of this key. Pure."""
+        return tuple(topic.name for topic in topics if takes(topic.settings, bucket, key))
 
     def topics_of(self, bucket: str, key: str) -> tuple[str, ...]:
-        """The topics that take changes of this key, by name. One scan in `TOPICS_SECONDS`; a second while none does.
+        """The topics that take changes of this key, by name, as they were within `TOPICS_SECONDS`: 1 scan, or none.
 
-        A topic that is younger may be missing. So whoever creates one to follow a bucket compares what is there
-        once more when `settle_seconds` have passed.
+        A topic that is younger may be missing. So whoever has changed an object looks again (`see_topics`) before it
+        says so: a topic that is not there even then will be, with the change, when its consumer first lists.
         """
+        if self._seen is None or self.clock.monotonic() - self._seen[0] >= TOPICS_SECONDS:
+            return self.takers(self.see_topics(), bucket, key)
+        return self.takers(self._seen[1], bucket, key)
+
+    def see_topics(self) -> tuple[Topic, ...]:
+        """All topics as they are now, for `topics_of` too. 1 scan; those that have not changed are not read again."""
         now = self.clock.monotonic()
-        age, topics = (
-            (TOPICS_SECONDS, ()) if self._listed is None else (now - self._listed[0], self._listed[1])
-        )
-        found = tuple(topic.name for topic in topics if takes(topic.settings, bucket, key))
-        if age < (TOPICS_SECONDS if found else UNFOLLOWED_SECONDS):
-            return found
-        self._listed = (now, self.topics.all())
-        return tuple(topic.name for topic in self._listed[1] if takes(topic.settings, bucket, key))
+        records = dict(self._seen_records)
+        topics = self.topics.all(known=records)
+        if self._seen is None or self._seen[0] <= now:
+            self._seen, self._seen_records = (now, topics), records
+        return topics
 
     def forget_topics(self) -> None:
         """One of them is gone: let the next `topics_of` look anew."""
-        self._listed = None
+        self._seen = None
 
-    @property
-    def settle_seconds(self) -> float:
-        """After so long every writer knows of a new topic, and has ended what it began before it did."""
-        return CLOCK_SKEW * TOPICS_SECONDS + self.stale_seconds
+    # Writers: before the object, after the object.
 
     def reserve(self, topic: str, event: Event) -> Reservation | NoRoom:
         """See `reserve_many`, for one event: 3 requests (bucket alone: 4)."""
@@ -494,7 +497,8 @@ class NotificationQueue:
                 sequencer=event.sequencer or f"{wall_ms:016X}{self.clock.random_bytes(2).hex().upper()}",
             ),
         )
-        if (size := len(encode_entry(entry))) > settings.max_event_bytes:
+        # As it will be delivered: who else was told is with it for a while only.
+        if (size := len(encode_entry(replace(entry, state="committed")))) > settings.max_event_bytes:
             raise UsageError(
                 f"the event of {event.key[:60]!r} has {size} bytes; topic {topic.name!r} takes "
                 f"{settings.max_event_bytes} (max_event_bytes)"

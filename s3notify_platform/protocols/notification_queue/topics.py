@@ -39,9 +39,17 @@ class Topics:
             raise NotFoundError(f"no topic {name!r}: create it first")
         return found
 
-    def all(self) -> tuple[Topic, ...]:
-        """Every topic that is not being deleted, by name. One scan."""
-        topics = (decode_topic(record) for record in self._records.scan(TOPICS))
+    def all(self, *, known: dict[str, Record] | None = None) -> tuple[Topic, ...]:
+        """Every topic that is not being deleted, by name. One scan.
+
+        `known`: the records as the caller saw them last, brought up to date here; what did not change is not read
+        again.
+        """
+        records = list(self._records.scan(TOPICS, known=known))
+        if known is not None:
+            known.clear()
+            known.update((record.key, record) for record in records)
+        topics = map(decode_topic, records)
         return tuple(topic for topic in topics if not topic.deleting)
 
     def create(self, name: str, settings: TopicSettings) -> Topic:

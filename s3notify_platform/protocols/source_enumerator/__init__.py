@@ -3,10 +3,10 @@
 After the S3 source of RisingWave (its RFC).
 
 Steps
-    1. A source's first batch lists the bucket once (`Enumerator.versions`; a large one in several `Chain`s at
-       once), and once more when every writer has heard of its topic. From then on the entries of its topic name the
-       keys that changed, and the bucket is asked what is there under each now (`Enumerator.current`): nothing is
-       listed.
+    1. Once its topic is made, a source's first batch lists the bucket (`Enumerator.versions`; a large one in several
+       `Chain`s at once). From then on the entries of its topic name the keys that changed, and the bucket is asked what
+       is there under each now (`Enumerator.current`): nothing is listed. A writer looks which topics there are after
+       its write, so that a change is in the listing or in the topic.
     2. `changes_of_slot` compares what was found with the slot's committed state: a key not in the state, or with
        another ETag, is a split to read; one that was not read to its end is read on from its offset; a key in the
        state that is not in the bucket has left.
@@ -19,8 +19,8 @@ Steps
        looks at the table: a slot that is in it and has no commit has lost its state, and is refused.
 
 Storage (partition / key; JSON)
-    enumerator / to_list    slots that have to be compared by a listing, and when a writer was last seen that
-                            signals and does not queue (`ListingDebt`)
+    enumerator / to_list    slots that have to be compared by a listing, when a writer was last seen that signals and
+                            does not queue, and what a stream has enumerated (`ListingDebt`)
     enumerator / committed  slots that were ever committed, as a bitmap (`CommittedSlots`)
 
 Invariants

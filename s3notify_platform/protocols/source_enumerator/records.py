@@ -6,7 +6,7 @@ that was lost needs no more than another round.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
@@ -84,17 +84,21 @@ class Owed:
     plain_ms: int = 0
     """When a writer was last seen that signals and does not queue; wall clock; 0: never."""
     serial: int = 0
+    enumerated: str = ""
+    """Epoch of the topic since which a stream has compared everything; a sensor keeps that in its cursor."""
 
     def dumps(self) -> dict[str, Any]:
         """As JSON has it."""
         slots = {str(slot): serial for slot, serial in self.slots.items()}
-        return {"v": 1, "slots": slots, "plain_ms": self.plain_ms, "serial": self.serial}
+        body = {"v": 1, "slots": slots, "plain_ms": self.plain_ms, "serial": self.serial}
+        return body | ({"enumerated": self.enumerated} if self.enumerated else {})
 
     @classmethod
     def loads(cls, body: Any) -> "Owed":
         """Inverse of `dumps`."""
         slots = {Slot(int(slot)): int(serial) for slot, serial in body["slots"].items()}
-        return cls(slots=slots, plain_ms=body["plain_ms"], serial=body["serial"])
+        enumerated = body.get("enumerated", "")
+        return cls(slots=slots, plain_ms=body["plain_ms"], serial=body["serial"], enumerated=enumerated)
 
 
 class ListingDebt:
@@ -117,9 +121,8 @@ class ListingDebt:
         def add(owed: Owed) -> Owed:
             serial = owed.serial + 1
             plain_ms = self._clock.wall_ms() if plain else owed.plain_ms
-            return Owed(
-                slots={**owed.slots, **dict.fromkeys(wanted, serial)}, plain_ms=plain_ms, serial=serial
-            )
+            slots = {**owed.slots, **dict.fromkeys(wanted, serial)}
+            return replace(owed, slots=slots, plain_ms=plain_ms, serial=serial)
 
         if wanted or plain:
             self._kept.change(add)
@@ -129,10 +132,14 @@ class ListingDebt:
 
         def remove(owed: Owed) -> Owed:
             left = {slot: serial for slot, serial in owed.slots.items() if slots.get(slot) != serial}
-            return Owed(slots=left, plain_ms=owed.plain_ms, serial=owed.serial)
+            return replace(owed, slots=left)
 
         if slots:
             self._kept.change(remove)
+
+    def enumerated(self, epoch: str) -> None:
+        """Everything was compared, and committed, since the topic had this epoch. Requests as `owe`."""
+        self._kept.change(lambda owed: replace(owed, enumerated=epoch))
 
     def plain_writers(self, owed: Owed) -> bool:
         """Whether a writer was seen lately that does not queue."""
