@@ -10,7 +10,6 @@ import pytest
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import CorruptError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import ABSENT, Conflict, ETag, IfMatch, Unknown, Written
-from s3notify_platform.protocols import keyspace
 from s3notify_platform.protocols.keyspace import (
     NEVER_SEEN,
     QUEUED,
@@ -26,6 +25,7 @@ from s3notify_platform.protocols.keyspace import (
     signal_body,
     signal_key,
 )
+from s3notify_platform.protocols.keyspace import watcher as watching
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -378,7 +378,7 @@ def test_what_is_no_signal_is_foreign(store, name):
 
 def test_a_keyspace_with_too_many_foreign_objects_is_refused(store, monkeypatch):
     """A table below the keyspace's prefix is a mistake, not a slow poll."""
-    monkeypatch.setattr(keyspace, "PAGES_MAX", 1)
+    monkeypatch.setattr(watching, "PAGES_MAX", 1)
     for number in range(1001):
         store.put(f"ks/1-{number}", b"")
     with pytest.raises(UsageError, match="prefix of its own"):
