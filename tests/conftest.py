@@ -1,4 +1,4 @@
-"""Profiles and shared fixtures. Servers are started by the fixtures in `tests/support/servers.py`."""
+"""Profiles and shared fixtures. Servers are started by the fixtures in `tests/support/servers.py` and `moto.py`."""
 
 import os
 
@@ -11,4 +11,4 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-pytest_plugins = ["tests.support.servers", "tests.support.xor_ack_peer"]
+pytest_plugins = ["tests.support.moto", "tests.support.servers", "tests.support.xor_ack_peer"]

@@ -5,7 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 QUEUE_PREFIX = "_s3notify/queue/"
 """As in `stores.queue_records`, which is too heavy to import for `--help`."""
+
+Command = Callable[..., None]
+Option = Callable[[Command], Command]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,92 +96,62 @@ class SourcePlace:
         )
 
 
-def queue_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say where the queue stands; the command takes them as one `place: QueuePlace`."""
+def options_as(place: type[Any], *options: Option) -> Option:
+    """These options, in this order; the command takes them as one `place`, a dataclass with a field for each.
 
-    @functools.wraps(command)
-    def placed(
-        *args: Any,
-        bucket: str,
-        endpoint_url: str | None,
-        region: str,
-        queue_prefix: str,
-        records_table: str | None,
-        dynamodb_endpoint_url: str | None,
-        **kwargs: Any,
-    ) -> None:
-        place = QueuePlace(
-            bucket=bucket,
-            endpoint_url=endpoint_url,
-            region=region,
-            queue_prefix=queue_prefix,
-            records_table=records_table,
-            dynamodb_endpoint_url=dynamodb_endpoint_url,
-        )
-        with told_to_people():
-            command(*args, place=place, **kwargs)
+    A field `place` is what options around these have made. Errors are told to people.
+    """
+    names = [field.name for field in fields(place)]
 
-    decorated: Callable[..., None] = placed
-    for option in (
-        click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),
-        click.option(
-            "--records-table", help="DynamoDB table of the queue; default: it stands on the bucket."
-        ),
-        click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="Prefix of the queue."),
-        click.option("--region", default="us-east-1", show_default=True, help="Region of bucket and table."),
-        click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
-        click.option(
-            "--bucket", required=True, help="Bucket of the platform, beside which the queue stands."
-        ),
-    ):
-        decorated = option(decorated)
-    return decorated
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def placed(**kwargs: Any) -> None:
+            given = {name: kwargs.pop(name) for name in names}
+            with told_to_people():
+                command(place=place(**given), **kwargs)
+
+        decorated: Command = placed
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
 
 
-def source_options(command: Callable[..., None]) -> Callable[..., None]:
+queue_options = options_as(
+    QueuePlace,
+    click.option("--bucket", required=True, help="Bucket of the platform, beside which the queue stands."),
+    click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
+    click.option("--region", default="us-east-1", show_default=True, help="Region of bucket and table."),
+    click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="Prefix of the queue."),
+    click.option("--records-table", help="DynamoDB table of the queue; default: it stands on the bucket."),
+    click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),
+)
+"""Options that say where the queue stands; the command takes them as one `place: QueuePlace`."""
+
+_source_options = options_as(
+    SourcePlace,
+    click.option("--prefix", default="", help="Of the source's keys."),
+    click.option(
+        "--platform-bucket",
+        help="Bucket of the platform's own objects, if another; --bucket is the source's.",
+    ),
+    click.option("--platform-prefix", default="", help="Default: _s3notify/NAME/."),
+    click.option(
+        "--keyspace", default="", help="Prefix of the signals; default: PLATFORM_PREFIX + keyspace/."
+    ),
+    click.option(
+        "--slots",
+        type=click.IntRange(1, SLOT_COUNT),
+        default=SLOT_COUNT,
+        help="Of the keyspace; all by default.",
+    ),
+)
+
+
+def source_options(command: Command) -> Command:
     """Options that say where a source stands, the queue's among them; the command takes one `place: SourcePlace`."""
-
-    @functools.wraps(command)
-    def placed(
-        *args: Any,
-        place: QueuePlace,
-        prefix: str,
-        platform_bucket: str | None,
-        platform_prefix: str,
-        keyspace: str,
-        slots: int,
-        **kwargs: Any,
-    ) -> None:
-        source_place = SourcePlace(
-            place=place,
-            prefix=prefix,
-            platform_bucket=platform_bucket,
-            platform_prefix=platform_prefix,
-            keyspace=keyspace,
-            slots=slots,
-        )
-        command(*args, place=source_place, **kwargs)
-
-    decorated: Callable[..., None] = placed
-    for option in (
-        click.option(
-            "--slots",
-            type=click.IntRange(1, SLOT_COUNT),
-            default=SLOT_COUNT,
-            help="Of the keyspace; all by default.",
-        ),
-        click.option(
-            "--keyspace", default="", help="Prefix of the signals; default: PLATFORM_PREFIX + keyspace/."
-        ),
-        click.option("--platform-prefix", default="", help="Default: _s3notify/NAME/."),
-        click.option(
-            "--platform-bucket",
-            help="Bucket of the platform's own objects, if another; --bucket is the source's.",
-        ),
-        click.option("--prefix", default="", help="Of the source's keys."),
-    ):
-        decorated = option(decorated)
-    return queue_options(decorated)
+    return queue_options(_source_options(command))
 
 
 @contextmanager

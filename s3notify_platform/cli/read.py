@@ -1,15 +1,14 @@
 """`s3notify history | rows | delta`: a source's table, read back by slot and generation, and its view for others."""
 
-import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli.common import print_table, told_to_people
+from s3notify_platform.cli.common import options_as, print_table
 from s3notify_platform.slots import SLOT_COUNT
 
 if TYPE_CHECKING:
@@ -48,42 +47,16 @@ class TablePlace:
         return source.table(source.table_layout(self.asset))
 
 
-def table_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The argument NAME, and options that say where its table stands; taken as one `place: TablePlace`."""
-
-    @functools.wraps(command)
-    def placed(
-        name: str,
-        *,
-        bucket: str,
-        platform_prefix: str,
-        asset: str | None,
-        endpoint_url: str | None,
-        region: str,
-        **kwargs: Any,
-    ) -> None:
-        place = TablePlace(
-            name=name,
-            bucket=bucket,
-            platform_prefix=platform_prefix,
-            asset=asset,
-            endpoint_url=endpoint_url,
-            region=region,
-        )
-        with told_to_people():
-            command(place=place, **kwargs)
-
-    decorated: Callable[..., None] = placed
-    for option in (
-        click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket."),
-        click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
-        click.option("--asset", help="A slot asset of the source, in place of the source's own table."),
-        click.option("--platform-prefix", default="", help="Default: _s3notify/NAME/."),
-        click.option("--bucket", required=True, help="Bucket of the platform's own objects."),
-        click.argument("name"),
-    ):
-        decorated = option(decorated)
-    return decorated
+table_options = options_as(
+    TablePlace,
+    click.argument("name"),
+    click.option("--bucket", required=True, help="Bucket of the platform's own objects."),
+    click.option("--platform-prefix", default="", help="Default: _s3notify/NAME/."),
+    click.option("--asset", help="A slot asset of the source, in place of the source's own table."),
+    click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
+    click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket."),
+)
+"""The argument NAME, and options that say where its table stands; taken as one `place: TablePlace`."""
 
 
 @click.command()

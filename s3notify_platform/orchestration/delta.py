@@ -10,10 +10,10 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.automation import follow_bucket
 from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.jobs import step_failures
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.delta import Synced
@@ -46,10 +46,8 @@ def _view_asset(assets: SourceAssets, table: str) -> dg.AssetsDefinition:
     def view(context: dg.AssetExecutionContext, config: ViewConfig) -> dg.MaterializeResult[None]:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         started = SYSTEM_CLOCK.monotonic()
-        try:
+        with step_failures():
             metadata = _sync(io, table, _reported(context.instance, table), repair=config.repair)
-        except S3NotifyError as error:
-            raise dg.Failure(str(error), allow_retries=not isinstance(error, UsageError)) from error
         metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
         return dg.MaterializeResult(metadata=metadata)
 

@@ -12,11 +12,12 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.scheduler.instigation import SensorInstigatorData
 from pydantic import Field
 
-from s3notify_platform.errors import CorruptError, S3NotifyError, UsageError
+from s3notify_platform.errors import CorruptError
 from s3notify_platform.explain import Answer, Failing, OpenBatch, SensorView, explain
 from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.batches import EVERYTHING, SensorState
-from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
+from s3notify_platform.orchestration.jobs import launched_by_hand, step_failures
+from s3notify_platform.orchestration.partitions import BATCH_TAG
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.source import Source
 
@@ -46,11 +47,9 @@ def build_explain(assets: SourceAssets) -> dg.JobDefinition:
     )
     def explain_key(context: dg.OpExecutionContext, config: ExplainKey) -> None:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
-        try:
+        with step_failures():
             source = io.source
             answer = explain(source, config.key, sensor=sensor_view(context.instance, source, config.key))
-        except S3NotifyError as error:
-            raise dg.Failure(str(error), allow_retries=not isinstance(error, UsageError)) from error
         for line in answer.lines:
             context.log.info(line)
         context.log_event(
@@ -66,16 +65,12 @@ def build_explain(assets: SourceAssets) -> dg.JobDefinition:
             )
         )
 
-    @dg.job(
+    return launched_by_hand(
+        explain_key,
         name=f"{assets.name}_explain",
+        source=assets.name,
         description=f"What happened to an object of {assets.name!r}? Launch it with the object's key.",
-        executor_def=dg.in_process_executor,
-        tags={SOURCE_TAG: assets.name},
     )
-    def explain_job() -> None:
-        explain_key()
-
-    return explain_job
 
 
 def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> SensorView | None:

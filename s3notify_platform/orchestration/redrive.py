@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field
 
-from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.errors import UsageError
 from s3notify_platform.orchestration.assets import SourceAssets
-from s3notify_platform.orchestration.partitions import SOURCE_TAG
+from s3notify_platform.orchestration.jobs import launched_by_hand, step_failures
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.slots import slot_from_partition_key, slot_of
 from s3notify_platform.table.quarantine import Choice, Redriven, redrive
@@ -35,10 +35,8 @@ def build_redrive(assets: SourceAssets) -> dg.JobDefinition:
     )
     def redrive_quarantine(context: dg.OpExecutionContext, config: RedriveConfig) -> None:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
-        try:
+        with step_failures():
             done = send_again(io, config)
-        except S3NotifyError as error:
-            raise dg.Failure(str(error), allow_retries=not isinstance(error, UsageError)) from error
         missing = sorted(set(config.keys) - done.keys)
         for key in missing:
             context.log.warning("not in quarantine: %r", key)
@@ -62,16 +60,12 @@ def build_redrive(assets: SourceAssets) -> dg.JobDefinition:
             )
         )
 
-    @dg.job(
+    return launched_by_hand(
+        redrive_quarantine,
         name=f"{assets.name}_redrive",
+        source=assets.name,
         description=f"Sends what is in quarantine of {assets.name!r} again, after a fix: some keys, slots, or all.",
-        executor_def=dg.in_process_executor,
-        tags={SOURCE_TAG: assets.name},
     )
-    def redrive_job() -> None:
-        redrive_quarantine()
-
-    return redrive_job
 
 
 def send_again(io: "SlotIOManager", config: RedriveConfig) -> Redriven:

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from functools import partial
+from typing import Any
 
-import boto3
 from dagster_aws.s3.sensor import get_s3_keys
 
 from s3notify_platform.local.server import LocalS3Server
@@ -11,7 +11,7 @@ from s3notify_platform.protocols.keyspace import Publisher, Put, Watcher
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.benchmarks.figures import Figure, counted, short, timed, times
-from tests.benchmarks.lake import SMALL, body_of, key_of, prefix_of, small_objects
+from tests.benchmarks.lake import SMALL, body_of, boto3_client, key_of, prefix_of, small_objects
 
 KEYSPACE = "_keyspace/"
 
@@ -23,13 +23,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     publisher = Publisher(store, prefix=KEYSPACE)
     # Every slot has a signal, as in a keyspace that has been in use for a while.
     publisher.signal([f"warm {n}" for n in range(10_000)])
-    client = boto3.client(
-        "s3",
-        endpoint_url=config.endpoint_url,
-        region_name=config.region,
-        aws_access_key_id=config.access_key_id,
-        aws_secret_access_key=config.secret_access_key,
-    )
+    client = boto3_client(config)
     figures = []
     for total in totals:
         prefix = prefix_of(total)
@@ -65,7 +59,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     return figures
 
 
-def _list(client: "boto3.client", prefix: str, counts: "Counter[str]") -> int:
+def _list(client: Any, prefix: str, counts: "Counter[str]") -> int:
     seen = 0
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=SMALL, Prefix=prefix):
         counts["LIST"] += 1

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
 
-import boto3
 import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
@@ -37,6 +36,7 @@ from tests.benchmarks.figures import Figure, counted, seconds, short, times
 from tests.benchmarks.lake import (
     SCHEMA,
     body_of,
+    boto3_client,
     embedded_spark,
     key_of,
     many_of,
@@ -226,13 +226,7 @@ def _remember(store: FastObjectStore, known: dict[str, str]) -> None:
 
 
 def _listed(config: S3Config, prefix: str, requests: Counter[str]) -> dict[str, str]:
-    client = boto3.client(
-        "s3",
-        endpoint_url=config.endpoint_url,
-        region_name=config.region,
-        aws_access_key_id=config.access_key_id,
-        aws_secret_access_key=config.secret_access_key,
-    )
+    client = boto3_client(config)
     found: dict[str, str] = {}
     for page in client.get_paginator("list_objects_v2").paginate(Bucket=config.bucket, Prefix=prefix):
         requests["LIST"] += 1

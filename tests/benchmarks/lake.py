@@ -6,11 +6,12 @@ exactly 1,000 of them.
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import boto3
 import obstore
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -110,11 +111,30 @@ def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:
     return Source(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
 
 
+def boto3_client(config: S3Config) -> Any:
+    """As the alternatives use it."""
+    return boto3.client(
+        "s3",
+        endpoint_url=config.endpoint_url,
+        region_name=config.region,
+        aws_access_key_id=config.access_key_id,
+        aws_secret_access_key=config.secret_access_key,
+    )
+
+
 @contextmanager
-def embedded_spark() -> Iterator[SparkSession]:
+def embedded_spark(master: str = "local[*]") -> Iterator[SparkSession]:
+    """As the platform makes it."""
     prepare_environment()
+    with spark_of(session_conf(master=master)) as spark:
+        yield spark
+
+
+@contextmanager
+def spark_of(conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session of these properties, until the end of the block."""
     builder = SparkSession.builder
-    for key, value in session_conf(master="local[*]").items():
+    for key, value in conf.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:

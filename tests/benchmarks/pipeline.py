@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-import boto3
 import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,11 +23,11 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.formats import parse
 from s3notify_platform.spark.ingest import Ingest
 from s3notify_platform.spark.results import BatchResult
-from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times
+from tests.benchmarks.lake import boto3_client, embedded_spark
 from tests.benchmarks.slow_proxy import slow_proxy
 
 BUCKET = "bench-pipeline"
@@ -44,19 +43,12 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     server.create_bucket(BUCKET)
     config = server.config(BUCKET)
     asyncio.run(_fill(config, count))
-    prepare_environment()
-    builder = SparkSession.builder
-    for key, value in session_conf(master="local[2]").items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
+    with embedded_spark("local[2]") as spark:
         boto(spark, config, threads=1, limit=10)
         figures = _compare(spark, config, count, "near", "on loopback")
         with slow_proxy(int(server.endpoint_url.rsplit(":", 1)[1]), LATENCY_MS) as port:
             far = replace(config, endpoint_url=f"http://127.0.0.1:{port}")
             figures += _compare(spark, far, count, "far", f"{LATENCY_MS} ms added to each request by a proxy")
-    finally:
-        spark.stop()
     return figures
 
 
@@ -88,22 +80,18 @@ def _requests(result: BatchResult) -> str:
 
 def boto(spark: SparkSession, config: S3Config, *, threads: int, limit: int | None = None) -> int:
     """The hand-written pipeline; the rows it wrote."""
-    keys = [
-        item["Key"]
-        for page in _client(config).get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="in/")
-        for item in page["Contents"]
-    ][:limit]
+    client = boto3_client(config)
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="in/")
+    keys = [item["Key"] for page in pages for item in page["Contents"]][:limit]
     frame = spark.createDataFrame(pa.table({"key": keys})).repartition(4)
     written = frame.mapInArrow(_task(config, threads), "name string, rows bigint").toArrow().to_pylist()
-    _client(config).put_object(
-        Bucket=BUCKET, Key=f"out/{threads}/manifest", Body=json.dumps(written).encode()
-    )
+    client.put_object(Bucket=BUCKET, Key=f"out/{threads}/manifest", Body=json.dumps(written).encode())
     return sum(row["rows"] for row in written)
 
 
 def _task(config: S3Config, threads: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        client = _client(config)
+        client = boto3_client(config)
         keys = [key for batch in batches for key in batch["key"].to_pylist()]
         if not keys:
             return
@@ -125,16 +113,6 @@ def _task(config: S3Config, threads: int) -> Callable[[Iterator[pa.RecordBatch]]
         yield pa.record_batch({"name": [name], "rows": [table.num_rows]})
 
     return run
-
-
-def _client(config: S3Config) -> "boto3.client":
-    return boto3.client(
-        "s3",
-        endpoint_url=config.endpoint_url,
-        region_name=config.region,
-        aws_access_key_id=config.access_key_id,
-        aws_secret_access_key=config.secret_access_key,
-    )
 
 
 async def _fill(config: S3Config, count: int) -> None:

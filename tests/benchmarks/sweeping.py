@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import boto3
 import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +26,7 @@ from s3notify_platform.stores.fast import obstore_store
 from s3notify_platform.stores.fast_store import FastObjectStore
 from tests.benchmarks.apart import Memory, apart
 from tests.benchmarks.figures import Figure, counted, seconds, short
-from tests.benchmarks.lake import by_slot, commit_states, embedded_spark, source_of
+from tests.benchmarks.lake import boto3_client, by_slot, commit_states, embedded_spark, source_of
 from tests.benchmarks.simulated_listing import SIZE, listed_etag, listed_key, simulated_listing
 
 BUCKET = "bench-million"
@@ -115,13 +114,7 @@ def swept(source: Source, tasks: int) -> Swept:
 
 
 def by_boto3(listing: S3Config, source: Source) -> Swept:
-    client = boto3.client(
-        "s3",
-        endpoint_url=listing.endpoint_url,
-        region_name=listing.region,
-        aws_access_key_id=listing.access_key_id,
-        aws_secret_access_key=listing.secret_access_key,
-    )
+    client = boto3_client(listing)
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=listing.bucket, Prefix=source.prefix)
     return _compared(
         source,

@@ -11,7 +11,7 @@ import io
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from s3notify_platform.spark.session import session_conf
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast import obstore_store
 from tests.benchmarks.figures import seconds
-from tests.benchmarks.lake import DDL, SCHEMA
+from tests.benchmarks.lake import DDL, SCHEMA, spark_of
 
 JARS = "org.apache.hadoop:hadoop-aws:3.5.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "s3notify-bench-jars"
@@ -95,19 +95,11 @@ def over_files(folder: str) -> Took:
         return _converted(spark, sizes, f"{folder}/in", f"{folder}/warm", f"{folder}/out")
 
 
-@contextmanager
-def _plain_spark(conf: dict[str, str]) -> Iterator[SparkSession]:
+def _plain_spark(conf: dict[str, str]) -> AbstractContextManager[SparkSession]:
     """Spark as it comes, on loopback."""
     wanted = ("spark.master", "spark.driver.", "spark.ui.")
     ours = {k: v for k, v in session_conf(master="local[*]").items() if k.startswith(wanted)}
-    builder = SparkSession.builder
-    for key, value in {**ours, "spark.sql.files.openCostInBytes": str(64 << 10), **conf}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
-        yield spark
-    finally:
-        spark.stop()
+    return spark_of({**ours, "spark.sql.files.openCostInBytes": str(64 << 10), **conf})
 
 
 def _converted(spark: SparkSession, sizes: Sequence[int], path: str, warm: str, target: str) -> Took:

@@ -9,10 +9,10 @@ from s3notify_platform.protocols.notification_queue import Event, NotificationQu
 from s3notify_platform.stores.dynamo_schema import create_table
 from s3notify_platform.stores.dynamo_table import DynamoTable
 from s3notify_platform.stores.dynamodb import RECORD_TABLE
-from s3notify_platform.stores.provision import Places, Tables, policy
+from s3notify_platform.stores.provision import Tables, policy
 from s3notify_platform.stores.queue_records import queue_records
 from tests.contracts.fault_proxy import FaultProxy
-from tests.support.iam import ACCOUNT, needs, refused, unused
+from tests.support.iam import ACCOUNT, needs, places_of, refused, unused
 from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery
 
 
@@ -45,15 +45,7 @@ def test_the_outlet_role_is_exactly_what_is_needed(ministack, in_table):
         first.stop()
         wanted = needs(proxy.answered)
     assert straight.stats("t").dead == 1
-    places = Places(
-        bucket="source",
-        prefix="raw/",
-        platform_bucket=bucket,
-        platform_prefix="_s3notify/orders/",
-        keyspace_prefix="_s3notify/orders/keyspace/",
-        tables=Tables(records=table.table if table else None),
-        account=ACCOUNT,
-    )
+    places = places_of(bucket, tables=Tables(records=table.table if table else None), account=ACCOUNT)
     granted = policy("outlet", places)
     assert refused(granted, wanted) == set()
     assert unused(granted, wanted) == set()

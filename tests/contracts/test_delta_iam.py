@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.provision import Places, Tables, policy
+from s3notify_platform.stores.provision import Tables, policy
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table import delta
 from s3notify_platform.table.layout import TableLayout
 from tests.contracts.fault_proxy import FaultProxy
-from tests.support.iam import needs, refused, unused
+from tests.support.iam import needs, places_of, refused, unused
 from tests.support.viewed import Place, Viewed, by_duckdb, spark_schema
 
 LAYOUT = TableLayout(prefix="_s3notify/orders/table/")
@@ -23,14 +23,7 @@ def test_who_may_sync_and_who_may_read(ministack, monkeypatch):
     """Checkpoints and repairs too; a viewer needs nothing of commits, states and rejects."""
     monkeypatch.setattr(delta, "CHECKPOINT_VERSIONS", 2)
     bucket = ministack.make_bucket()
-    places = Places(
-        bucket="source",
-        prefix="raw/",
-        platform_bucket=bucket,
-        platform_prefix="_s3notify/orders/",
-        keyspace_prefix="_s3notify/orders/keyspace/",
-        tables=Tables(),
-    )
+    places = places_of(bucket, tables=Tables())
     with (
         FaultProxy(ministack.endpoint_url) as proxy,
         closing(S3ObjectStore(replace(ministack.config(bucket), endpoint_url=proxy.url))) as store,

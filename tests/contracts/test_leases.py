@@ -2,7 +2,6 @@
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import Unknown, Version
@@ -38,13 +37,10 @@ class TestObjects(LeasesSuite):
 
 
 @pytest.fixture
-def moto_config(monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    with mock_aws():
-        config = DynamoConfig(table="leases")
-        create_lease_table(config)
-        yield config
+def moto_config(moto_aws):
+    config = DynamoConfig(table="leases")
+    create_lease_table(config)
+    return config
 
 
 class TestMoto(LeasesSuite):

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from s3notify_platform.ports import ObjectStore, list_all
 from s3notify_platform.protocols.source_enumerator import quantiles
-from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.fast_store import FastObjectStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -84,14 +81,8 @@ class TestMoto(ListingSuite):
     odd = tuple(key for key in ListingSuite.odd if "\n" not in key)
 
     @pytest.fixture
-    def store(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        with mock_aws():
-            boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="moto")
-            store = S3ObjectStore(S3Config(bucket="moto"))
-            yield store
-            store.close()
+    def store(self, moto_store: S3ObjectStore) -> ObjectStore:
+        return moto_store
 
 
 @pytest.mark.server

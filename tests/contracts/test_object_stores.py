@@ -2,13 +2,10 @@
 
 from dataclasses import replace
 
-import boto3
 import pytest
-from moto import mock_aws
 
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.conditional import ConditionalStore, leased_store
-from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.dynamo_leases import create_lease_table
 from s3notify_platform.stores.fast_store import FastObjectStore
@@ -47,14 +44,8 @@ class TestMoto(ObjectStoreSuite):
     traits = Traits(copy_conditions=False)
 
     @pytest.fixture
-    def store(self, monkeypatch):
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        with mock_aws():
-            boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="moto")
-            store = S3ObjectStore(S3Config(bucket="moto"))
-            yield store
-            store.close()
+    def store(self, moto_store):
+        return moto_store
 
 
 @pytest.mark.server

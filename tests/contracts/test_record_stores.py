@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from moto import mock_aws
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.config import DynamoConfig
@@ -69,15 +68,12 @@ class TestDynamoInMoto(RecordStoreSuite):
     writers = 1
 
     @pytest.fixture
-    def records(self, monkeypatch):
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        with mock_aws():
-            config = DynamoConfig(table="records")
-            create_record_table(config)
-            store = DynamoRecordStore(config)
-            yield store
-            store.close()
+    def records(self, moto_aws):
+        config = DynamoConfig(table="records")
+        create_record_table(config)
+        store = DynamoRecordStore(config)
+        yield store
+        store.close()
 
 
 class DynamoSuite(RecordStoreSuite):

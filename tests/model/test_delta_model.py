@@ -17,9 +17,9 @@ from s3notify_platform.table.commit import TableFile
 from s3notify_platform.table.delta import DeltaView
 from s3notify_platform.table.delta_log import DeltaLog
 from s3notify_platform.table.vacuum import vacuum
+from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 from tests.support.viewed import LAYOUT, Viewed, spark_schema
-from tests.unit.test_delta import HandClock
 
 SLOTS = [Slot(n) for n in range(4)]
 DAY = 86_400.0

@@ -5,7 +5,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UnavailableError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Written
 from s3notify_platform.protocols.keyspace import (
@@ -20,6 +19,7 @@ from s3notify_platform.protocols.keyspace import (
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 
 KS = "signals/"
@@ -27,18 +27,6 @@ SLOTS = 7
 RELIST = 300.0
 KEYS = st.sampled_from([f"data/{n}" for n in range(12)])
 WATCHERS = st.integers(0, 2)
-
-
-class Hand:
-    def __init__(self):
-        self.now = 0.0
-
-    monotonic = lambda self: self.now
-    wall_ms = SYSTEM_CLOCK.wall_ms
-    random_bytes = SYSTEM_CLOCK.random_bytes
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 class KeyspaceMachine(RuleBasedStateMachine):
@@ -50,7 +38,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        self.clock = Hand()
+        self.clock = HandClock()
         self.store = MemoryObjectStore()
         self.counting = CountingStore(self.store)
         self.faulty = FaultyStore(self.counting)

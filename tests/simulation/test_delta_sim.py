@@ -14,8 +14,8 @@ SLOTS = [Slot(n) for n in range(3)]
 EXPECTED = (UnavailableError, UnknownOutcomeError, ConflictError, FencedError)
 
 
-def committer(number):
-    """Commits one slot again and again; what it is not sure of it leaves to its next round."""
+def in_rounds(act):
+    """An actor of 8 rounds, over its crashes; what one is not sure of it leaves to the next."""
     rounds = 0
 
     def run(store, clock):
@@ -24,33 +24,32 @@ def committer(number):
         while rounds < 8:
             rounds += 1
             try:
-                head = viewed.table.head(SLOTS[number])
-                kept = head.files[rounds % 2 :] if head else ()
-                viewed.commit(number, [*kept, TableFile(name=f"{number}{rounds:04x}", rows=1, bytes=9)])
+                act(viewed, rounds)
                 clock.sleep(0.05)
             except EXPECTED:
                 pass
 
     return run
+
+
+def committer(number):
+    """Commits one slot again and again."""
+
+    def commit(viewed, nth):
+        head = viewed.table.head(SLOTS[number])
+        kept = head.files[nth % 2 :] if head else ()
+        viewed.commit(number, [*kept, TableFile(name=f"{number}{nth:04x}", rows=1, bytes=9)])
+
+    return in_rounds(commit)
 
 
 def syncer(number):
     """Syncs all slots, or some; repairs now and then."""
-    rounds = 0
 
-    def run(store, clock):
-        nonlocal rounds
-        viewed = Viewed(store=store, clock=clock)
-        while rounds < 8:
-            rounds += 1
-            try:
-                slots = SLOTS if rounds % 3 else SLOTS[number % 2 :]
-                viewed.view.sync(slots, repair=rounds % 5 == 0)
-                clock.sleep(0.05)
-            except EXPECTED:
-                pass
+    def sync(viewed, nth):
+        viewed.view.sync(SLOTS if nth % 3 else SLOTS[number % 2 :], repair=nth % 5 == 0)
 
-    return run
+    return in_rounds(sync)
 
 
 def versions_of(viewed):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from s3notify_platform.stores.config import S3Config
 from tests.support.servers import S3Server
 from tests.support.spark import Lake, start_spark
 from tests.support.spark_options import ENVIRONMENT
@@ -23,9 +24,15 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, ministack: S3Server) -> Lake:
+def config(ministack: S3Server) -> S3Config:
+    """A new bucket."""
+    return ministack.config(ministack.make_bucket())
+
+
+@pytest.fixture
+def lake(spark: SparkSession, config: S3Config) -> Lake:
     """A JSONL source `raw/` with 8 slots in a new bucket."""
-    return Lake.of(spark, ministack.config(ministack.make_bucket()))
+    return Lake.of(spark, config)
 
 
 @pytest.fixture

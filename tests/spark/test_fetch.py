@@ -7,27 +7,13 @@ import pytest
 
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
-from s3notify_platform.slots import Slot
 from s3notify_platform.spark import fetch as fetching
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
-from tests.support.servers import S3Server
+from tests.support.objects import put
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-def config(ministack: S3Server) -> S3Config:
-    return ministack.config(ministack.make_bucket())
-
-
-def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:
-    store = S3ObjectStore(config)
-    store.put(key, body)
-    found = store.head(key)
-    assert found is not None
-    return ObjectVersion(slot=Slot(0), key=key, etag=found.etag, size=found.size)
 
 
 def fetched(config: S3Config, *versions: ObjectVersion) -> list[Fetched]:

@@ -10,33 +10,19 @@ import pytest
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.slots import Slot
 from s3notify_platform.spark import ranges
 from s3notify_platform.spark.csv_splits import csv_starts, scout_csv
 from s3notify_platform.spark.records import Parsed, Wanted
 from s3notify_platform.spark.split_reader import SplitEnd, read_split
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
-from tests.support.servers import S3Server
+from tests.support.objects import put
 from tests.support.split_reading import Found, listed
 
 pytestmark = pytest.mark.server
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 CSV = b"a,b\n" + b"".join(b'%d,"x\n%d"\n' % (n, n) for n in range(200_000))
-
-
-@pytest.fixture
-def config(ministack: S3Server) -> S3Config:
-    return ministack.config(ministack.make_bucket())
-
-
-def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:
-    store = S3ObjectStore(config)
-    store.put(key, body)
-    found = store.head(key)
-    assert found is not None
-    return ObjectVersion(slot=Slot(0), key=key, etag=found.etag, size=found.size)
 
 
 def rows_and_end(config: S3Config, split: Split, fmt: str) -> tuple[Found, SplitEnd]:

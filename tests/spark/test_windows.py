@@ -10,24 +10,17 @@ import pytest
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.slots import Slot
 from s3notify_platform.spark import formats, read
 from s3notify_platform.spark.inference import infer
 from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support import objects
 from tests.support.compressions import COMPRESS
-from tests.support.servers import S3Server
 
 pytestmark = pytest.mark.server
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
-
-
-@pytest.fixture
-def config(ministack: S3Server) -> S3Config:
-    return ministack.config(ministack.make_bucket())
 
 
 def source_of(config: S3Config, **settings: Any) -> Source:
@@ -36,11 +29,7 @@ def source_of(config: S3Config, **settings: Any) -> Source:
 
 
 def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:
-    store = S3ObjectStore(config)
-    store.put(key, body)
-    found = store.head(key)
-    assert found is not None
-    return ObjectVersion(slot=Slot(len(key) % 2), key=key, etag=found.etag, size=found.size)
+    return objects.put(config, key, body, slot=len(key) % 2)
 
 
 def rows_of(source: Source, versions: list[ObjectVersion]) -> list[dict[str, Any]]:

@@ -2,6 +2,9 @@
 
 import random
 
+EPOCH_MS = 1_700_000_000_000
+"""When the clocks of tests begin."""
+
 
 class HandClock:
     """Stands still until it is moved; sleeping moves it. It draws the same bytes in every run."""
@@ -15,7 +18,7 @@ class HandClock:
         return self.now
 
     def wall_ms(self):
-        return 1_700_000_000_000 + int(self.now * 1000)
+        return EPOCH_MS + int(self.now * 1000)
 
     def sleep(self, seconds):
         self.slept.append(seconds)

@@ -2,14 +2,28 @@
 
 import json
 from collections.abc import Iterable
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from s3notify_platform.stores.provision import Places
 from tests.contracts.fault_proxy import Answered
 
 ACCOUNT = "123456789012"
 
 Need = tuple[str, str]
 """An action and the ARN it is for."""
+
+
+def places_of(platform_bucket: str, **more: Any) -> Places:
+    """Of the source `orders` in a bucket of its own, with the platform's objects in this one."""
+    return Places(
+        bucket="source",
+        prefix="raw/",
+        platform_bucket=platform_bucket,
+        platform_prefix="_s3notify/orders/",
+        keyspace_prefix="_s3notify/orders/keyspace/",
+        **more,
+    )
 
 
 def needs(requests: Iterable[Answered]) -> set[Need]:

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.clock import Clock
+from tests.support.clocks import EPOCH_MS
 from tests.support.faults import CrashedError, Fault, FaultyStore, never, seeded
 
 SEEDS = 50
@@ -31,7 +32,6 @@ STEP_SECONDS = 0.001
 STEPS_MAX = 100_000
 STUCK_SECONDS = 30.0
 PAUSE_SECONDS = 120.0
-EPOCH_MS = 1_700_000_000_000
 
 ROUGH: dict[Fault, float] = {
     Fault.CRASH_BEFORE: 0.02,

@@ -11,26 +11,11 @@ from s3notify_platform.protocols.keyspace import CausalCache, Publisher, Watcher
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore
 
 KS = "ks/"
 FOREVER = 1e9
-
-
-class Hand:
-    """A clock moved by hand; sleeping moves it."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    wall_ms = SYSTEM_CLOCK.wall_ms
-    random_bytes = SYSTEM_CLOCK.random_bytes
-
-    def sleep(self, seconds):
-        self.now += seconds
 
 
 class Hooked(MemoryObjectStore):
@@ -63,7 +48,7 @@ def publisher(store):
 
 
 def cache_over(store, *, staleness_seconds=FOREVER, clock=None, **kwargs):
-    clock = clock or Hand()
+    clock = clock or HandClock()
     watcher = Watcher(store, prefix=KS, clock=clock)
     return CausalCache(store, watcher, clock=clock, staleness_seconds=staleness_seconds, **kwargs)
 
@@ -95,7 +80,7 @@ def test_requests(store, publisher):
 
 def test_hits_poll_once_in_the_staleness(store, publisher):
     """A cached object is at most so much older than what was signalled."""
-    clock = Hand()
+    clock = HandClock()
     publisher.put("a", b"1")
     cache = cache_over(store, clock=clock, staleness_seconds=1)
     cache.get("a")

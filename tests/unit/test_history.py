@@ -17,9 +17,8 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.history import generations_at, history
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.vacuum import vacuum
-from tests.support.simulation import EPOCH_MS
+from tests.support.clocks import EPOCH_MS, HandClock
 from tests.support.viewed import Place, Viewed, by_delta_rs, spark_schema
-from tests.unit.test_delta import HandClock
 
 SLOTS = [Slot(1), Slot(2), Slot(3)]
 DAY = 86_400.0

@@ -10,7 +10,6 @@ import pytest
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import CorruptError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import ABSENT, Conflict, ETag, IfMatch, Unknown, Written
-from s3notify_platform.protocols import keyspace
 from s3notify_platform.protocols.keyspace import (
     NEVER_SEEN,
     QUEUED,
@@ -26,31 +25,14 @@ from s3notify_platform.protocols.keyspace import (
     signal_body,
     signal_key,
 )
+from s3notify_platform.protocols.keyspace import watcher as watching
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 
 KS = "ks/"
-
-
-class Hand:
-    """A clock moved by hand."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    def wall_ms(self):
-        return 1_700_000_000_000 + int(self.now * 1000)
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-    def random_bytes(self, count):
-        return SYSTEM_CLOCK.random_bytes(count)
 
 
 @pytest.fixture
@@ -325,7 +307,7 @@ def test_a_change_during_the_poll_is_seen_by_it_or_by_the_next(store, publisher)
 
 def test_a_slot_signalled_without_its_root_is_found_by_relisting(store):
     """A publisher died between the two; time alone brings the change to light."""
-    clock = Hand()
+    clock = HandClock()
     watcher = Watcher(store, prefix=KS, clock=clock, relist_seconds=300)
     watcher.poll()
     with pytest.raises(CrashedError):
@@ -378,7 +360,7 @@ def test_what_is_no_signal_is_foreign(store, name):
 
 def test_a_keyspace_with_too_many_foreign_objects_is_refused(store, monkeypatch):
     """A table below the keyspace's prefix is a mistake, not a slow poll."""
-    monkeypatch.setattr(keyspace, "PAGES_MAX", 1)
+    monkeypatch.setattr(watching, "PAGES_MAX", 1)
     for number in range(1001):
         store.put(f"ks/1-{number}", b"")
     with pytest.raises(UsageError, match="prefix of its own"):

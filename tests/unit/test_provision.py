@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from cfnlint.api import lint_all
 from click.testing import CliRunner
-from moto import mock_aws
 
 from s3notify_platform.cli import main
 from s3notify_platform.errors import UsageError
@@ -30,19 +29,11 @@ PLACES = Places(
 NAMED = ["--records-table", "records", "--lease-table", "leases"]
 
 
-@pytest.fixture
-def aws(monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    with mock_aws():
-        yield
-
-
 def run(*arguments):
     return CliRunner().invoke(main, ["init", *arguments])
 
 
-@pytest.mark.usefixtures("aws")
+@pytest.mark.usefixtures("moto_aws")
 def test_init_makes_what_is_named_and_is_safe_to_repeat():
     """Both schemas, billed by request, leases with their TTL; the second time nothing is done."""
     first = run(*NAMED)
@@ -59,7 +50,7 @@ def test_init_makes_what_is_named_and_is_safe_to_repeat():
     assert run(*NAMED).output.splitlines() == ["table 'records': was there", "table 'leases': was there"]
 
 
-@pytest.mark.usefixtures("aws")
+@pytest.mark.usefixtures("moto_aws")
 def test_init_refuses_a_table_of_another_schema():
     """It is named, with both schemas, and left as it is."""
     other = TableSchema(partition_key="tagID")
@@ -72,7 +63,7 @@ def test_init_refuses_a_table_of_another_schema():
     assert describe(table)["KeySchema"] == other.keys
 
 
-@pytest.mark.usefixtures("aws")
+@pytest.mark.usefixtures("moto_aws")
 def test_expiry_by_another_attribute_is_refused():
     """Somebody else's items would never expire, or ours would too soon."""
     table = DynamoTable(DynamoConfig(table="t"))
@@ -81,7 +72,7 @@ def test_expiry_by_another_attribute_is_refused():
         create_table(table, TableSchema(partition_key="path", ttl="ttl"))
 
 
-@pytest.mark.usefixtures("aws")
+@pytest.mark.usefixtures("moto_aws")
 def test_examine_names_what_is_wrong():
     """Missing, other keys, no TTL; nothing for a good one, and the table is as empty as before."""
     table = DynamoTable(DynamoConfig(table="t"))
@@ -97,7 +88,7 @@ def test_examine_names_what_is_wrong():
     assert "has the keys path" in problem
 
 
-@pytest.mark.usefixtures("aws")
+@pytest.mark.usefixtures("moto_aws")
 def test_examine_finds_ignored_conditions(monkeypatch):
     """A server that takes any put is no table to commit by."""
     table = DynamoTable(DynamoConfig(table="t"))

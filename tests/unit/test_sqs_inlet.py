@@ -6,7 +6,6 @@ from threading import Thread
 
 import boto3
 import pytest
-from moto import mock_aws
 
 from s3notify_platform.channels.sqs import FULL_CEILING_SECONDS, SqsInlet
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
@@ -311,11 +310,8 @@ def test_a_heartbeat_keeps_what_is_in_hand_hidden():
 
 
 @pytest.fixture
-def client(monkeypatch):
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    with mock_aws():
-        yield boto3.session.Session().client("sqs", region_name="us-east-1")
+def client(moto_aws):
+    return boto3.session.Session().client("sqs", region_name="us-east-1")
 
 
 @pytest.fixture

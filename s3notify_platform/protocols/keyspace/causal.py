@@ -1,0 +1,158 @@
+"""Causal cache: cached reads that never show an effect without its cause."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Condition
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.ports import Conflict, NotModified, ObjectStore, StoredObject
+from s3notify_platform.protocols.keyspace.watcher import Watcher
+from s3notify_platform.slots import Slot, slot_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    found: StoredObject | None
+    slot: Slot
+    as_of: int
+    """Polls applied before the GET was sent: the body reflects every change these have shown."""
+
+
+class CausalCache:
+    """Cached objects that never contradict each other: a reader never sees an effect without its cause.
+
+    A version not seen before, or the absence of a key, is used only after a poll that began after the GET's
+    response, so that everything signalled before that version was written is known, and stale entries of
+    other keys are revalidated on their next read. A poll that fails is retried with backoff while its readers
+    wait; after `patience_seconds` they get `UnavailableError`, never an unfenced body.
+
+    Costs: a hit 0 requests, and one poll each `staleness_seconds` for all readers together; a miss 1 GET and
+    a poll, shared by all readers that wait for one; a stale entry 1 conditional GET. Thread-safe; the least
+    recently used leave when `max_entries` or `max_bytes` are exceeded. The watcher is the cache's alone.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        watcher: Watcher,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        staleness_seconds: float = 1.0,
+        patience_seconds: float = 60.0,
+        max_entries: int = 10_000,
+        max_bytes: int = 256 * 2**20,
+    ) -> None:
+        self._objects = objects
+        self._watcher = watcher
+        self._state = watcher.fresh_state()
+        self._clock = clock
+        self._staleness_seconds = staleness_seconds
+        self._patience_seconds = patience_seconds
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._turn = Condition()
+        # All below under `_turn`.
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._bytes = 0
+        self._loading: set[str] = set()
+        self._polling = False
+        self._started = 0
+        self._applied = 0
+        self._polled_at: float | None = None
+        self._moved_at = [0] * self._state.slots
+
+    def get(self, key: str) -> StoredObject | None:
+        """The object, at most `staleness_seconds` older than what was signalled; None if there is none."""
+        slot = slot_of(key, self._state.slots)
+        self._refresh_if_old()
+        with self._turn:
+            # One GET of a key at a time: of two that overlap, the older response could be cached last.
+            while key in self._loading:
+                self._turn.wait()
+            entry = self._entries.get(key)
+            if entry is not None and self._moved_at[slot] <= entry.as_of:
+                self._entries.move_to_end(key)
+                return entry.found
+            self._loading.add(key)
+            as_of = self._applied
+        try:
+            known = entry.found if entry is not None else None
+            answer = self._objects.get(key, if_none_match=known.meta.etag if known else None)
+            if isinstance(answer, NotModified):
+                found = known  # nothing new was seen, so there is nothing to fence
+            elif isinstance(answer, Conflict):
+                raise CorruptError(f"GET {key!r} without If-Match answered {answer}")
+            else:
+                found = answer
+                self.refresh()
+            with self._turn:
+                self._keep(key, _Entry(found=found, slot=slot, as_of=as_of))
+            return found
+        finally:
+            with self._turn:
+                self._loading.discard(key)
+                self._turn.notify_all()
+
+    def refresh(self) -> None:
+        """Return after a poll that began after this call: 1 or 2 requests, shared by all who wait for one."""
+        began = self._clock.monotonic()
+        with self._turn:
+            ticket = self._started + 1
+        attempt = 0
+        while True:
+            with self._turn:
+                while self._polling and self._applied < ticket:
+                    self._turn.wait()
+                if self._applied >= ticket:
+                    return
+                self._polling = True
+                self._started += 1
+                number = self._started
+            if (error := self._poll(number)) is None:
+                return
+            if self._clock.monotonic() - began > self._patience_seconds:
+                raise UnavailableError(f"no poll succeeded for {self._patience_seconds} s") from error
+            self._clock.sleep(backoff_seconds(attempt, self._clock))
+            attempt += 1
+
+    def _poll(self, number: int) -> UnavailableError | None:
+        # Only the one thread that set `_polling` is here, so `_state` has one writer.
+        try:
+            poll = self._watcher.observe(self._state)
+        except UnavailableError as error:
+            return error
+        else:
+            self._state = self._state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
+            with self._turn:
+                self._applied = number
+                self._polled_at = self._clock.monotonic()
+                for slot in poll.changed:
+                    self._moved_at[slot] = number
+            return None
+        finally:
+            with self._turn:
+                self._polling = False
+                self._turn.notify_all()
+
+    def _refresh_if_old(self) -> None:
+        with self._turn:
+            polled_at = self._polled_at
+        if polled_at is None or self._clock.monotonic() - polled_at >= self._staleness_seconds:
+            self.refresh()
+
+    def _keep(self, key: str, entry: _Entry) -> None:
+        self._drop(key)
+        self._entries[key] = entry
+        self._bytes += _size(entry)
+        while len(self._entries) > self._max_entries or self._bytes > self._max_bytes:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: str) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= _size(entry)
+
+
+def _size(entry: _Entry) -> int:
+    return len(entry.found.body) if entry.found is not None else 0

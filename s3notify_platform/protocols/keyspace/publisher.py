@@ -1,0 +1,279 @@
+"""Publisher: writes objects, and moves the signals of their slots."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar, assert_never
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import S3NotifyError, UnknownOutcomeError, UsageError
+from s3notify_platform.ports import (
+    ABSENT,
+    Conflict,
+    ETag,
+    IfMatch,
+    ObjectMeta,
+    ObjectStore,
+    Precondition,
+    Unknown,
+    WriteOutcome,
+    Written,
+)
+from s3notify_platform.protocols.keyspace.signals import QUEUED, signal_body
+from s3notify_platform.protocols.keyspace.watcher import Watcher
+from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
+
+PARALLELISM = 16
+"""Requests in flight of one batch."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class NotSignalledError(S3NotifyError):
+    """Objects were written, or may have been, but not signalled: call `Publisher.signal(error.keys)`.
+
+    `outcomes` are those of the object writes of the same batch, in its order.
+    """
+
+    def __init__(self, message: str, keys: tuple[str, ...], outcomes: tuple[Any, ...] = ()) -> None:
+        super().__init__(message, keys, outcomes)
+        self.keys = keys
+        self.outcomes = outcomes
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """A change of a batch: write the object."""
+
+    key: str
+    body: bytes
+    precondition: Precondition | None = None
+    metadata: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """A change of a batch: delete the object."""
+
+    key: str
+    precondition: IfMatch | None = None
+
+
+Change = Put | Delete
+
+_Result = WriteOutcome | S3NotifyError
+"""What came of one change: an outcome, or the error that its store raised."""
+
+
+class Publisher:
+    """Writes objects and moves their signals. Thread-safe; holds no state.
+
+    One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots: n + s + 1.
+    Signals may live in another bucket (`keyspace`). Outcomes are those of the object writes; a `Conflict`
+    moves no signal, an `Unknown` does, since it may have happened. A notification queue joins in between:
+    `check`, reserve, `write`, commit the entries, `signal` (`channels.publisher`).
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        keyspace: ObjectStore | None = None,
+        *,
+        prefix: str,
+        slots: int = SLOT_COUNT,
+        clock: Clock = SYSTEM_CLOCK,
+        parallelism: int = PARALLELISM,
+        queued: bool = False,
+    ) -> None:
+        """`queued`: every change is in the notification queue before it is signalled, and its signals say so."""
+        if parallelism < 1:
+            raise UsageError(f"parallelism={parallelism}: at least one request is in flight")
+        self._objects = objects
+        self._keyspace = keyspace if keyspace is not None else objects
+        self._reserved = prefix if self._keyspace is objects else None
+        if self._reserved == "":
+            raise UsageError("the keyspace needs a prefix of its own in a bucket that also holds the objects")
+        self._prefix = prefix
+        self._slots = check_slot_count(slots)
+        self._clock = clock
+        self._parallelism = parallelism
+        self._queued = queued
+
+    def put(
+        self,
+        key: str,
+        body: bytes,
+        *,
+        precondition: Precondition | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
+        """Write one object, then its signals: 3 requests, or 1 on `Conflict`.
+
+        An error of the object write is raised after the signals have moved, unless nothing can have happened.
+        """
+        return self._one(Put(key=key, body=body, precondition=precondition, metadata=metadata))
+
+    def put_if_absent(
+        self, key: str, body: bytes, *, metadata: Mapping[str, str] | None = None
+    ) -> WriteOutcome:
+        """See `put`; `Conflict` if the key exists."""
+        return self.put(key, body, precondition=ABSENT, metadata=metadata)
+
+    def put_if_match(
+        self, key: str, body: bytes, etag: ETag, *, metadata: Mapping[str, str] | None = None
+    ) -> WriteOutcome:
+        """See `put`; `Conflict` if the object has another ETag."""
+        return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
+
+    def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
+        """Delete one object, then move its signals: 3 requests, or 1 on `Conflict`."""
+        return self._one(Delete(key=key, precondition=precondition))
+
+    def publish(self, changes: Iterable[Change]) -> tuple[WriteOutcome, ...]:
+        """Apply all changes, then move every touched slot once, then the root once: n + s + 1 requests.
+
+        An outcome for each change; one whose store was unavailable is `Unknown`. `NotSignalledError` if
+        signals failed. `UsageError` if the store refused a change as wrong: the others are applied and
+        signalled.
+        """
+        batch = tuple(changes)
+        results = self._write(batch)
+        self._signal_written(batch, results)
+        return tuple(_outcome(result) for result in results)
+
+    def check(self, changes: Iterable[Change]) -> None:
+        """`UsageError` if no such batch may be published: the checks that need no request."""
+        keys = [change.key for change in changes]
+        if len(set(keys)) < len(keys):
+            raise UsageError("a batch names a key twice: their order would be undefined")
+        for key in keys:
+            if self._reserved is not None and key.startswith(self._reserved):
+                raise UsageError(f"key {key!r} lies in the keyspace {self._reserved!r}: choose another")
+            slot_of(key, self._slots)  # a key that has no slot is refused before anything is written
+
+    def write(self, changes: Iterable[Change]) -> tuple[WriteOutcome | UsageError, ...]:
+        """The first third of `publish`: apply the changes and move no signal. n requests.
+
+        Raises nothing of the store's: a change that it refused as wrong comes back as its `UsageError`, and
+        certainly did not happen; any other error is `Unknown` with the reason.
+        """
+        results = self._write(tuple(changes))
+        return tuple(result if isinstance(result, UsageError) else _as_unknown(result) for result in results)
+
+    def head(self, key: str) -> ObjectMeta | None:
+        """What is there now, or None. 1 request."""
+        return self._objects.head(key)
+
+    def watcher(self) -> "Watcher":
+        """A new watcher of the signals that this publisher moves. No request."""
+        return Watcher(self._keyspace, prefix=self._prefix, slots=self._slots, clock=self._clock)
+
+    def slot_of(self, key: str) -> Slot:
+        """The key's slot in this keyspace."""
+        return slot_of(key, self._slots)
+
+    def signal(self, keys: Iterable[str], *, queued: Collection[str] | None = None) -> None:
+        """Move the signals of objects that others wrote: s + 1 requests for keys of s slots, none for no key.
+
+        `queued`: those of the keys whose changes stand in the notification queue (default: all or none, as the
+        publisher was made). The signal of a slot says so only if it holds for all its keys.
+        `NotSignalledError` names the keys whose signals may not have moved; the others have.
+        """
+        slot_by_key = {key: slot_of(key, self._slots) for key in keys}
+        slots = sorted(set(slot_by_key.values()))
+        if not slots:
+            return
+        if queued is None:
+            queued = slot_by_key if self._queued else ()
+        plain = {slot for key, slot in slot_by_key.items() if key not in queued}
+        moved = self._in_parallel(lambda slot: self._move(str(slot), queued=slot not in plain), slots)
+        errors = dict(zip(slots, moved, strict=True))
+        # The root moves for those that did succeed, or they would wait for somebody else's.
+        root_error = self._move("_", queued=not plain)
+        missing = tuple(key for key, slot in slot_by_key.items() if root_error or errors[slot])
+        if missing:
+            cause = root_error or next(error for error in errors.values() if error)
+            raise NotSignalledError(
+                f"{len(missing)} written keys not signalled, first {missing[0]!r}: {cause}; signal again",
+                missing,
+            ) from cause
+
+    def signal_slots(self, slots: Iterable[Slot]) -> None:
+        """Move the signals of slots that are to be looked at again: s + 1 requests, none for no slot.
+
+        Raises what kept a signal from moving, after all were tried: do it again.
+        """
+        wanted = sorted(set(slots))
+        if not wanted:
+            return
+        moved = self._in_parallel(lambda slot: self._move(str(slot), queued=self._queued), wanted)
+        for error in (*moved, self._move("_", queued=self._queued)):
+            if error is not None:
+                raise error
+
+    def _one(self, change: Change) -> WriteOutcome:
+        results = self._write((change,))
+        self._signal_written((change,), results)
+        if isinstance(result := results[0], S3NotifyError):
+            raise result
+        return result
+
+    def _signal_written(self, batch: Sequence[Change], results: Sequence[_Result]) -> None:
+        # A write that raised may have happened all the same; one that was refused as wrong did not.
+        happened = [
+            change.key
+            for change, result in zip(batch, results, strict=True)
+            if not isinstance(result, Conflict | UsageError)
+        ]
+        try:
+            self.signal(happened)
+        except NotSignalledError as error:
+            outcomes = tuple(_as_unknown(result) for result in results)
+            raise NotSignalledError(str(error), error.keys, outcomes) from error
+
+    def _write(self, batch: Sequence[Change]) -> list[_Result]:
+        self.check(batch)
+        return self._in_parallel(self._apply, batch)
+
+    def _apply(self, change: Change) -> _Result:
+        try:
+            match change:
+                case Put(key=key, body=body, precondition=precondition, metadata=metadata):
+                    return self._objects.put(key, body, precondition=precondition, metadata=metadata)
+                case Delete(key=key, precondition=match):
+                    return self._objects.delete(key, precondition=match)
+                case _ as unreachable:
+                    assert_never(unreachable)
+        except S3NotifyError as error:
+            return error
+
+    def _move(self, name: str, *, queued: bool) -> S3NotifyError | None:
+        metadata = {QUEUED: "1"} if queued else None
+        try:
+            outcome = self._keyspace.put(f"{self._prefix}{name}", signal_body(self._clock), metadata=metadata)
+        except S3NotifyError as error:
+            return error
+        return None if isinstance(outcome, Written) else UnknownOutcomeError(f"signal {name}: {outcome}")
+
+    def _in_parallel(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        workers = min(self._parallelism, len(items))
+        if workers <= 1:
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(function, items))
+
+
+def _as_unknown(result: _Result) -> WriteOutcome:
+    return (
+        Unknown(cause=f"{type(result).__name__}: {result}") if isinstance(result, S3NotifyError) else result
+    )
+
+
+def _outcome(result: _Result) -> WriteOutcome:
+    if isinstance(result, UsageError):
+        raise result
+    return _as_unknown(result)

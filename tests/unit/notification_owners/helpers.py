@@ -1,0 +1,31 @@
+"""What the tests of the owners share."""
+
+from s3notify_platform.protocols.notification_queue import Drain, Event, TopicSettings, Worker
+from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
+
+PUSHED = TopicSettings(capacity=20, shards=1, max_attempts=3, endpoint="{}")
+
+
+def owner(queue, **kwargs):
+    """A worker that owns the only shard there is, and its drain."""
+    worker = Worker(queue, **kwargs)
+    (lease,) = worker.balance()
+    return worker, Drain(worker, lease)
+
+
+def push(queue, *keys):
+    queue.push_many("t", [Event(key=key) for key in keys])
+
+
+def shards_of(*workers):
+    return [sorted((lease.topic, lease.shard) for lease in worker.leases) for worker in workers]
+
+
+def succeed(queue, clock, *, beats=8):
+    """A second worker, which takes over once the first is silent for long enough."""
+    second = Worker(queue)
+    for _ in range(beats):
+        if leases := second.balance():
+            return second, Drain(second, leases[0])
+        clock.now += BEAT_SECONDS
+    raise AssertionError("nothing was taken over")

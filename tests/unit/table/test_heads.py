@@ -1,0 +1,163 @@
+"""Heads over a store in memory: found, told for many slots, and moved by a commit."""
+
+from typing import Any
+
+import pytest
+
+from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UsageError
+from s3notify_platform.protocols.conditional_commit import Committed, Lost
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.commit import DENSE_PAGE
+from s3notify_platform.table.layout import Generation, TableLayout, generation_of, inverted
+from tests.support.clocks import HandClock
+from tests.support.slot_writer import (
+    LAYOUT,
+    SLOT,
+    slot_table,
+)
+from tests.unit.table.helpers import commit_of, write
+
+
+class TestHead:
+    def test_requests(self) -> None:
+        """Head: 1 LIST of one key and 1 GET; states without a base: none; a commit: 1 PUT."""
+        store = CountingStore(MemoryObjectStore())
+        table = slot_table(store)
+        assert table.head(SLOT) is None
+        write(table, commit_of(1), commit_of(2))
+        assert store.counts == {"LIST": 1, "PUT": 2}
+        store.counts.clear()
+        head = table.head(SLOT)
+        assert head == commit_of(2)
+        table.states(head)
+        assert store.counts == {"LIST": 1, "GET": 1}
+
+    def test_newest_sorts_first(self) -> None:
+        generations = [1, 2, 9, 10, 11, 999, 1000, 10**18]
+        assert sorted(generations, key=inverted) == generations[::-1]
+        assert [generation_of(LAYOUT.commit(SLOT, g)) for g in generations] == generations
+
+    def test_a_missing_predecessor_is_an_error(self) -> None:
+        table = slot_table(MemoryObjectStore())
+        write(table, commit_of(1), commit_of(2))
+        table.store.delete(LAYOUT.commit(SLOT, 1))
+        with pytest.raises(CorruptError, match="generation 1 of slot 7 is missing"):
+            table.read(SLOT, Generation(1))
+
+    def test_foreign_objects_are_named(self) -> None:
+        table = slot_table(MemoryObjectStore())
+        table.store.put(LAYOUT.commits(SLOT) + "!readme", b"")
+        with pytest.raises(CorruptError, match="readme"):
+            table.head(SLOT)
+
+    def test_a_head_that_vacuum_took_in_between(self) -> None:
+        """Between its LIST and its GET a newer one appears and the old one goes: it is read again."""
+        memory = MemoryObjectStore()
+        table = slot_table(memory)
+        write(table, commit_of(1))
+
+        class Moving(CountingStore):
+            def get(self, key: str, **conditions: Any) -> Any:
+                if memory.head(LAYOUT.commit(SLOT, 1)):
+                    write(slot_table(memory), commit_of(2))
+                    memory.delete(LAYOUT.commit(SLOT, 1))
+                return super().get(key, **conditions)
+
+        assert slot_table(Moving(memory)).head(SLOT) == commit_of(2)
+
+    def test_a_head_that_never_stands_still(self) -> None:
+        class Moving(CountingStore):
+            generation = 1
+
+            def get(self, key: str, **conditions: Any) -> Any:
+                self.store.delete(LAYOUT.commit(SLOT, self.generation))
+                self.generation += 1
+                self.store.put(LAYOUT.commit(SLOT, self.generation), b"")
+                return super().get(key, **conditions)
+
+        store = Moving(MemoryObjectStore())
+        store.put(LAYOUT.commit(SLOT, 1), b"")
+        with pytest.raises(ConflictError, match="moved three times"):
+            slot_table(store).head(SLOT)
+
+    def test_a_head_that_is_listed_and_lost(self) -> None:
+        class Losing(CountingStore):
+            def get(self, key: str, **conditions: Any) -> Any:
+                return None
+
+        store = Losing(MemoryObjectStore())
+        store.put(LAYOUT.commit(SLOT, 1), b"")
+        with pytest.raises(CorruptError, match="is missing"):
+            slot_table(store).head(SLOT)
+
+
+class TestNewest:
+    def test_a_young_table_takes_one_list(self) -> None:
+        store = CountingStore(MemoryObjectStore())
+        table = slot_table(store)
+        for slot in (0, 1, 10, 100, 2, 99):
+            write(table, *(commit_of(g + 1, Slot(slot)) for g in range(slot % 3 + 1)))
+        store.counts.clear()
+        wanted = [Slot(n) for n in (0, 1, 2, 3, 10, 11, 100, 999)]
+        assert table.newest(wanted) == {0: 1, 1: 2, 2: 3, 3: 0, 10: 2, 11: 0, 100: 2, 999: 0}
+        assert store.counts == {"LIST": 1}
+        assert table.newest([]) == {}
+
+    @pytest.mark.parametrize("generations", [1, 3, 30])
+    def test_pages(self, generations: int) -> None:
+        """As many LISTs as pages that tell of enough slots, one more, and never a wrong answer."""
+        memory = MemoryObjectStore()
+        for slot in range(400):
+            for g in range(1, generations + slot % 2):
+                memory.put(LAYOUT.commit(Slot(slot), g), b"")
+        store = CountingStore(memory)
+        told = slot_table(store).newest([Slot(n) for n in range(1000)])
+        known = {slot: generation for slot, generation in told.items() if generation is not None}
+        assert all(g == (generations + s % 2 - 1 if s < 400 else 0) for s, g in known.items())
+        assert len(told) == 1000
+        assert len(known) == 1000 or len(known) <= DENSE_PAGE * store.counts["LIST"] + DENSE_PAGE
+        assert store.counts["LIST"] <= len(known) / DENSE_PAGE + 1
+
+
+class TestCommitting:
+    def test_one_winner(self) -> None:
+        table = slot_table(MemoryObjectStore())
+        write(table, commit_of(1))
+        assert table.commit(commit_of(1, commit_id="late"), planned_at=table._clock.monotonic()) == Lost()
+
+    def test_a_run_that_lived_too_long_commits_nothing(self) -> None:
+        time = HandClock()
+        table = slot_table(MemoryObjectStore(), time, max_run_seconds=10)
+        with pytest.raises(FencedError, match="plan again"):
+            table.commit(commit_of(1), planned_at=time.now - 11)
+        assert table.head(SLOT) is None
+
+    @pytest.mark.parametrize(("next_parent", "fenced"), [("c1", False), ("other", True), (None, False)])
+    def test_a_write_that_took_too_long_looks_back(self, next_parent: str | None, *, fenced: bool) -> None:
+        """It landed after the run's time was over: it counts only if what came later descends from it."""
+        time = HandClock()
+        memory = MemoryObjectStore()
+
+        class Slow(CountingStore):
+            def put(self, key: str, body: bytes, **options: Any) -> Any:
+                written = super().put(key, body, **options)
+                time.now += 100
+                for generation in (2, 3) if next_parent else ():
+                    parent = next_parent if generation == 2 else "c2"
+                    later = commit_of(generation, parent_id=parent)
+                    memory.put(LAYOUT.commit(SLOT, generation), later.dumps())
+                return written
+
+        table, planned = slot_table(Slow(memory), time, max_run_seconds=10), time.now
+        if fenced:
+            with pytest.raises(FencedError, match="beside a newer history"):
+                table.commit(commit_of(1), planned_at=planned)
+        else:
+            assert isinstance(table.commit(commit_of(1), planned_at=planned), Committed)
+
+    @pytest.mark.parametrize("prefix", ["no-slash", "/t/", "a//b/", ""])
+    def test_prefixes_that_cannot_be(self, prefix: str) -> None:
+        with pytest.raises(UsageError, match="table prefix"):
+            TableLayout(prefix=prefix)
