@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.slots import Slot
 from s3notify_platform.spark.codecs import TEXT_FORMATS, decoded_whole
 from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
@@ -41,6 +42,8 @@ from s3notify_platform.spark.split_reader import (
     read_split,
 )
 from s3notify_platform.spark.splits import is_big, splits_of
+from s3notify_platform.spark.task_chain import TaskChain
+from s3notify_platform.stores.fast_store import shared_store
 
 KIND_SLOT: Final = 0
 KIND_OUTCOME: Final = 1
@@ -97,12 +100,18 @@ class SplitReader:
         rescue = self.source.misfits == "rescue"
         return Wanted(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
-    def read_frame(self, splits: DataFrame) -> DataFrame:
-        """Slots, outcomes, rejects and rows of `splits`."""
-        return splits.mapInArrow(self._run, from_arrow_schema(self.output))
+    def read_frame(self, splits: DataFrame, chain: TaskChain) -> DataFrame:
+        """Slots, outcomes, rejects and rows of `splits`; each task says in `chain` that it has read all of its own."""
 
-    def _run(self, batches: Batches) -> Batches:
-        slots, splits = splits_of(batches)
+        def run(batches: Batches) -> Batches:
+            work = splits_of(batches)
+            yield from self._read(work.slots, work.splits)
+            if work.children:
+                chain.stamp(work.children, shared_store(self.source.platform))
+
+        return splits.mapInArrow(run, from_arrow_schema(self.output))
+
+    def _read(self, slots: Sequence[Slot], splits: Sequence[Split]) -> Batches:
         if slots:
             yield control(self.output, [(KIND_SLOT, slot, None, None, None, None, None) for slot in slots])
         whole, big = self.sorted_out(splits)

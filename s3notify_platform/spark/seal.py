@@ -107,7 +107,7 @@ def read_sealer(context: SealContext, reader: SplitReader) -> Callable[[Batches]
     """The function of a task that reads and seals: all splits of its slots in, one row for each slot out."""
 
     def run(batches: Batches) -> Batches:
-        slots, splits = splits_of(batches)
+        slots, splits, _ = splits_of(batches)
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
             seals = _Seals.of(context, pool)
             for window in reader.windows(splits):
@@ -163,7 +163,7 @@ class _Seals:
         self.finish([*self.open])
         self.done.extend(future.result() for _, future in self.pending)
         if self.done:
-            self.context.chain.stamp([row["slot"] for row in self.done], self.store)
+            self.context.chain.stamp([str(row["slot"]) for row in self.done], self.store)
         counts = {"slot": -1, "requests": json.dumps(self.store.counts)}
         return pa.RecordBatch.from_pylist([*self.done, counts], schema=SEALED_SCHEMA)
 
