@@ -1,9 +1,9 @@
 """The ack chain of one job: which of its slots and objects are done, said by the tasks that did them.
 
 Steps
-    1. The driver opens a chain whose children are the job's slots: "7". Where other tasks read than seal, because
-       objects are big or a transform has to see their rows, also the objects to read, below their slots: "7/0",
-       "7/1", in the order of the slot's changes.
+    1. The driver opens a chain whose children are the job's slots: "7". Where other tasks read than seal (big
+       objects, a slot with much more to read than others, a transform), also the objects to read, below their slots:
+       "7/0", "7/1", in the order of the slot's changes.
     2. Big objects that are cut into parts end, and their parts begin, "7/0/0", "7/0/1" and so on, all in one stamp.
     3. A task that has read all its objects and parts, or has said what hinders it, ends them with one stamp; one
        that has sealed all its slots, these. Attempts that are repeated or speculated stamp the same names, which
