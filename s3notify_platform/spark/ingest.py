@@ -358,7 +358,6 @@ class Ingest:
                 else:
                     state.spent.tasks += 1
                     state.spent.asked(json.loads(row["requests"]).items())
-            state.spent.asked([("GET", sum(len(p.changes.read) for p in part))])
         state.spent.took("job", self._clock.monotonic() - started)
         return sealed
 
