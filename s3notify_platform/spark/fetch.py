@@ -82,6 +82,13 @@ def fetch(config: "S3Config", versions: Iterable[ObjectVersion]) -> Iterator[lis
             yield pending.result()
 
 
+def gets_of(version: ObjectVersion) -> int:
+    """The GETs that `fetch` sends for an object. Pure."""
+    if version.size > MAX_OBJECT_BYTES:
+        return 0
+    return max(1, -(-version.size // CHUNK_BYTES)) if fits_obstore(version.key) else 1
+
+
 def _windows(versions: Iterable[ObjectVersion]) -> Iterator[list[ObjectVersion]]:
     part: list[ObjectVersion] = []
     size = 0

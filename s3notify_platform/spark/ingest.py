@@ -25,7 +25,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError, CorruptError, S3NotifyError, UsageError
 from s3notify_platform.protocols.conditional_commit import Committed, Lost
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import CommittedSlots, ObjectVersion, within
+from s3notify_platform.protocols.source_enumerator import CommittedSlots, ObjectVersion, Split, within
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.declared import parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, raise_own, reason_of
@@ -46,8 +46,8 @@ from s3notify_platform.spark.results import BatchResult, SlotResult, added_resul
 from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.source import Source
-from s3notify_platform.spark.splits import deal_splits, in_parts, is_big, may_be_cut, splits_frame
-from s3notify_platform.spark.task_chain import TaskChain
+from s3notify_platform.spark.splits import Dealt, cut, deal_splits, in_parts, is_big, may_be_cut, splits_frame
+from s3notify_platform.spark.task_chain import CHILDREN_MAX, TaskChain, object_children
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
 
@@ -326,13 +326,14 @@ class Ingest:
         while todo:
             part = todo.pop()
             jobs += 1
-            chain = TaskChain.opened(self._source, state.run, [p.slot for p in part])
+            objects = self._named(part)
+            chain = TaskChain.opened(self._source, state.run, [p.slot for p in part], objects.values())
             try:
                 with chain.watched(self._progress):
-                    frame = self._frame(part, schema, state, chain, evolving=evolving)
+                    frame = self._frame(part, objects, schema, state, chain, evolving=evolving)
                     rows = frame.toArrow().to_pylist()
                 unsaid = chain.missing()
-            except JOB_ERRORS as error:
+            except (*JOB_ERRORS, ConflictError) as error:  # a conflict: the chain was given up, or is gone
                 failed += 1
                 hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS
                 if len(part) > 1 and not hopeless:
@@ -357,17 +358,35 @@ class Ingest:
                 else:
                     state.spent.tasks += 1
                     state.spent.asked(json.loads(row["requests"]).items())
-            state.spent.asked([("GET", sum(len(p.changes.read) for p in part))])
         state.spent.took("job", self._clock.monotonic() - started)
         return sealed
 
+    def _named(self, part: Sequence[SlotPlan]) -> dict[str, str]:
+        """The objects that the job's chain names: all; none if tasks seal what they read, or with too many."""
+        splits = _splits(part)
+        if self._transform is None and self._dealt(part, splits).together:
+            return {}
+        at_most = len(part) + len(splits) + sum(len(cut(split, self._source)) for split in splits)
+        return object_children(splits) if at_most <= CHILDREN_MAX else {}
+
+    def _dealt(self, part: Sequence[SlotPlan], work: Sequence[Split]) -> Dealt:
+        slots = [p.slot for p in part]
+        return deal_splits(slots, work, self._width, big=lambda split: is_big(split, self._source))
+
     def _frame(
-        self, part: Sequence[SlotPlan], schema: _Schema, state: _Run, chain: TaskChain, *, evolving: bool
+        self,
+        part: Sequence[SlotPlan],
+        objects: Mapping[str, str],
+        schema: _Schema,
+        state: _Run,
+        chain: TaskChain,
+        *,
+        evolving: bool,
     ) -> DataFrame:
         slots = [p.slot for p in part]
-        work = in_parts(self._spark, self._source, [s for p in part for s in p.changes.read])
-        dealt = deal_splits(slots, work, self._width, big=lambda split: is_big(split, self._source))
-        splits = splits_frame(self._spark, slots, dealt)
+        work = in_parts(self._spark, self._source, _splits(part))
+        dealt = self._dealt(part, work)
+        splits = splits_frame(self._spark, slots, dealt, chain.cut(objects, work) if objects else ())
         reader = SplitReader.of(self._source, schema.source, inferred=schema.pinned.inferred)
         context = SealContext(
             source=self._source,
@@ -384,7 +403,7 @@ class Ingest:
             chain=chain,
         )
         if self._transform is not None:
-            everything = self._transformed(reader.read_frame(splits), self._delivered(schema.source))
+            everything = self._transformed(reader.read_frame(splits, chain), self._delivered(schema.source))
         elif dealt.together:
             return splits.mapInArrow(read_sealer(context, reader), SEALED_DDL)
         else:
@@ -535,8 +554,12 @@ class Ingest:
                 )
 
 
-_UNSAID: Final = "the task that sealed it did not come to its end"
+_UNSAID: Final = "a task that read or sealed something of it did not come to its end"
 _LOST: Final = "another run committed this slot first"
+
+
+def _splits(part: Iterable[SlotPlan]) -> list[Split]:
+    return [split for slot_plan in part for split in slot_plan.changes.read]
 
 
 def _together(told: Iterable[str], fmt: str) -> StructType:

@@ -22,16 +22,20 @@ from s3notify_platform.spark.read import (
 )
 from s3notify_platform.spark.seal import SealContext, add_rows, slot_pieces
 from s3notify_platform.spark.splits import splits_of
+from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.table.commit import SlotTable
 
 Batches = Iterator[pa.RecordBatch]
 
 
 def part_writer(context: SealContext, reader: SplitReader) -> Callable[[Batches], Batches]:
-    """The function of such a task: splits in; slots, outcomes and files out, in the control columns."""
+    """The function of such a task: splits in; slots, outcomes and files out, in the control columns.
+
+    At its end it says in the job's chain that all of them are read.
+    """
 
     def run(batches: Batches) -> Batches:
-        slots, splits = splits_of(batches)
+        slots, splits, children = splits_of(batches)
         table = context.source.table()
         if slots:
             yield control(CONTROL_SCHEMA, [(KIND_SLOT, slot, *[None] * 5) for slot in slots])
@@ -50,6 +54,8 @@ def part_writer(context: SealContext, reader: SplitReader) -> Callable[[Batches]
             for piece in reader.pieces(split):
                 for outcome in own.add(piece):
                     yield _with_files(outcome, own)
+        if children:
+            context.chain.stamp(children, shared_store(context.source.platform))
 
     return run
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
 import obstore
@@ -75,6 +76,9 @@ class RemoteBytes:
         self._version = version
         self._clock = clock
         self._whole: bytes | None = None
+        self._lock = Lock()
+        self.gets = 0
+        """GETs that were sent so far."""
 
     @property
     def size(self) -> int:
@@ -103,10 +107,15 @@ class RemoteBytes:
         options: GetOptions = {"if_match": f'"{self._version.etag}"'}
         if end > start:
             options["range"] = (start, end)
+        self._count()
         body = bytes(obstore.get(_store(self._config), self._version.key, options=options).bytes())
         if len(body) != end - start:
             raise UnavailableError(f"{len(body)} bytes came in place of {end - start}")
         return body
+
+    def _count(self) -> None:
+        with self._lock:
+            self.gets += 1
 
     def _read_whole(self) -> bytes:
         if self._whole is None:
@@ -114,6 +123,7 @@ class RemoteBytes:
                 raise UnavailableError(
                     f"larger than {WHOLE_BYTES} bytes, under a key that can be read as a whole only"
                 )
+            self._count()
             found = shared_store(self._config).get(self._version.key, if_match=self._version.etag)
             match found:
                 case None:

@@ -25,8 +25,9 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.slots import Slot
 from s3notify_platform.spark.codecs import TEXT_FORMATS, decoded_whole
-from s3notify_platform.spark.fetch import Fetched, fetch
+from s3notify_platform.spark.fetch import Fetched, fetch, gets_of
 from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
 from s3notify_platform.spark.inference import in_spark_types, infer
 from s3notify_platform.spark.ranges import BytesInMemory, RemoteBytes
@@ -38,9 +39,10 @@ from s3notify_platform.spark.split_reader import (
     SplitEnd,
     head_sample,
     read_bytes,
-    read_split,
 )
 from s3notify_platform.spark.splits import is_big, splits_of
+from s3notify_platform.spark.task_chain import TaskChain
+from s3notify_platform.stores.fast_store import shared_store
 
 KIND_SLOT: Final = 0
 KIND_OUTCOME: Final = 1
@@ -97,12 +99,18 @@ class SplitReader:
         rescue = self.source.misfits == "rescue"
         return Wanted(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
-    def read_frame(self, splits: DataFrame) -> DataFrame:
-        """Slots, outcomes, rejects and rows of `splits`."""
-        return splits.mapInArrow(self._run, from_arrow_schema(self.output))
+    def read_frame(self, splits: DataFrame, chain: TaskChain) -> DataFrame:
+        """Slots, outcomes, rejects and rows of `splits`; each task says in `chain` that it has read all of its own."""
 
-    def _run(self, batches: Batches) -> Batches:
-        slots, splits = splits_of(batches)
+        def run(batches: Batches) -> Batches:
+            work = splits_of(batches)
+            yield from self._read(work.slots, work.splits)
+            if work.children:
+                chain.stamp(work.children, shared_store(self.source.platform))
+
+        return splits.mapInArrow(run, from_arrow_schema(self.output))
+
+    def _read(self, slots: Sequence[Slot], splits: Sequence[Split]) -> Batches:
         if slots:
             yield control(self.output, [(KIND_SLOT, slot, None, None, None, None, None) for slot in slots])
         whole, big = self.sorted_out(splits)
@@ -142,7 +150,8 @@ class SplitReader:
         unnamed: list[Tally] = []
         misfits: list[Tally] = []
         beyond: list[pa.Schema] = []
-        for found in read_split(self.source.bucket, split, fmt, self.wanted, encoding=self.source.encoding):
+        remote = RemoteBytes(self.source.bucket, version)
+        for found in read_bytes(remote, split, fmt, self.wanted, encoding=self.source.encoding):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
                 read = by_record and (split.by_record or split.start == 0)
@@ -163,7 +172,7 @@ class SplitReader:
             "unnamed": added(tally.get(0, {}) for tally in unnamed),
             "new_fields": _new_fields(beyond, fmt),
         }
-        note |= {"misfits": added(tally.get(0, {}) for tally in misfits)}
+        note |= {"misfits": added(tally.get(0, {}) for tally in misfits), "gets": remote.gets}
         note["bytes"] = min(split.end, version.size) - split.start if note["status"] == "ok" else 0
         yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
 
@@ -173,7 +182,7 @@ def whole_outcome(status: str, size: int) -> Outcome:
     return {
         "status": status, "size": size, "rows": 0, "rejects": 0, "reason": "", "new_fields": [], "start": 0,
         "offset": size, "reach_end": True, "by_record": False, "bytes": size if status == "ok" else 0, "data": [],
-        "rejected": [], "failed": "", "unnamed": {}, "misfits": {},
+        "rejected": [], "failed": "", "unnamed": {}, "misfits": {}, "gets": 0,
     }  # fmt: skip
 
 
@@ -221,6 +230,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
             note = whole_outcome(status, size) | {
                 "rows": int(rows[number]),
                 "rejects": int(rejects[number]),
+                "gets": gets_of(fetched.version),
                 "reason": fetched.reason,
                 "new_fields": new_fields if others and wanted.inferred else [],
                 "unnamed": others,

@@ -7,6 +7,7 @@ and returned; the driver creates the object.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -107,7 +108,7 @@ def read_sealer(context: SealContext, reader: SplitReader) -> Callable[[Batches]
     """The function of a task that reads and seals: all splits of its slots in, one row for each slot out."""
 
     def run(batches: Batches) -> Batches:
-        slots, splits = splits_of(batches)
+        slots, splits, _ = splits_of(batches)
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
             seals = _Seals.of(context, pool)
             for window in reader.windows(splits):
@@ -133,6 +134,8 @@ class _Seals:
     open: "dict[Slot, SlotSeal]" = field(default_factory=dict)
     pending: list[tuple[int, Future[dict[str, Any]]]] = field(default_factory=list)
     done: list[dict[str, Any]] = field(default_factory=list)
+    gets: int = 0
+    """GETs of the source's objects, whichever task sent them."""
 
     @classmethod
     def of(cls, context: SealContext, pool: ThreadPoolExecutor) -> "_Seals":
@@ -148,6 +151,7 @@ class _Seals:
         """Write these slots, in the background as long as not too much waits for it."""
         for slot in slots:
             seal = self.open.pop(slot)
+            self.gets += sum(part["gets"] for parts in seal.parts.values() for part in parts)
             self.pending.append((seal.data.waiting_bytes, self.pool.submit(seal.finish)))
         while len(self.pending) > 4 * SLOTS_IN_FLIGHT or sum(n for n, _ in self.pending) > BYTES_IN_FLIGHT:
             self.done.append(self.pending.pop(0)[1].result())
@@ -163,8 +167,9 @@ class _Seals:
         self.finish([*self.open])
         self.done.extend(future.result() for _, future in self.pending)
         if self.done:
-            self.context.chain.stamp([row["slot"] for row in self.done], self.store)
-        counts = {"slot": -1, "requests": json.dumps(self.store.counts)}
+            self.context.chain.stamp([str(row["slot"]) for row in self.done], self.store)
+        requests = self.store.counts + Counter(GET=self.gets)
+        counts = {"slot": -1, "requests": json.dumps(requests)}
         return pa.RecordBatch.from_pylist([*self.done, counts], schema=SEALED_SCHEMA)
 
 

@@ -7,7 +7,7 @@ is read in parts by many tasks, if its format and encoding let it begin in the m
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -50,8 +50,14 @@ def may_be_cut(split: Split, source: Source) -> bool:
     return cuttable and not split.by_record and not by_record(key, fmt, source.encoding)
 
 
+def cut(split: Split, source: Source) -> list[Split]:
+    """The parts of a big object that tasks may read at once; any other split as it is. Pure."""
+    cuttable = is_big(split, source) and may_be_cut(split, source)
+    return parts_of(split, source.split_bytes) if cuttable else [split]
+
+
 def in_parts(spark: SparkSession, source: Source, splits: Sequence[Split]) -> list[Split]:
-    """The splits, big ones in parts that tasks read at once.
+    """The splits, big ones in parts that tasks read at once: all parts of an object in order (`cut`).
 
     For CSV one more job looks at each part first: a quoted value may be open where it begins. 1 GET for each chunk of
     such objects (`scout_csv`).
@@ -59,10 +65,7 @@ def in_parts(spark: SparkSession, source: Source, splits: Sequence[Split]) -> li
     result: list[Split] = []
     csv: list[Split] = []
     for split in splits:
-        if not (is_big(split, source) and may_be_cut(split, source)):
-            result.append(split)
-            continue
-        parts = parts_of(split, source.split_bytes)
+        parts = cut(split, source)
         quoted = format_of(split.version.key, source.format) == "csv" and len(parts) > 1
         (csv if quoted else result).extend(parts)
     return result + (_scouted(spark, source, csv) if csv else [])
@@ -81,7 +84,7 @@ def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> lis
     places = {(p.version.key, p.start): n for n, p in enumerate(parts)}
 
     def run(batches: Batches) -> Batches:
-        for part in splits_of(batches)[1]:
+        for part in splits_of(batches).splits:
             try:
                 scout = scout_csv(source.bucket, part)
             except S3NotifyError:
@@ -152,9 +155,15 @@ def deal_splits(
     )
 
 
-def splits_frame(spark: SparkSession, slots: Sequence[Slot], dealt: Dealt) -> DataFrame:
-    """The splits as a DataFrame, one Spark partition for each task; a row without a key for each slot."""
+def splits_frame(
+    spark: SparkSession, slots: Sequence[Slot], dealt: Dealt, children: Sequence[str] = ()
+) -> DataFrame:
+    """The splits as a DataFrame, one Spark partition for each task; a row without a key for each slot.
+
+    `children`: what each split is called in the job's chain (`TaskChain.cut`), if it is named there.
+    """
     splits, none = dealt.splits, [None] * len(slots)
+    named: Sequence[str | None] = children or [None] * len(splits)
     table = pa.table(
         {
             "task": pa.array([*dealt.slot_tasks, *dealt.split_tasks], pa.int32()),
@@ -167,22 +176,32 @@ def splits_frame(spark: SparkSession, slots: Sequence[Slot], dealt: Dealt) -> Da
             "by_record": pa.array([*none, *(s.by_record for s in splits)], pa.bool_()),
             "in_quotes": pa.array([*none, *(s.in_quotes for s in splits)], pa.bool_()),
             "limit_bytes": pa.array([*none, *(s.limit_bytes for s in splits)], pa.int64()),
+            "child": pa.array([*none, *named], pa.string()),
         }
     )
     return spark.createDataFrame(table).repartitionById(dealt.tasks, "task")
 
 
-def splits_of(batches: Batches) -> tuple[list[Slot], list[Split]]:
+class Work(NamedTuple):
+    """What a task was dealt. `children`: what its splits are called in the job's chain, if they are named there."""
+
+    slots: list[Slot]
+    splits: list[Split]
+    children: list[str]
+
+
+def splits_of(batches: Batches) -> Work:
     """The slots and splits that a task was dealt."""
-    slots: list[Slot] = []
-    splits: list[Split] = []
+    work = Work([], [], [])
     for batch in batches:
         for row in batch.to_pylist():
             slot = Slot(row["slot"])
             if row["key"] is None:
-                slots.append(slot)
+                work.slots.append(slot)
                 continue
             version = ObjectVersion(slot=slot, key=row["key"], etag=row["etag"], size=row["size"])
             names = ("start", "end", "by_record", "in_quotes", "limit_bytes")
-            splits.append(Split(version=version, **{name: row[name] for name in names}))
-    return slots, splits
+            work.splits.append(Split(version=version, **{name: row[name] for name in names}))
+            if row["child"] is not None:
+                work.children.append(row["child"])
+    return work

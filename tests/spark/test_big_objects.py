@@ -3,12 +3,15 @@
 import gzip
 import io
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from s3notify_platform.slots import Slot
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.servers import S3Server
 from tests.support.spark import Lake
 
 COUNT = 400
@@ -118,6 +121,20 @@ def test_with_a_transform(lake_of: Callable[..., Lake]) -> None:
         lake.put(name, body_of(range(COUNT)))
     lake.ingest(transform=lambda frame: frame.where("n % 2 = 0"))
     assert numbers_in(lake) == sorted([*range(0, COUNT, 2)] * len(BODIES))
+
+
+def test_the_gets_of_parts_are_counted(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
+    """Those that were sent: a few for each part, and one for each object that is read whole."""
+    lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)
+    lake.put("big.jsonl", jsonl(range(COUNT)))
+    lake.put_many({f"{n}.jsonl": jsonl(range(1)) for n in range(5)})
+    with FaultProxy(ministack.endpoint_url) as proxy, FaultProxy(ministack.endpoint_url) as other:
+        bucket, platform = (replace(lake.source.bucket, endpoint_url=p.url) for p in (proxy, other))
+        result = lake.with_source(bucket=bucket, platform=platform).ingest()
+        sent = sum(r.method == "GET" and "/raw/" in r.path for r in proxy.answered)
+        of_platform = sum(r.method == "GET" for r in other.answered)
+    assert sent > 5 + len(jsonl(range(COUNT))) // PART + of_platform
+    assert sent <= result.requests["GET"] <= sent + of_platform
 
 
 def test_malformed_records_of_a_big_object(lake_of: Callable[..., Lake]) -> None:

@@ -123,9 +123,14 @@ def test_child_stamps_depend_on_seed_and_name():
     assert child_stamp(seed, "7") != child_stamp(bytes(32), "7")
 
 
-@given(st.sets(st.one_of(st.integers(0, 1200).map(str), st.text(st.characters(exclude_categories=["Cs"])))))
+NUMBERS = st.integers(0, 1200).map(str)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+PATHS = st.lists(st.one_of(st.integers(0, 12).map(str), st.sampled_from(["", "a", "07"])), max_size=4)
+
+
+@given(st.sets(st.one_of(NUMBERS, TEXTS, PATHS.map("/".join))))
 def test_names_pack_without_loss(names):
-    """Also names that look like numbers and are none."""
+    """Also names that look like numbers and are none, and those below a parent."""
     packed = json.loads(json.dumps(pack_names(names)))
     assert unpack_names(packed) == names
     assert sorted(in_order(names)) == sorted(names)
@@ -135,6 +140,15 @@ def test_names_pack_compactly():
     """A whole batch is one range."""
     assert pack_names(str(slot) for slot in range(1000)) == [[0, 999]]
     assert pack_names(["10", "9", "2", "007", "b", "-1"]) == [2, [9, 10], "-1", "007", "b"]
+    assert pack_names(["7", *(f"7/{n}" for n in range(42))]) == [7, ["7", [0, 41]]]
+    names = ["7/10", "7/9", "7/0", "7/0/0", "7/0/1", "7/1/5", "7/007", "a/1", "a/2", "/3", "b/"]
+    packed = ["7/007", "b/", "/3", ["7", 0, [9, 10]], ["7/0", [0, 1]], "7/1/5", ["a", [1, 2]]]
+    assert pack_names(names) == packed
+
+
+def test_names_packed_by_earlier_releases():
+    """Which knew runs of plain numbers alone, are read as ever."""
+    assert unpack_names([2, [9, 10], "7/0", "7/1", "b"]) == {"2", "9", "10", "7/0", "7/1", "b"}
 
 
 # Create, stamp, ack
@@ -344,10 +358,11 @@ def test_corrupt_records_are_said_to_be(chains, records, value):
         chains.state("t")
 
 
-def test_corrupt_names():
-    """A range that is none."""
+@pytest.mark.parametrize("packed", [[1, 2, 3], ["7", "8"], ["7", [1]], ["7", ["8", 1]], None, []])
+def test_corrupt_names(packed):
+    """A range that is none, also below a parent."""
     with pytest.raises(CorruptError):
-        unpack_names([[1, 2, 3]])
+        unpack_names([packed])
 
 
 # Faults

@@ -28,8 +28,9 @@ Lanes, for a chain that many processes stamp at once
 
 Storage
     (partition, tag)                           JSON: the XOR, status, names of all and of missing children
-                                               (numbers as ranges: a batch of 1000 slots is 11 bytes if whole,
-                                               5 KB at worst), seed, payload, digests of applied operation ids
+                                               (numbers as ranges, also those below one parent: a batch of
+                                               1000 slots is 11 bytes if whole, 5 KB at worst), seed,
+                                               payload, digests of applied operation ids
     (partition.lanes, tag/identity/number)     a lane, in the same form; made by its first stamp
 
 Invariants

@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -37,14 +37,31 @@ class Chain:
 
 
 def pack_names(names: Iterable[str]) -> list[object]:
-    """Names as compact JSON: 7 for "7", [3, 5] for "3" to "5", other names as they are."""
+    """Names as compact JSON: 7 for "7", [3, 5] for "3" to "5", ["7", 0, [2, 9]] for "7/0" and "7/2" to "7/9".
+
+    Other names are as they are.
+    """
     ordered = in_order(names)
     numbers = [int(name) for name in ordered if is_number(name)]
+    packed = _runs(numbers)
+    below: dict[str, list[int]] = {}
+    for name in ordered[len(numbers) :]:
+        parent, slash, last = name.rpartition("/")
+        if slash and is_number(last):
+            below.setdefault(parent, []).append(int(last))
+        else:
+            packed.append(name)
+    for parent, found in below.items():
+        packed.append([parent, *_runs(sorted(found))] if len(found) > 1 else f"{parent}/{found[0]}")
+    return packed
+
+
+def _runs(numbers: Sequence[int]) -> list[object]:
     packed: list[object] = []
     for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         found = [number for _, number in run]
         packed.append(found[0] if len(found) == 1 else [found[0], found[-1]])
-    return [*packed, *ordered[len(numbers) :]]
+    return packed
 
 
 def unpack_names(packed: Iterable[object]) -> frozenset[str]:
@@ -54,13 +71,22 @@ def unpack_names(packed: Iterable[object]) -> frozenset[str]:
         match item:
             case str():
                 names.add(item)
-            case int():
-                names.add(str(item))
-            case [int(first), int(last)]:
-                names.update(str(number) for number in range(first, last + 1))
+            case [str(parent), *runs]:
+                names.update(f"{parent}/{number}" for number in _numbers(runs))
             case _:
-                raise CorruptError(f"{item!r} is no packed name")
+                names.update(map(str, _numbers([item])))
     return frozenset(names)
+
+
+def _numbers(runs: Iterable[object]) -> Iterator[int]:
+    for run in runs:
+        match run:
+            case int():
+                yield run
+            case [int(first), int(last)]:
+                yield from range(first, last + 1)
+            case _:
+                raise CorruptError(f"{run!r} is no packed name")
 
 
 def encode(chain: Chain) -> bytes:
