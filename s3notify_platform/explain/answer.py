@@ -9,7 +9,7 @@ Verdicts, of which `committed` and `deleted` say that the table holds what the b
     deleted     the object has left, and so have its rows
     writing     space is reserved in the queue: its writer has begun, or died, and is resolved in a while
     in_batch    a batch is open that is to take the change in
-    failing     the last batch failed; comes again after a while, or, parked, after the slot's next change
+    failing     the last batch failed; comes again after a while, and, parked, after the slot's next change too
     waiting     an entry in the queue names the key
     dead        its entry became a dead letter of the source's topic
     owed        a listing that is due will find it
@@ -227,10 +227,9 @@ def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
     listing_due = not found.topic_exists or (sensor is not None and sensor.listing_due)
     failing = sensor.failing if sensor is not None else None
     if failing is not None and (ready or ((found.owed or listing_due) and not entries)):
+        again = f"asked for again in {_duration(failing.not_before_ms - found.asked_ms)}"
         if failing.parked:
-            again = "parked until the slot changes"
-        else:
-            again = f"asked for again in {_duration(failing.not_before_ms - found.asked_ms)}"
+            again = f"parked, {again} or as soon as the slot changes"
         return "failing", f"failing: {failing.attempts} attempts, {again}: {_cut(failing.reason)}"
     if ready:
         silent = ", and the slot was not signalled after it: its writer is about to, or the caretaker will"

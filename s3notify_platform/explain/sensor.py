@@ -22,7 +22,7 @@ class Failing:
     attempts: int
     reason: str
     parked: bool
-    """Not asked for again before it changes."""
+    """It failed too often: asked for again much later, or when it changes."""
     not_before_ms: int = 0
 
 

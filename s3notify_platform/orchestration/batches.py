@@ -9,10 +9,11 @@ run under the same run key, which Dagster launches once.
                    │
                    └──► failing ──backoff──► in flight   run over or silent before its chain was acked
                            │
-                           └──► parked                   `max_attempts` reached; its next change frees it
+                           └──► parked                   `max_attempts` reached: `parked_seconds`, or its next change
 
 A slot is not parked for an object that cannot be read: the batch of its last attempt (`last_try`) gives such objects
-up to quarantine and commits. What parks a slot is what concerns it as a whole, like a transform that raises.
+up to quarantine and commits. What parks a slot is what concerns it as a whole, like a transform that raises; or an
+outage, so it is tried again. Parked slots are tried apart from all others, which what ails them must not hit.
 
 A batch takes in what the entries of the source's topic name, and lists nothing, but in three cases. The first
 batch lists the bucket once its topic is made (and another one, should the topic be lost and made anew). Slots that
@@ -42,7 +43,6 @@ EVERYTHING: Final = -1
 """Stands for all slots in the source's first batch, which takes in what was there before any signal."""
 
 
-PARKED: Final = -1
 REASON_MAX: Final = 200
 SHOWN: Final = 10
 
@@ -56,6 +56,7 @@ class BatchSettings:
     max_attempts: int = 5
     backoff_seconds: float = 10.0
     backoff_ceiling_seconds: float = 900.0
+    parked_seconds: float = 3600.0
     silence_seconds: float = 30.0
     startup_seconds: float = 180.0
     relist_seconds: float = 300.0
@@ -88,16 +89,13 @@ class OpenBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """A slot whose last batch did not commit it. `not_before_ms` is `PARKED` after `max_attempts`."""
+    """A slot whose last batch did not commit it, and when it is asked for again; sooner if it is parked and changes."""
 
     attempts: int
     not_before_ms: int
     reason: str
-
-    @property
-    def parked(self) -> bool:
-        """Not asked for again before it changes."""
-        return self.not_before_ms == PARKED
+    parked: bool = False
+    """Failed `max_attempts` times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,8 +158,10 @@ class SensorState:
                     for item in body["open"]
                 ),
                 failing={
-                    slot: Failing(attempts=attempts, not_before_ms=not_before_ms, reason=reason)
-                    for attempts, not_before_ms, reason, slots in body["failing"]
+                    slot: Failing(
+                        attempts=attempts, not_before_ms=not_before_ms, reason=reason, parked=parked
+                    )
+                    for attempts, not_before_ms, reason, parked, slots in body["failing"]
                     for slot in slots
                 },
             )
@@ -278,16 +278,18 @@ class BatchPlanner:
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
         """Of the slots that are asked for, and those whose backoff is over, what may be requested now.
 
-        `EVERYTHING` is alone: it waits for the batches that are open, and everything else waits for it.
+        `EVERYTHING` is alone: it waits for the batches that are open, and everything else waits for it. Parked slots
+        are by themselves as well, but wait for nobody.
         """
         if not state.enumerated and state.open:
             return set()
         taken = {slot for batch in state.open for slot in batch.slots}
-        due = {
-            slot for slot, item in state.failing.items() if not item.parked and item.not_before_ms <= now_ms
-        }
-        held = taken | (set(state.failing) - due)
-        return {EVERYTHING} - held if not state.enumerated else (set(asked) | due) - held
+        due = {slot: item for slot, item in state.failing.items() if item.not_before_ms <= now_ms}
+        held = taken | (state.failing.keys() - due.keys())
+        if not state.enumerated:
+            return {EVERYTHING} - held
+        parked = {slot for slot, item in due.items() if item.parked} - held
+        return parked or {*asked, *due} - held
 
     def _open(
         self, state: SensorState, wanted: set[int], changed: Mapping[Slot, ETag], now_ms: int
@@ -415,7 +417,8 @@ class BatchPlanner:
 
     def _failed(self, slot: int, attempts: int, reason: str, now_ms: int) -> Failing:
         if attempts >= self._settings.max_attempts and slot != EVERYTHING:
-            return Failing(attempts=attempts, not_before_ms=PARKED, reason=reason)
+            again_ms = now_ms + int(self._settings.parked_seconds * 1000)
+            return Failing(attempts=attempts, not_before_ms=again_ms, reason=reason, parked=True)
         wait = self._settings.backoff_seconds * 2 ** max(0, min(attempts - 1, 20))
         wait = min(self._settings.backoff_ceiling_seconds, wait)
         return Failing(attempts=attempts, not_before_ms=now_ms + int(wait * 1000), reason=reason)
@@ -429,9 +432,9 @@ def _freed(state: SensorState, changed: Mapping[Slot, ETag]) -> SensorState:
 
 def _by_fate(failing: Mapping[int, Failing]) -> list[list[object]]:
     """Slots that failed together, together: the reason is stored once."""
-    groups: dict[tuple[int, int, str], list[int]] = {}
+    groups: dict[tuple[int, int, str, bool], list[int]] = {}
     for slot, item in sorted(failing.items()):
-        groups.setdefault((item.attempts, item.not_before_ms, item.reason), []).append(slot)
+        groups.setdefault((item.attempts, item.not_before_ms, item.reason, item.parked), []).append(slot)
     return [[*fate, slots] for fate, slots in groups.items()]
 
 
@@ -443,5 +446,5 @@ def _note_of(state: SensorState, poll: Poll) -> str:
         notes.append(f"{len(waiting)} to be retried")
     if parked := sorted(slot for slot, item in state.failing.items() if item.parked):
         shown = ", ".join(map(str, parked[:SHOWN]))
-        notes.append(f"{len(parked)} parked until they change ({shown}): {state.failing[parked[0]].reason}")
+        notes.append(f"{len(parked)} parked for now ({shown}): {state.failing[parked[0]].reason}")
     return ", ".join(notes)

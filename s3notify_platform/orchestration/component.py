@@ -169,7 +169,12 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         description="Batches a slot may fail in: the last gives up objects that cannot be read to quarantine; a slot "
         "that fails otherwise is parked",
     )
-    backoff_seconds: float = 10.0
+    backoff_seconds: float = Field(
+        default=10.0, description="Before a slot that failed is tried again; doubles"
+    )
+    parked_seconds: float = Field(
+        default=3600.0, description="Before a parked slot is tried again; as soon as it changes, too"
+    )
     silence_seconds: float = Field(
         default=30.0, description="A run without heartbeat for this long is given up"
     )
@@ -229,6 +234,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
                 max_open=self.max_open,
                 max_attempts=self.max_attempts,
                 backoff_seconds=self.backoff_seconds,
+                parked_seconds=self.parked_seconds,
                 silence_seconds=self.silence_seconds,
                 list_seconds=self.list_seconds,
             ),

@@ -111,7 +111,7 @@ def test_a_failed_slot_comes_again_alone_with_backoff_and_is_parked(site_of: Cal
     assert site.tick() == []
     assert site.state.failing[13].parked
     assert "13 is unlucky" in site.state.failing[13].reason
-    assert "1 parked until they change (13)" in str(site.evaluate().skip_message)
+    assert "1 parked for now (13)" in str(site.evaluate().skip_message)
     site.write(13, body=site.line(130))
     site.settle()
     assert site.rows() == {12: [12], 13: [130]}

@@ -33,6 +33,7 @@ class BatchMachine(RuleBasedStateMachine):
                 max_attempts=attempts,
                 backoff_seconds=10,
                 backoff_ceiling_seconds=60,
+                parked_seconds=200,
                 silence_seconds=SILENCE,
                 startup_seconds=STARTUP,
                 relist_seconds=RELIST,
@@ -189,7 +190,7 @@ class BatchMachine(RuleBasedStateMachine):
             payload = BatchPayload.loads(chain.payload)
             signals = payload.signals
             for child in map(int, chain.children):
-                known = self.last_batch.get(child)
+                known = self.last_batch.get(child, self.last_batch.get(EVERYTHING))
                 failed = known is not None and child in self._missing(known)
                 changed = str(child) in signals and signals[str(child)] != self.seen.get(str(child))
                 first = child == EVERYTHING
@@ -209,9 +210,11 @@ class BatchMachine(RuleBasedStateMachine):
         slots = [slot for batch in state.open for slot in batch.slots]
         assert len(slots) == len(set(slots))
         assert len(state.open) <= self.world.settings.max_open
-        assert not {slot for slot in slots if slot in state.failing and state.failing[slot].parked}
+        for batch in state.open:
+            parked = {slot for slot in batch.slots if slot in state.failing and state.failing[slot].parked}
+            assert parked in (set(), set(batch.slots)), "apart from others"
         assert all(
-            item.attempts <= self.world.settings.max_attempts or slot == EVERYTHING
+            item.parked == (item.attempts >= self.world.settings.max_attempts) or slot == EVERYTHING
             for slot, item in state.failing.items()
         )
         assert len(self.world.cursor) < 600 + 300 * (len(state.open) + len(state.failing))
@@ -226,8 +229,8 @@ class BatchMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         self._drain()
-        parked = {slot for slot, item in self.world.state.failing.items() if item.parked}
-        self._check_committed(except_for=parked | self.world.hidden)
+        self._check_committed(except_for=self.world.hidden)
+        assert not self.world.state.failing
         self.world.publish(*range(SLOTS), queued=False)
         self._drain()
         self._check_committed(except_for=set())
@@ -243,7 +246,7 @@ class BatchMachine(RuleBasedStateMachine):
                     world.finish(run)
             self._tick()
             state = world.state
-            idle = not state.open and all(item.parked for item in state.failing.values())
+            idle = not state.open and not state.failing
             quiet = quiet + 1 if idle else 0
             if quiet > RELIST // SILENCE + 1:
                 return

@@ -7,7 +7,6 @@ import pytest
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.orchestration.batches import (
     EVERYTHING,
-    PARKED,
     REASON_MAX,
     BatchPayload,
     BatchSettings,
@@ -149,14 +148,40 @@ def test_a_failed_slot_comes_again_alone_with_growing_backoff_and_is_parked() ->
         (run,) = world.active()
         world.finish(run, failing=frozenset({2}))
     assert waits == [0, 10, 20]
-    world.clock.sleep(10_000)
+    world.clock.sleep(3000)
     tick = world.tick()
     assert tick.requests == ()
-    assert "1 parked until they change (2): slot 2 is broken" in tick.note
-    assert world.state.failing == {2: Failing(attempts=3, not_before_ms=PARKED, reason="slot 2 is broken")}
+    assert "1 parked for now (2): slot 2 is broken" in tick.note
+    item = world.state.failing[2]
+    assert (item.attempts, item.reason, item.parked) == (3, "slot 2 is broken", True)
     world.publish(2)
     assert world.keys(world.tick()) == [["2"]]
     assert world.state.failing == {}
+
+
+def test_a_parked_slot_is_tried_again_apart_from_others() -> None:
+    """After an outage nothing stays behind; and what ails it hits nobody else."""
+    world = settled(max_attempts=1, parked_seconds=60)
+    world.publish(1, 2)
+    world.tick()
+    (run,) = world.active()
+    world.finish(run, failing=frozenset({1, 2}))
+    assert world.tick().requests == ()
+    world.clock.sleep(59)
+    world.publish(3)
+    world.clock.sleep(1)
+    tick = world.tick()
+    assert world.keys(tick) == [["1", "2"]]
+    assert last_try(world, tick) == (1, 2)
+    (run,) = world.active()
+    world.finish(run, failing=frozenset({2}))
+    tick = world.tick()
+    assert world.keys(tick) == [["3"]], "which had to wait for it"
+    assert {slot: item.attempts for slot, item in world.state.failing.items()} == {2: 2}
+    (run,) = world.active()
+    world.finish(run)
+    world.clock.sleep(60)
+    assert world.keys(world.tick()) == [["2"]]
 
 
 def last_try(world: World, tick: Tick) -> tuple[int, ...]:

@@ -334,7 +334,11 @@ def test_in_the_first_batch(place):
 
 
 @pytest.mark.parametrize(
-    ("parked", "words"), [(False, "asked for again in 30 s"), (True, "parked until the slot changes")]
+    ("parked", "words"),
+    [
+        (False, "asked for again in 30 s"),
+        (True, "parked, asked for again in 30 s or as soon as the slot changes"),
+    ],
 )
 def test_failing(place, parked, words):
     """The sensor knows why, and when it comes again."""
