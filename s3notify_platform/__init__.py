@@ -1,10 +1,19 @@
 """s3notify_platform: what changed in a bucket of millions of objects, for two requests, as committed tables.
 
-Reading order. `slots` and `ports` are the words everything else is written in. `protocols/` holds one file
-for each of the five seed protocols, over ports alone. `stores/` are the adapters of the ports. `table/` makes
-rows visible, one commit object at a time. `spark/` turns changed objects into rows and files.
-`orchestration/` is Dagster: partitions, sensor, IO manager, assets, checks, component. `local/` is the
-embedded S3 server and the demo.
+Reading order, from below; imports point down only:
+
+    slots, ports, clock, errors   the words everything else is written in
+    protocols/      one module for each of the five seed protocols, over ports alone: keyspace, ack chain, conditional
+                    commit, source enumerator, notification queue
+    stores/         memory, S3 and DynamoDB adapters, records on a bucket, leases, xor-ack's own table, the capability
+                    probe, what `init` makes
+    table/          commit objects, object states, schemas, quarantine, reader, history, vacuum, the Delta view
+    spark/          plan, read, parse, seal, load: the only place that knows PySpark
+    channels/       the publisher that queues, caretaker, inlets (SQS, HTTP), outlet (HTTP push)
+    explain/        where one object stands, read from all of the above
+    orchestration/  Dagster: batches, sensor, IO manager, assets, checks, component
+    local/, defs/   the embedded S3 server, `dagster dev`, the demo and its source
+    cli/            `s3notify …`
 
 The flow: a publisher writes an object and moves the signal of its slot; the sensor's poll sees by one HEAD and
 at most one LIST which slots moved; one run ingests exactly these; each slot is committed conditionally and

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Know what changed in a bucket, and turn exactly that into committed tables."""
+    """Know what changed in a bucket, and turn exactly that into committed tables.
+
+    \b
+    Begin with:
+      s3notify demo --once                            all of it, on a local S3 server
+      s3notify doctor --bucket BUCKET --region R      can it run on this bucket?
+      s3notify dev --defs FOLDER                      watch the sources of FOLDER/*/defs.yaml
+      s3notify explain KEY --bucket BUCKET --name SOURCE --prefix PREFIX
+                                                      what happened to an object?
+
+    Credentials come from the environment, a profile or an instance role.
+    """  # noqa: D301 - click's own mark
 
 
 def _dynamodb_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -32,13 +43,21 @@ def _dynamodb_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@main.command()
+@main.command(short_help="Try out whether a bucket and our permissions suffice.")
 @click.option("--bucket", required=True, help="Bucket to look at.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
 @click.option("--region", default="us-east-1", show_default=True, help="Region of bucket and tables.")
-@click.option("--prefix", default="", help="Where scratch objects may be written for a moment.")
 @click.option(
-    "--commit", type=click.Choice(["auto", "native", "dynamodb"]), default="auto", show_default=True
+    "--prefix",
+    default="",
+    help="Where scratch objects are written for a moment: _s3notify/NAME/ for a policy that allows no more.",
+)
+@click.option(
+    "--commit",
+    type=click.Choice(["auto", "native", "dynamodb"]),
+    default="auto",
+    show_default=True,
+    help="How the source is to commit, as in its YAML.",
 )
 @_dynamodb_options
 def doctor(
@@ -52,7 +71,7 @@ def doctor(
     lease_table: str | None,
     dynamodb_endpoint_url: str | None,
 ) -> None:
-    """Try out what the store keeps of what the platform needs, and say which commit follows, and why.
+    """Try out whether a bucket's store and our permissions suffice, and say how slots are committed there, and why.
 
     Tables that are named are looked at too. Credentials come from the environment, a profile or an instance
     role. About 50 requests; all that is written is deleted again. Exit code 0 if the platform can run so, 1 if
@@ -98,7 +117,7 @@ def doctor(
         sys.exit(1)
 
 
-@main.command()
+@main.command(short_help="Create DynamoDB tables; print templates or IAM policies.")
 @_dynamodb_options
 @click.option("--region", default="us-east-1", show_default=True, help="The tables' region.")
 @click.option(
@@ -112,7 +131,7 @@ def doctor(
     type=click.Choice(["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]),
     help="iam: this role's policy only.",
 )
-@click.option("--account", help="iam: AWS account of the tables, 12 digits.")
+@click.option("--account", help="iam: AWS account of the tables and the event queue, 12 digits.")
 @click.option("--bucket", help="iam: bucket that is watched.")
 @click.option("--prefix", default="", help="iam: the source's prefix.")
 @click.option("--name", default="orders", show_default=True, help="iam: the source's name.")
@@ -139,11 +158,15 @@ def init(
     queue_prefix: str,
     event_queue: str | None,
 ) -> None:
-    """Create the DynamoDB tables that are named, or print what does.
+    """Create the DynamoDB tables that are named, or print templates of them, or IAM policies.
 
     Safe to repeat: a table that is there is left as it is, and one with another schema is refused. The platform
     needs no table unless the bucket's store lacks conditions, or rates are high: ask `s3notify doctor`.
-    """
+
+    \b
+    The least policy of what `s3notify dev` runs:
+      s3notify init --print iam --role run --bucket BUCKET --prefix PREFIX --name SOURCE
+    """  # noqa: D301 - click's own mark
     import json
 
     from s3notify_platform.stores import provision
@@ -155,6 +178,8 @@ def init(
         raise click.UsageError("name a table: --records-table, --lease-table, or both")
     if template == "iam" and not bucket:
         raise click.UsageError("--print iam needs --bucket")
+    if template == "iam" and (records_table or lease_table or event_queue) and not account:
+        raise click.UsageError("--print iam with a table or an event queue needs --account")
     try:
         match template:
             case None:
@@ -185,13 +210,25 @@ def init(
     click.echo(json.dumps(printed, indent=2))
 
 
-@main.command()
+@main.command(short_help="See it work, on a local S3 server.")
 @click.option(
     "--once", is_flag=True, help="End by itself when all is committed; exit 0 only if the table is exact."
 )
-@click.option("--folder", type=click.Path(path_type=Path), default=Path(".s3notify/demo"), show_default=True)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path(".s3notify/demo"),
+    show_default=True,
+    help="Where all its data is; delete it to begin anew.",
+)
 @click.option("--port", type=int, help="Port of the Dagster UI; a free one if not given.")
-@click.option("--objects", type=click.IntRange(20, 20_000), default=120, show_default=True)
+@click.option(
+    "--objects",
+    type=click.IntRange(20, 20_000),
+    default=120,
+    show_default=True,
+    help="Objects that it writes.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed ends in the same table.")
 def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int) -> None:
     """Run the main job on the embedded S3 server, live: publish, see what changed, commit.
@@ -207,21 +244,28 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
     sys.exit(0 if exact else 1)
 
 
-@main.command()
+@main.command(short_help="Watch your own buckets, in Dagster.")
 @click.option(
     "--defs",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     required=True,
-    help="Folder with a defs.yaml for each source.",
+    help="Folder with FOLDER/SOURCE/defs.yaml for each source; named like a Python module.",
 )
-@click.option("--home", type=click.Path(path_type=Path), default=Path(".s3notify/home"), show_default=True)
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    default=Path(".s3notify/home"),
+    show_default=True,
+    help="Dagster's own state and log, its DAGSTER_HOME.",
+)
 @click.option(
     "--port", type=int, default=3000, show_default=True, help="Port of the Dagster UI, on loopback."
 )
 def dev(defs: Path, home: Path, port: int) -> None:
     """Watch your own buckets: Dagster's UI, daemon and sensors for the sources of a folder.
 
-    Credentials come from the environment, a profile or an instance role.
+    A defs.yaml that cannot be loaded is shown in the UI, under Deployment. Credentials come from the environment, a
+    profile or an instance role.
     """
     from s3notify_platform.definitions import DEFS_VARIABLE
     from s3notify_platform.local.dagster_dev import DagsterDev
@@ -239,16 +283,20 @@ def dev(defs: Path, home: Path, port: int) -> None:
         raise click.ClickException(str(error)) from error
 
 
-@main.command()
+@main.command(short_help="Signal objects that others wrote.")
 @click.argument("keys", nargs=-1, required=True)
 @click.option("--bucket", required=True, help="Bucket that holds the keyspace.")
 @click.option("--keyspace", required=True, help="Prefix of the signals, as in the source's keyspace_prefix.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
-@click.option("--region", default="us-east-1", show_default=True)
+@click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket.")
 def signal(
     keys: tuple[str, ...], *, bucket: str, keyspace: str, endpoint_url: str | None, region: str
 ) -> None:
-    """Tell that objects were written by a program that does not signal: 1 PUT a touched slot, and 1."""
+    """Signal objects KEYS, written by a program that does not signal: 1 PUT for each touched slot, and 1.
+
+    \b
+    s3notify signal raw/orders/2.jsonl --bucket acme-landing --keyspace _s3notify/orders/keyspace/
+    """  # noqa: D301 - click's own mark
     from s3notify_platform.protocols.keyspace import Publisher
     from s3notify_platform.stores.config import S3Config
     from s3notify_platform.stores.s3 import S3ObjectStore
@@ -260,14 +308,14 @@ def signal(
         raise click.ClickException(str(error)) from error
 
 
-@main.command()
+@main.command(short_help="Remove old commits, and files that none names.")
 @click.option("--bucket", required=True, help="Bucket that holds the table.")
 @click.option("--table", required=True, help="Prefix of the table, like _s3notify/orders/table/.")
 @click.option(
     "--days", type=click.FloatRange(min=1), default=7.0, show_default=True, help="Days of history to keep."
 )
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
-@click.option("--region", default="us-east-1", show_default=True)
+@click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket.")
 def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, region: str) -> None:
     """Remove commits older than the history to keep, and files that no commit names any more."""
     from s3notify_platform.stores.config import S3Config

@@ -120,7 +120,9 @@ def options_as(place: type[Any], *options: Option) -> Option:
 
 queue_options = options_as(
     QueuePlace,
-    click.option("--bucket", required=True, help="Bucket of the platform, beside which the queue stands."),
+    click.option(
+        "--bucket", required=True, help="Bucket of the platform's own objects, the queue among them."
+    ),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
     click.option("--region", default="us-east-1", show_default=True, help="Region of bucket and table."),
     click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="Prefix of the queue."),
@@ -131,12 +133,16 @@ queue_options = options_as(
 
 _source_options = options_as(
     SourcePlace,
-    click.option("--prefix", default="", help="Of the source's keys."),
+    click.option("--prefix", default="", help="The source's prefix, as in its YAML."),
     click.option(
         "--platform-bucket",
         help="Bucket of the platform's own objects, if another; --bucket is the source's.",
     ),
-    click.option("--platform-prefix", default="", help="Default: _s3notify/NAME/."),
+    click.option(
+        "--platform-prefix",
+        default="",
+        help="Prefix of the platform's own objects; default: _s3notify/NAME/.",
+    ),
     click.option(
         "--keyspace", default="", help="Prefix of the signals; default: PLATFORM_PREFIX + keyspace/."
     ),
@@ -144,7 +150,7 @@ _source_options = options_as(
         "--slots",
         type=click.IntRange(1, SLOT_COUNT),
         default=SLOT_COUNT,
-        help="Of the keyspace; all by default.",
+        help="How many slots the source has; default: 1000.",
     ),
 )
 

@@ -5,7 +5,7 @@ import click
 from s3notify_platform.cli.common import QueuePlace, queue_options, run_in_foreground
 
 
-@click.command()
+@click.command(short_help="Push all topics that have an endpoint.")
 @queue_options
 @click.option(
     "--allow-network",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from s3notify_platform.spark.source import Source
 
 
-@click.command()
+@click.command(short_help="Say what happened to one object.")
 @click.argument("key")
 @source_options
 @click.option("--name", required=True, help="Name of the source.")

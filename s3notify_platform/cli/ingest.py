@@ -11,20 +11,33 @@ from s3notify_platform.cli.common import told_to_people
 from s3notify_platform.errors import UsageError
 
 
-@click.command()
+@click.command(short_help="Ingest what changes, without Dagster.")
 @click.option("--bucket", required=True, help="Bucket to watch.")
 @click.option("--prefix", default="", help="Only keys that begin with it.")
 @click.option("--name", required=True, help="Name of the source: a-z, 0-9, _.")
-@click.option("--format", "fmt", default="auto", show_default=True, help="jsonl, csv, parquet, text, binary.")
+@click.option(
+    "--format",
+    "fmt",
+    default="auto",
+    show_default=True,
+    help="jsonl, csv, parquet, text, binary, or auto: by suffix.",
+)
 @click.option("--schema", help='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing.')
 @click.option("--transform", help="Import path of a (DataFrame) -> DataFrame that keeps lineage.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
-@click.option("--region", default="us-east-1", show_default=True)
+@click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket.")
 @click.option(
-    "-o", "--option", "more", multiple=True, metavar="NAME=VALUE", help="Any other option of the data source."
+    "-o",
+    "--option",
+    "more",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Any other option of the data source, like misfits=rescue. Repeatable.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
-@click.option("--conf", "confs", multiple=True, metavar="NAME=VALUE", help="Further Spark properties.")
+@click.option(
+    "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A further Spark property. Repeatable."
+)
 @click.option("--checkpoint", help="Folder or URL of Spark's checkpoint; default .s3notify/NAME-checkpoint.")
 @click.option("--once", is_flag=True, help="Take in what is signalled now, and end.")
 @click.option(

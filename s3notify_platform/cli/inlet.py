@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SECRET_ENV = "S3NOTIFY_RECEIVER_SECRET"  # noqa: S105 - the name of a variable
 
 
-@click.group()
+@click.group(short_help="Take in changes from SQS, Ceph RGW or MinIO.")
 def inlet() -> None:
     """Take in changes that others report: each goes to every topic that takes its key, and is signalled.
 
@@ -77,7 +77,7 @@ def _intake(
     )
 
 
-@inlet.command()
+@inlet.command(short_help="Take in S3's events from an SQS queue.")
 @queue_options
 @_intake_options
 @click.option("--queue-url", required=True, help="URL of the SQS queue.")
@@ -127,7 +127,7 @@ def sqs(
     )
 
 
-@inlet.command()
+@inlet.command(short_help="Take in posts of Ceph RGW and MinIO.")
 @queue_options
 @_intake_options
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -195,7 +195,7 @@ def http(
     run_in_foreground(Receiver(settings, _intake(place, **intake)))
 
 
-@inlet.command()
+@inlet.command(short_help="List, show or remove what made no sense.")
 @queue_options
 @click.option("--show", metavar="ID", help="Write this message out as it came; cut off after 128 KB.")
 @click.option("--discard", multiple=True, metavar="ID", help="Remove this one. May be given several times.")

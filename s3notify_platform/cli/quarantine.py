@@ -20,12 +20,12 @@ _json = click.option("--json", "as_json", is_flag=True, help="One JSON document,
 _slots = click.option("--slot", "only", type=int, multiple=True, help="Only this slot; repeatable.")
 
 
-@click.group()
+@click.group(short_help="Count, show, and send again what was rejected.")
 def quarantine() -> None:
     """Rejected records, and objects that could not be read: how many, which, why; and sent again after a fix."""
 
 
-@quarantine.command("list")
+@quarantine.command("list", short_help="Count rejects by slot and reason.")
 @click.argument("name")
 @source_options
 @_slots
@@ -64,7 +64,7 @@ def list_quarantine(
     )
 
 
-@quarantine.command()
+@quarantine.command(short_help="Show the rejects of one object.")
 @click.argument("name")
 @click.argument("key")
 @source_options
@@ -122,7 +122,7 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
         click.echo(f"{state.rejects - len(rejects)} more rejects: raise --limit")
 
 
-@quarantine.command()
+@quarantine.command(short_help="Send again what is in quarantine.")
 @click.argument("name")
 @source_options
 @click.option("--lease-table", help="DynamoDB table of the source's commits, if it commits by one.")

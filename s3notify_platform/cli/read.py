@@ -51,7 +51,11 @@ table_options = options_as(
     TablePlace,
     click.argument("name"),
     click.option("--bucket", required=True, help="Bucket of the platform's own objects."),
-    click.option("--platform-prefix", default="", help="Default: _s3notify/NAME/."),
+    click.option(
+        "--platform-prefix",
+        default="",
+        help="Prefix of the platform's own objects; default: _s3notify/NAME/.",
+    ),
     click.option("--asset", help="A slot asset of the source, in place of the source's own table."),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
     click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket."),
@@ -59,13 +63,15 @@ table_options = options_as(
 """The argument NAME, and options that say where its table stands; taken as one `place: TablePlace`."""
 
 
-@click.command()
+@click.command(short_help="List the generations of a slot.")
 @table_options
-@click.option("--slot", type=click.IntRange(0, SLOT_COUNT - 1), required=True)
+@click.option(
+    "--slot", type=click.IntRange(0, SLOT_COUNT - 1), required=True, help="One slot; `explain` tells a key's."
+)
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Generations at most.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 def history(*, place: TablePlace, slot: int, limit: int, as_json: bool) -> None:
-    """What became of a slot of the source NAME, generation by generation, the newest first.
+    """List the generations of a slot of the source NAME, the newest first.
 
     As far back as vacuum has left it. Times are the store's, in UTC.
     """
@@ -94,16 +100,18 @@ def history(*, place: TablePlace, slot: int, limit: int, as_json: bool) -> None:
         click.echo(f"slot {slot} has no commit")
 
 
-@click.command()
+@click.command(short_help="Print the rows of a slot.")
 @table_options
-@click.option("--slot", type=click.IntRange(0, SLOT_COUNT - 1), required=True)
+@click.option(
+    "--slot", type=click.IntRange(0, SLOT_COUNT - 1), required=True, help="One slot; `explain` tells a key's."
+)
 @click.option("--generation", type=click.IntRange(1), help="As it was then; default: as it is.")
 @click.option("--at", type=MOMENT, help="As it was at this moment, in UTC, like 2026-01-31T12:00:00.")
 @click.option("--limit", type=click.IntRange(1), help="Rows at most; default: all.")
 def rows(
     *, place: TablePlace, slot: int, generation: int | None, at: datetime | None, limit: int | None
 ) -> None:
-    """The rows of a slot of the source NAME, one JSON object a line, with the object that each came from."""
+    """Print the rows of a slot of the source NAME, one JSON object a line, with the object that each came from."""
     from itertools import islice
 
     from s3notify_platform.slots import Slot
@@ -117,14 +125,22 @@ def rows(
     generations = {which: Generation(generation)} if generation else None
     if at:
         generations = generations_at(table, [which], int(at.replace(tzinfo=UTC).timestamp() * 1000))
+    elif not generation and table.head(which) is None:
+        click.echo(f"slot {slot} has no commit", err=True)
+        return
     parts = read_slots(table, [which], generations=generations)
     for row in islice(_dicts(part.table for part in parts), limit):
         click.echo(json.dumps(row, ensure_ascii=False, default=_plain))
 
 
-@click.command()
+@click.command(short_help="Bring the Delta Lake view of a source up to date.")
 @table_options
-@click.option("--slots", type=click.IntRange(1, SLOT_COUNT), default=SLOT_COUNT, help="Of the keyspace.")
+@click.option(
+    "--slots",
+    type=click.IntRange(1, SLOT_COUNT),
+    default=SLOT_COUNT,
+    help="How many slots the source has; default: 1000.",
+)
 @click.option("--repair", is_flag=True, help="Compare all files that it shows, whatever its log says.")
 def delta(*, place: TablePlace, slots: int, repair: bool) -> None:
     """Bring the Delta Lake view of the source NAME up to its table, and say where it is. Safe to repeat.

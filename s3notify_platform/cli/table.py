@@ -10,7 +10,7 @@ from s3notify_platform.slots import SLOT_COUNT, Slot
 
 @click.group()
 def table() -> None:
-    """The table of a source."""
+    """Decide about the table of a source that has lost commits."""
 
 
 def _slots_of(_context: click.Context, _option: click.Parameter, text: str) -> frozenset[Slot]:
@@ -20,16 +20,19 @@ def _slots_of(_context: click.Context, _option: click.Parameter, text: str) -> f
     for part in text.split(","):
         if not (match := re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?", part.strip())):
             raise click.BadParameter(f"{part!r}: give slots like 3,17,20-29, or all")
-        found.update(Slot(slot) for slot in range(int(match[1]), int(match[2] or match[1]) + 1))
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise click.BadParameter(f"{part!r}: {first} is above {last}; give slots like 3,17,20-29, or all")
+        found.update(Slot(slot) for slot in range(first, last + 1))
     return frozenset(found)
 
 
-@table.command()
+@table.command(short_help="Accept that the commits of slots are lost.")
 @queue_options
 @click.option("--name", help="Name of the source; its platform prefix is then _s3notify/NAME/.")
 @click.option("--platform-prefix", help="Prefix of the source's own objects, if another.")
 @click.option(
-    "--slots", required=True, callback=_slots_of, help="Like 3,17,20-29; or all that are lost: all."
+    "--slots", required=True, callback=_slots_of, help="Slots that are lost, like 3,17,20-29; or: all."
 )
 def forget(
     *, place: QueuePlace, name: str | None, platform_prefix: str | None, slots: frozenset[Slot]

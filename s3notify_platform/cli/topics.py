@@ -16,7 +16,7 @@ _ENDPOINT_OPTIONS = ("url", "secret_env", "batch_size", "concurrency", "timeout_
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 
 
-@click.group()
+@click.group(short_help="Create, watch and mend topics of the queue.")
 def topics() -> None:
     """Topics of the notification queue: who gets told of changes, and how far behind they are."""
 
@@ -45,7 +45,7 @@ def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@topics.command()
+@topics.command(short_help="Create a topic.")
 @click.argument("name")
 @queue_options
 @_settings_options
@@ -61,7 +61,7 @@ def create(name: str, *, place: QueuePlace, shards: int | None, **options: Any) 
     click.echo(f"topic {name!r}: {_described(settings)}")
 
 
-@topics.command()
+@topics.command(short_help="Change settings of a topic.")
 @click.argument("name")
 @queue_options
 @_settings_options
@@ -100,7 +100,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
     )
 
 
-@topics.command()
+@topics.command(short_help="Depth, age and counts of each topic.")
 @click.argument("names", nargs=-1)
 @queue_options
 @_json
@@ -157,7 +157,7 @@ def dead(name: str, *, place: QueuePlace, as_json: bool) -> None:
     )
 
 
-@topics.command()
+@topics.command(short_help="Put dead letters back into the queue.")
 @click.argument("name")
 @queue_options
 @click.option("--key", "keys", multiple=True, help="Only letters of this object; repeatable.")

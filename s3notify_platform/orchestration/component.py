@@ -101,7 +101,8 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     caretaker, and the inlets and the outlet that are set.
     """
 
-    model_config = ConfigDict(populate_by_name=True, extra="forbid")
+    # Dagster resolves a quoted "1" to a number, so a text may come as one.
+    model_config = ConfigDict(populate_by_name=True, extra="forbid", coerce_numbers_to_str=True)
 
     name: str = Field(description="Name of the source and of its asset: a-z, 0-9, _")
     bucket: str = Field(description="Bucket to watch")

@@ -72,6 +72,7 @@ def test_a_component_resolves_from_yaml() -> None:
         prefix: raw/
         schema: "id bigint"
         encoding: cp1252
+        code_version: "1"
         slots: 10
         parallel_runs: 2
         max_open: 3
@@ -81,6 +82,7 @@ def test_a_component_resolves_from_yaml() -> None:
     )
     assert (found.name, found.row_schema, found.slots, found.max_open) == ("orders", "id bigint", 10, 3)
     assert found.s3.region_name == "eu-central-1"
+    assert found.code_version == "1"
     assert found.spark.master == "spark://host:7077"
     assert found.assets().io.source.keyspace_prefix == "_s3notify/orders/keyspace/"
     assert found.assets().io.source.encoding == "cp1252"

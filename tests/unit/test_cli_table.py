@@ -49,7 +49,7 @@ def test_forget(ministack, monkeypatch, with_table):
     assert "nothing to forget" in forget("3").output
     assert "forgot 2 slots: 7,30" in forget("all", "--platform-prefix", "_s3notify/orders/").output
     assert committed.read() == frozenset()
-    for wrong in ("x", "1-", "1000", ""):
+    for wrong in ("x", "1-", "1000", "", "20-3"):
         assert forget(wrong).exit_code == 2
     assert forget("1", "--name", "orders", "--platform-prefix", "p/").exit_code == 2
     assert "end it with '/'" in forget("1", "--platform-prefix", "p").output
