@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.common import QUEUE_PREFIX
+from s3notify_platform.cli.common import QUEUE_PREFIX, region_option
 from s3notify_platform.errors import S3NotifyError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _dynamodb_options(command: Callable[..., None]) -> Callable[..., None]:
 @main.command(short_help="Try out whether a bucket and our permissions suffice.")
 @click.option("--bucket", required=True, help="Bucket to look at.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
-@click.option("--region", default="us-east-1", show_default=True, help="Region of bucket and tables.")
+@region_option("Region of bucket and tables")
 @click.option(
     "--prefix",
     default="",
@@ -119,7 +119,7 @@ def doctor(
 
 @main.command(short_help="Create DynamoDB tables; print templates or IAM policies.")
 @_dynamodb_options
-@click.option("--region", default="us-east-1", show_default=True, help="The tables' region.")
+@region_option("The tables' region")
 @click.option(
     "--print",
     "template",
@@ -288,7 +288,7 @@ def dev(defs: Path, home: Path, port: int) -> None:
 @click.option("--bucket", required=True, help="Bucket that holds the keyspace.")
 @click.option("--keyspace", required=True, help="Prefix of the signals, as in the source's keyspace_prefix.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
-@click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket.")
+@region_option("Region of the bucket")
 def signal(
     keys: tuple[str, ...], *, bucket: str, keyspace: str, endpoint_url: str | None, region: str
 ) -> None:
@@ -315,7 +315,7 @@ def signal(
     "--days", type=click.FloatRange(min=1), default=7.0, show_default=True, help="Days of history to keep."
 )
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
-@click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket.")
+@region_option("Region of the bucket")
 def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, region: str) -> None:
     """Remove commits older than the history to keep, and files that no commit names any more."""
     from s3notify_platform.stores.config import S3Config

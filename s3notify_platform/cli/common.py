@@ -26,13 +26,25 @@ Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
 
+def region_option(whose: str) -> Option:
+    """`--region`; without it the environment's."""
+
+    def region() -> str:
+        from s3notify_platform.stores.config import default_region
+
+        return default_region()
+
+    told = "AWS_REGION, or the profile's; else us-east-1"
+    return click.option("--region", default=region, show_default=told, help=f"{whose}.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePlace:
     """Where the queue of a bucket stands. Writers, inlets, outlets and sources of a bucket must name the same one."""
 
     bucket: str
     endpoint_url: str | None = None
-    region: str = "us-east-1"
+    region: str
     queue_prefix: str = QUEUE_PREFIX
     records_table: str | None = None
     dynamodb_endpoint_url: str | None = None
@@ -101,7 +113,7 @@ def options_as(place: type[Any], *options: Option) -> Option:
 
     A field `place` is what options around these have made. Errors are told to people.
     """
-    names = [field.name for field in fields(place)]
+    names = [each.name for each in fields(place)]
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -124,7 +136,7 @@ queue_options = options_as(
         "--bucket", required=True, help="Bucket of the platform's own objects, the queue among them."
     ),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
-    click.option("--region", default="us-east-1", show_default=True, help="Region of bucket and table."),
+    region_option("Region of bucket and table"),
     click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="Prefix of the queue."),
     click.option("--records-table", help="DynamoDB table of the queue; default: it stands on the bucket."),
     click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from s3notify_platform.cli.common import told_to_people
+from s3notify_platform.cli.common import region_option, told_to_people
 from s3notify_platform.errors import UsageError
 
 
@@ -25,7 +25,7 @@ from s3notify_platform.errors import UsageError
 @click.option("--schema", help='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing.')
 @click.option("--transform", help="Import path of a (DataFrame) -> DataFrame that keeps lineage.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
-@click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket.")
+@region_option("Region of the bucket")
 @click.option(
     "-o",
     "--option",

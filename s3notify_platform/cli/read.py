@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli.common import options_as, print_table
+from s3notify_platform.cli.common import options_as, print_table, region_option
 from s3notify_platform.slots import SLOT_COUNT
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ table_options = options_as(
     ),
     click.option("--asset", help="A slot asset of the source, in place of the source's own table."),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
-    click.option("--region", default="us-east-1", show_default=True, help="Region of the bucket."),
+    region_option("Region of the bucket"),
 )
 """The argument NAME, and options that say where its table stands; taken as one `place: TablePlace`."""
 

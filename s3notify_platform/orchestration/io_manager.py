@@ -39,7 +39,7 @@ from s3notify_platform.spark.rescue import Misfits
 from s3notify_platform.spark.results import SlotResult
 from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
 from s3notify_platform.stores.capabilities import CommitChoice
-from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.config import S3Config, default_region
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation, TableLayout
@@ -134,7 +134,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
     def _config(self, bucket: str) -> S3Config:
         return S3Config(
             bucket=bucket,
-            region=self.s3.region_name or "us-east-1",
+            region=self.s3.region_name or default_region(),
             endpoint_url=self.s3.endpoint_url,
             access_key_id=self.s3.aws_access_key_id,
             secret_access_key=self.s3.aws_secret_access_key,

@@ -22,7 +22,7 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.ports import Record, RecordStore, Written
 from s3notify_platform.spark.session import prepare_environment, session_conf
-from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.config import DynamoConfig, default_region
 
 BEAT_SECONDS: Final = 5.0
 HEARTBEATS: Final = "heartbeats"
@@ -78,7 +78,7 @@ class DynamoTables(dg.ConfigurableResource[None]):
             return None
         return DynamoConfig(
             table=table,
-            region=self.region_name or "us-east-1",
+            region=self.region_name or default_region(),
             endpoint_url=self.endpoint_url,
             access_key_id=self.aws_access_key_id,
             secret_access_key=self.aws_secret_access_key,

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from s3notify_platform.errors import UsageError
 from s3notify_platform.slots import Slot, slot_from_partition_key
 from s3notify_platform.spark.source import Source
-from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.config import DynamoConfig, S3Config, default_region
 from s3notify_platform.table.layout import Generation
 
 T = TypeVar("T", int, float)
@@ -103,7 +103,7 @@ def _source(given: Mapping[str, str]) -> Source:
         )
         if option in given
     }
-    region = given.get("region", "us-east-1")
+    region = given.get("region") or default_region()
     bucket = S3Config(
         bucket=str(fields.pop("bucket")), region=region, endpoint_url=given.get("endpoint_url"), **keys
     )

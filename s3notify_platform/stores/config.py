@@ -1,6 +1,15 @@
 """Where a bucket or a table is and how to reach it: the values that travel to Spark tasks in place of clients."""
 
+import os
 from dataclasses import dataclass, field
+
+
+def default_region() -> str:
+    """The region that this process is told as AWS's tools are: by its environment, or its profile; else us-east-1."""
+    import boto3
+
+    told = os.environ.get("AWS_REGION") or boto3.session.Session().region_name
+    return told or "us-east-1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,7 +21,7 @@ class S3Config:
     """
 
     bucket: str
-    region: str = "us-east-1"
+    region: str = field(default_factory=default_region)
     endpoint_url: str | None = None
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
@@ -24,7 +33,7 @@ class DynamoConfig:
     """One DynamoDB table. Pickles; its repr shows no secret. Credentials as for `S3Config`."""
 
     table: str
-    region: str = "us-east-1"
+    region: str = field(default_factory=default_region)
     endpoint_url: str | None = None
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)

@@ -12,12 +12,12 @@ policy has to let `s3.amazonaws.com` send to it (`sqs:SendMessage`, if `aws:Sour
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
-from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.config import DynamoConfig, default_region
 from s3notify_platform.stores.dynamo_leases import LEASE_TABLE
 from s3notify_platform.stores.dynamo_schema import TableSchema, create_table, examine
 from s3notify_platform.stores.dynamo_table import DynamoTable
@@ -45,7 +45,7 @@ class Tables:
 
     records: str | None = None
     leases: str | None = None
-    region: str = "us-east-1"
+    region: str = field(default_factory=default_region)
     endpoint_url: str | None = None
 
     def schemas(self) -> Iterator[tuple[str, DynamoConfig, TableSchema]]:

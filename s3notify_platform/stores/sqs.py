@@ -21,6 +21,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.stores.config import default_region
 from s3notify_platform.stores.s3_faults import SDK_ERRORS
 from s3notify_platform.stores.sdk import sdk_client
 
@@ -52,7 +53,7 @@ class SqsConfig:
     """One queue. Pickles; its repr shows no secret. Without keys boto3's own credential chain applies."""
 
     queue_url: str
-    region: str = "us-east-1"
+    region: str = field(default_factory=default_region)
     endpoint_url: str | None = None
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)

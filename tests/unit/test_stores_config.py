@@ -1,0 +1,30 @@
+"""Where buckets and tables are, by default."""
+
+from pathlib import Path
+
+import pytest
+
+from s3notify_platform.stores.config import DynamoConfig, S3Config, default_region
+
+
+@pytest.fixture
+def profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file of profiles, empty; and nothing in the environment."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "config"
+    path.write_text("")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(path))
+    return path
+
+
+def test_the_region_is_that_of_aws_own_tools(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment's two names for it, then the profile's; a value that was given stands."""
+    assert default_region() == "us-east-1"
+    profile.write_text("[default]\nregion = eu-south-1\n")
+    assert S3Config(bucket="b").region == "eu-south-1"
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
+    assert DynamoConfig(table="t").region == "eu-north-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert S3Config(bucket="b").region == "eu-west-1"
+    assert S3Config(bucket="b", region="eu-central-1").region == "eu-central-1"
