@@ -176,7 +176,7 @@ class BatchPayload:
     """What a batch's chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
 
     `owed` are the slots that this batch's listing pays, as in `Owed`. `last_try`: slots that are parked if they fail
-    again, so that objects which cannot be read have to be given up.
+    again, so that objects which cannot be read have to be given up. `topic`: its epoch when the batch was opened.
     """
 
     slots: tuple[int, ...] = ()
@@ -184,6 +184,7 @@ class BatchPayload:
     listing: bool = True
     owed: Mapping[str, int] = field(default_factory=dict)
     last_try: tuple[int, ...] = ()
+    topic: str = ""
 
     def dumps(self) -> str:
         """JSON."""
@@ -316,6 +317,7 @@ class BatchPlanner:
             listing=listing,
             owed=owed_slots,
             last_try=self._last_try(state, wanted),
+            topic=epoch,
         )
         batch = f"{self._source}-{state.epoch}-{state.next_batch}"
         try:
@@ -330,6 +332,7 @@ class BatchPlanner:
         state = replace(
             state,
             next_batch=state.next_batch + 1,
+            topic=payload.topic,
             bucket_listed_ms=now_ms if payload.listing else state.bucket_listed_ms,
             watch=state.watch.advance(seen, seen),
             open=(*state.open, opened),

@@ -105,6 +105,27 @@ def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
     assert [batch.slots for batch in world.state.open] == [(1, 2), (3,)]
 
 
+def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
+    """The batch that the dead tick opened listed before the topic was made anew: everything is listed once more."""
+    world = World()
+    assert world.evaluate() is None
+    tick = world.evaluate()
+    assert tick is not None
+    world.launch(tick)  # and the tick dies before its cursor is stored
+    (run,) = world.active()
+    world.finish(run)
+    world.publish(5)
+    world.lose_topic()
+    world.tick()
+    world.publish(3)
+    for _ in range(3):
+        world.tick()
+        for run in world.active():
+            world.finish(run)
+    assert world.listings == 2
+    assert world.committed == world.versions
+
+
 def test_a_batch_is_split_into_parallel_runs() -> None:
     """Of neighbouring slots, equally many; never more runs than slots, and each run key once."""
     world = settled(parallel_runs=3)
