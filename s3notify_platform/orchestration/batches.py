@@ -368,11 +368,11 @@ class BatchPlanner:
                 # Slots that a batch of everything began had no attempt of their own, where objects could be given up.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 failing[slot] = self._failed(slot, attempts, reason, now_ms)
-            for slot in set(batch.slots) - missing:
+            enumerated = EVERYTHING in batch.slots and EVERYTHING not in missing
+            for slot in {*batch.slots, *(failing if enumerated else ())} - missing:
                 failing.pop(slot, None)
             if batch.listing and (lost := [Slot(slot) for slot in missing if slot != EVERYTHING]):
                 self._debt.owe(lost)
-            enumerated = EVERYTHING in batch.slots and EVERYTHING not in missing
             state = replace(state, enumerated=state.enumerated or enumerated)
             notes.append(
                 f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"

@@ -126,6 +126,25 @@ def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
     assert world.committed == world.versions
 
 
+def test_a_batch_of_everything_ends_what_failed_before() -> None:
+    """A slot that was parked, and is committed by the listing for a new topic, is no longer told of."""
+    world = settled(max_attempts=1)
+    world.publish(5, 6)
+    world.tick()
+    world.finish(world.active()[0], failing=frozenset({5, 6}))
+    world.tick()
+    assert {slot: item.parked for slot, item in world.state.failing.items()} == {5: True, 6: True}
+    world.lose_topic()
+    world.publish(3)
+    world.clock.sleep(100)
+    world.tick()
+    (run,) = world.active()
+    assert run.request.slots == (EVERYTHING,)
+    world.finish(run, failing=frozenset({6}))
+    world.tick()
+    assert list(world.state.failing) == [6]
+
+
 def test_a_batch_is_split_into_parallel_runs() -> None:
     """Of neighbouring slots, equally many; never more runs than slots, and each run key once."""
     world = settled(parallel_runs=3)
