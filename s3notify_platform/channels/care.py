@@ -19,7 +19,7 @@ happened costs 1 scan of the topics, and a push in each that is younger and take
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from threading import Event as Flag
 from threading import Lock
@@ -32,10 +32,12 @@ from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import (
     Caretaker,
+    Committed,
     Entry,
     Event,
     NoRoom,
     NotificationQueue,
+    Reservation,
     Tended,
 )
 from s3notify_platform.protocols.notification_queue.caretaker import LEAK_SECONDS
@@ -123,6 +125,8 @@ class Care:
         self._counts: dict[str, int] = dict.fromkeys(
             ("passes", "committed", "aborted", "recounted", "signalled", "failed"), 0
         )
+        self._unfit: set[str] = set()
+        """Keys to be signalled of which some topic was not told."""
         self._turn = Lock()
         self._due_at: float | None = None
 
@@ -186,6 +190,7 @@ class Care:
             # Owners find what is pushed without any signal.
             self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
         signalled = sum(self._signal(watched, errors) for watched in self._keyspaces)
+        self._unfit &= set[str]().union(*(watched.owed for watched in self._keyspaces))
         cared = Cared(
             topics=len(topics),
             committed=sum(one.committed for one in tended),
@@ -216,16 +221,32 @@ class Care:
     def _tell_others(self, event: Event) -> None:
         """Topics that are younger than the reservation, which its writer would have told after its write.
 
-        Inlets reserve for themselves alone (`told` is empty): what they were given is given to them again.
+        Inlets reserve for themselves alone (`told` is empty): what they were given is given to them again. A topic
+        that takes no event so large is not told: the signal is not marked, so that its consumer lists.
         """
         if not event.told:
             return
-        for other in self._queue.takers(self._queue.see_topics(), self._bucket, event.key):
-            if other in event.told:
-                continue
-            with suppress(NotFoundError):
-                if isinstance(self._queue.push(other, event), NoRoom):
-                    raise UnavailableError(f"topic {other!r} is full")
+        takers = self._queue.takers(self._queue.see_topics(), self._bucket, event.key)
+        others = [topic for topic in takers if topic.epoch not in event.told]
+        # Should this process die here, what it leaves reserved waits for none of them: the first reservation does.
+        event = replace(event, told=(*event.told, *(other.epoch for other in others)))
+        held: list[Reservation] = []
+        try:
+            for other in others:
+                with suppress(NotFoundError):
+                    if not self._queue.fits(other.name, event):
+                        self._unfit.add(event.key)
+                        continue
+                    room = self._queue.reserve(other.name, event)
+                    if isinstance(room, NoRoom):
+                        raise UnavailableError(f"topic {other.name!r} is full")
+                    held.append(room)
+        except S3NotifyError:
+            # One that is full has the others told later, not again in each pass.
+            self._queue.abort_many(held)
+            raise
+        if not all(isinstance(outcome, Committed) for outcome in self._queue.commit_many(held)):
+            raise UnavailableError(f"not every topic could be told of {event.key!r}")
 
     def _look_at(self, topic: str, tended: Tended, *, pulled: bool) -> None:
         now = self._clock.monotonic()
@@ -272,7 +293,7 @@ class Care:
     def _signal(self, watched: _Watched, errors: list[str]) -> int:
         keys, watched.owed = watched.owed, set()
         try:
-            watched.keyspace.publisher.signal(sorted(keys), queued=keys)
+            watched.keyspace.publisher.signal(sorted(keys), queued=keys - self._unfit)
         except NotSignalledError as error:
             watched.owed = set(error.keys)
             _note(errors, "signals", error)

@@ -212,7 +212,7 @@ class Intake:
                 report.is_at_least("unavailable")
             else:
                 for topic in self._queue.takers(topics, event.bucket, event.key):
-                    wanted.setdefault(topic, []).append(report)
+                    wanted.setdefault(topic.name, []).append(report)
         return wanted
 
     def _push(self, topic: str, reports: Sequence[_Report], trouble: _Trouble, origin: str) -> None:

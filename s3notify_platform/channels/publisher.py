@@ -18,15 +18,17 @@ Steps, for one change or a batch
 
 Killed between any two steps: `channels.care` resolves the reservations by HEAD, tells the topics that are there then,
 and moves the signals. Without a topic that takes the key, and where the queue could not be told, the signal is not
-marked, as that of a plain `Publisher`: whoever follows it lists. One limit: a writer that knew no topic at all for its
-key, because the first one was made less than 5 s before it began or later, and that is killed between its write and
-step 4, is as silent as a plain writer that is killed before its signal; the sweep finds its object.
+marked, as that of a plain `Publisher`: whoever follows it lists. One limit: a writer of which no reservation is there
+to be resolved, and that is killed between its write and the end of step 4, is as silent as a plain writer that is
+killed before its signal; the sweep finds its object. That is one that knew no topic for its key, because the first one
+was made less than 5 s before it began or later, or whose topics were all deleted since, and maybe made anew.
 
 | requests, for n changes in s slots, t topics of h shards touched | |
 |---|---|
 | topics known | 1 scan after the writes, 1 before them if the last one is 5 s old |
 | reserve, commit | t × (h `add`, 2n writes, 1 read), one `add` for each shard |
 | objects, signals | n + s + 1 PUT |
+| a topic that is new | as `NotificationQueue.push_many` |
 | refused, or a conflict | 1 removal for each reservation, 1 `add` for each shard |
 | unknown outcome | 1 HEAD |
 """
@@ -191,8 +193,8 @@ class QueuedPublisher:
         by_topic: defaultdict[str, list[Event]] = defaultdict(list)
         topics = self._queue.see_topics()
         for event in events:
-            for topic in self._queue.takers(topics, self._bucket, event.key):
-                by_topic[topic].append(event)
+            for taker in self._queue.takers(topics, self._bucket, event.key):
+                by_topic[taker.name].append(event)
         for topic, told in by_topic.items():
             try:
                 outcomes = self._queue.push_many(topic, told)
@@ -254,18 +256,15 @@ class QueuedPublisher:
         by_topic: defaultdict[str, list[_Work]] = defaultdict(list)
         for work in works:
             work.outcome = None
-            work.event = replace(work.event, told=self._queue.topics_of(self._bucket, work.event.key))
-            for topic in work.event.told:
-                by_topic[topic].append(work)
-
-        def reserve(topic: str) -> Sequence[Reservation | NoRoom] | S3NotifyError:
-            try:
-                return self._queue.reserve_many(topic, [work.event for work in by_topic[topic]])
-            except S3NotifyError as error:
-                return error
-
+            takers = self._queue.topics_of(self._bucket, work.event.key)
+            work.event = replace(work.event, told=tuple(topic.epoch for topic in takers))
+            for taker in takers:
+                by_topic[taker.name].append(work)
+        answers = self._queue.in_parallel(
+            lambda topic: self._reserve_in(topic, by_topic[topic]), list(by_topic)
+        )
         errors: list[S3NotifyError] = []
-        for topic, answer in zip(by_topic, self._queue.in_parallel(reserve, list(by_topic)), strict=True):
+        for topic, answer in zip(by_topic, answers, strict=True):
             if isinstance(answer, S3NotifyError):
                 errors.append(answer)
                 continue
@@ -277,6 +276,22 @@ class QueuedPublisher:
         self._abort(work for work in works if errors or work.outcome is not None)
         if errors:
             raise min(errors, key=lambda error: isinstance(error, NotFoundError))
+
+    def _reserve_in(
+        self, topic: str, works: Sequence[_Work]
+    ) -> Sequence[Reservation | NoRoom] | S3NotifyError:
+        """The rooms, or why there are none; in a topic that was made anew since it was looked for, neither."""
+        try:
+            rooms = self._queue.reserve_many(topic, [work.event for work in works])
+        except S3NotifyError as error:
+            return error
+        held = [
+            (work, room) for work, room in zip(works, rooms, strict=True) if isinstance(room, Reservation)
+        ]
+        if all(room.entry.epoch in work.event.told for work, room in held):
+            return rooms
+        self._queue.abort_many([room for _, room in held])
+        return NotFoundError(f"topic {topic!r} was made anew: look again")
 
     def _abort(self, works: Iterable[_Work]) -> None:
         given_up = [work for work in works if work.held]
@@ -331,9 +346,10 @@ class QueuedPublisher:
             takers = self._queue.takers(topics or (), self._bucket, work.event.key)
             work.taken = bool(topics is None or work.held or takers)
             work.announced = bool(work.happened and work.taken and topics is not None)
-            for topic in set(takers).difference(work.event.told):
-                late[topic].append(work)
-            work.event = replace(work.event, told=tuple(sorted({*work.event.told, *takers})))
+            new = [taker for taker in takers if taker.epoch not in work.event.told]
+            for taker in new:
+                late[taker.name].append(work)
+            work.event = replace(work.event, told=(*work.event.told, *(taker.epoch for taker in new)))
         for topic, untold in late.items():
             self._push_anew(topic, [work for work in untold if work.happened])
             self._reserve_anew(topic, [work for work in untold if not work.happened])
@@ -345,6 +361,8 @@ class QueuedPublisher:
                 return self._queue.see_topics()
             except UnavailableError:
                 self._clock.sleep(backoff_seconds(attempt, self._clock))
+            except S3NotifyError:
+                break  # for an operator; what was written has to be said all the same
         return None
 
     # 5. Commit, abort, or leave.
@@ -373,10 +391,16 @@ class QueuedPublisher:
                     self._reserve_anew(reservation.entry.topic, [work])
 
     def _push_anew(self, topic: str, works: Sequence[_Work]) -> None:
-        """What was resolved while this process slept. There may be no room now; and nobody will look by HEAD."""
+        """What was resolved while this process slept, and what a new topic has to be told. There may be no room now,
+        or never be for an event so large; and nobody will look by HEAD.
+        """
         todo = list(works)
         for attempt in range(ATTEMPTS):
             try:
+                for work in todo:
+                    work.announced &= self._queue.fits(topic, work.event)
+                if not (todo := [work for work in todo if work.announced]):
+                    return
                 events = [replace(work.event, etag=_etag(work)) for work in todo]
                 told = self._queue.push_many(topic, events)
             except NotFoundError:

@@ -245,10 +245,7 @@ def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
     if found.owed:
         return "owed", f"owed: slot {found.slot} is compared by the next batch that lists"
     if listing_due:
-        return (
-            "owed",
-            "owed: the source is still to be listed, by its first batch or the one that ends its start",
-        )
+        return "owed", "owed: the source is still to be listed, by its first batch since its topic was made"
     return _untold(found)
 
 

@@ -176,7 +176,7 @@ class BatchPayload:
     """What a batch's chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
 
     `owed` are the slots that this batch's listing pays, as in `Owed`. `last_try`: slots that are parked if they fail
-    again, so that objects which cannot be read have to be given up.
+    again, so that objects which cannot be read have to be given up. `topic`: its epoch when the batch was opened.
     """
 
     slots: tuple[int, ...] = ()
@@ -184,6 +184,7 @@ class BatchPayload:
     listing: bool = True
     owed: Mapping[str, int] = field(default_factory=dict)
     last_try: tuple[int, ...] = ()
+    topic: str = ""
 
     def dumps(self) -> str:
         """JSON."""
@@ -318,6 +319,7 @@ class BatchPlanner:
             listing=listing,
             owed=owed_slots,
             last_try=self._last_try(state, wanted),
+            topic=epoch,
         )
         batch = f"{self._source}-{state.epoch}-{state.next_batch}"
         try:
@@ -332,6 +334,7 @@ class BatchPlanner:
         state = replace(
             state,
             next_batch=state.next_batch + 1,
+            topic=payload.topic,
             bucket_listed_ms=now_ms if payload.listing else state.bucket_listed_ms,
             watch=state.watch.advance(seen, seen),
             open=(*state.open, opened),
@@ -367,11 +370,11 @@ class BatchPlanner:
                 # Slots that a batch of everything began had no attempt of their own, where objects could be given up.
                 attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
                 failing[slot] = self._failed(slot, attempts, reason, now_ms)
-            for slot in set(batch.slots) - missing:
+            enumerated = EVERYTHING in batch.slots and EVERYTHING not in missing
+            for slot in {*batch.slots, *(failing if enumerated else ())} - missing:
                 failing.pop(slot, None)
             if batch.listing and (lost := [Slot(slot) for slot in missing if slot != EVERYTHING]):
                 self._debt.owe(lost)
-            enumerated = EVERYTHING in batch.slots and EVERYTHING not in missing
             state = replace(state, enumerated=state.enumerated or enumerated)
             notes.append(
                 f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"

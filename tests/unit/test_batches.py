@@ -104,6 +104,46 @@ def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
     assert [batch.slots for batch in world.state.open] == [(1, 2), (3,)]
 
 
+def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
+    """The batch that the dead tick opened listed before the topic was made anew: everything is listed once more."""
+    world = World()
+    assert world.evaluate() is None
+    tick = world.evaluate()
+    assert tick is not None
+    world.launch(tick)  # and the tick dies before its cursor is stored
+    (run,) = world.active()
+    world.finish(run)
+    world.publish(5)
+    world.lose_topic()
+    world.tick()
+    world.publish(3)
+    for _ in range(3):
+        world.tick()
+        for run in world.active():
+            world.finish(run)
+    assert world.listings == 2
+    assert world.committed == world.versions
+
+
+def test_a_batch_of_everything_ends_what_failed_before() -> None:
+    """A slot that was parked, and is committed by the listing for a new topic, is no longer told of."""
+    world = settled(max_attempts=1)
+    world.publish(5, 6)
+    world.tick()
+    world.finish(world.active()[0], failing=frozenset({5, 6}))
+    world.tick()
+    assert {slot: item.parked for slot, item in world.state.failing.items()} == {5: True, 6: True}
+    world.lose_topic()
+    world.publish(3)
+    world.clock.sleep(100)
+    world.tick()
+    (run,) = world.active()
+    assert run.request.slots == (EVERYTHING,)
+    world.finish(run, failing=frozenset({6}))
+    world.tick()
+    assert list(world.state.failing) == [6]
+
+
 def test_a_batch_is_split_into_parallel_runs() -> None:
     """Of neighbouring slots, equally many; never more runs than slots, and each run key once."""
     world = settled(parallel_runs=3)

@@ -97,7 +97,7 @@ class Place:
         if queued:
             op = "put" if isinstance(change, Put) else "delete"
             for topic in self.queue.topics_of("b", change.key):
-                assert isinstance(self.queue.push(topic, self.event(change.key, op)), Committed)
+                assert isinstance(self.queue.push(topic.name, self.event(change.key, op)), Committed)
         publisher.signal([change.key])
 
     def put(self, body=b"one", *, queued=True):

@@ -70,8 +70,9 @@ class Event:
     """One change of one object, as announced before it is made, and completed when it is known.
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a resolver
-    recognises it; `etag` serves the same end where it is known in advance. `told` are the topics that its writer has
-    reserved in: whoever finds the writer gone tells the others. It is kept no longer than the reservation.
+    recognises it; `etag` serves the same end where it is known in advance. `told` are the epochs of the
+    topics that its writer has reserved in: whoever finds the writer gone tells the others, also one of the same name
+    that was made since. It is kept no longer than the reservation.
     """
 
     key: str

@@ -164,19 +164,20 @@ class NotificationQueue:
     # Which topics there are.
 
     @staticmethod
-    def takers(topics: Iterable[Topic], bucket: str, key: str) -> tuple[str, ...]:
-        """The names of those that take changes of this key. Pure."""
-        return tuple(topic.name for topic in topics if takes(topic.settings, bucket, key))
+    def takers(topics: Iterable[Topic], bucket: str, key: str) -> tuple[Topic, ...]:
+        """Those that take changes of this key. Pure."""
+        return tuple(topic for topic in topics if takes(topic.settings, bucket, key))
 
-    def topics_of(self, bucket: str, key: str) -> tuple[str, ...]:
+    def topics_of(self, bucket: str, key: str) -> tuple[Topic, ...]:
         """The topics that take changes of this key, by name, as they were within `TOPICS_SECONDS`: 1 scan, or none.
 
         A topic that is younger may be missing. So whoever has changed an object looks again (`see_topics`) before it
         says so: a topic that is not there even then will be, with the change, when its consumer first lists.
         """
-        if self._seen is None or self.clock.monotonic() - self._seen[0] >= TOPICS_SECONDS:
+        seen = self._seen  # another thread may forget it
+        if seen is None or self.clock.monotonic() - seen[0] >= TOPICS_SECONDS:
             return self.takers(self.see_topics(), bucket, key)
-        return self.takers(self._seen[1], bucket, key)
+        return self.takers(seen[1], bucket, key)
 
     def see_topics(self) -> tuple[Topic, ...]:
         """All topics as they are now, for `topics_of` too. 1 scan; those that have not changed are not read again."""
@@ -185,6 +186,7 @@ class NotificationQueue:
         topics = self.topics.all(known=records)
         if self._seen is None or self._seen[0] <= now:
             self._seen, self._seen_records = (now, topics), records
+            self._known |= {topic.name: topic for topic in topics}
         return topics
 
     def forget_topics(self) -> None:

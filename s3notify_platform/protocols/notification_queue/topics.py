@@ -81,7 +81,8 @@ class Topics:
     def update(self, name: str, settings: TopicSettings) -> Topic:
         """The topic with new settings; shards and slots stay. 2 requests.
 
-        A capacity below what is there refuses reservations until entries have gone.
+        A capacity below what is there refuses reservations until entries have gone. One that takes more keys than
+        before is told of their changes from now on: consumers list what was there for a new topic only.
         """
         check_topic(name, settings)
 
