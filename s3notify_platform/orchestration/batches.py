@@ -228,7 +228,7 @@ class BatchPlanner:
     `topic_epoch` gives the epoch of the source's topic, which it makes if there is none; `debt` is the source's.
 
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 GET of its chain and one for each of
-    its runs; to open a batch 2 GETs (topic and debt) and 1 PUT; 1 GET (debt) when one has ended.
+    its runs; to open a batch 2 GETs (topic and debt) and 1 PUT; the 2 GETs when one has ended, too.
     """
 
     def __init__(
@@ -381,6 +381,9 @@ class BatchPlanner:
             )
         if len(still_open) < len(state.open):
             state = replace(state, owing=bool(self._debt.read().slots))
+            if self._topic_epoch() != state.topic:
+                # What it held is lost, and perhaps a run has followed the new one already.
+                state = replace(state, enumerated=False)
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
 
     def _chain(self, tag: str) -> ChainState | None:

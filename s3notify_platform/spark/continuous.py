@@ -83,6 +83,8 @@ class TableKeeper:
         self._follow_up(result, done, owed if listing else Owed())
         if everything:  # what failed is owed
             self._debt.enumerated(epoch)
+        if epoch and self._topic() != epoch:
+            self._ask_again(wanted)  # it was lost, or made anew, and with it what the next batch has to list
         return result
 
     def ask_again_for_owed(self) -> None:

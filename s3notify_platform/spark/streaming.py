@@ -34,7 +34,6 @@ Limits: an object is never divided between micro-batches. Where a writer does no
 
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -139,7 +138,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if listed and soon and self._target is None:
             return start
         self._listed_at = now if listed else self._listed_at
-        entries = self._entries(changed)
+        if (entries := self._entries(changed)) is None:
+            return start
         plain = self._plain(set(changed) - {*listed})
         planned, taken = self._planned(
             offset, {*listed} | plain, {*changed} - {*listed} - plain, entries, limit
@@ -233,13 +233,16 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _debt(self) -> ListingDebt:
         return ListingDebt(self._reading.source.records(), clock=self._clock)
 
-    def _entries(self, changed: Sequence[Slot]) -> tuple[Entry, ...]:
-        """The topic's entries of changed slots. Before the bucket is looked at."""
+    def _entries(self, changed: Sequence[Slot]) -> tuple[Entry, ...] | None:
+        """The topic's entries of changed slots. Before the bucket is looked at. None: it is not that topic any more."""
         if not self._epoch:
             return ()
-        with suppress(NotFoundError):
-            return self._reading.source.queue().entries(str(self._reading.topic), changed)
-        return ()
+        queue, name = self._reading.source.queue(), str(self._reading.topic)
+        try:
+            entries = queue.entries(name, changed)
+            return entries if queue.topics.get(name).epoch == self._epoch else None
+        except NotFoundError:
+            return None
 
     def _plain(self, slots: Collection[Slot]) -> set[Slot]:
         """Those that were last signalled by a writer who does not queue. 1 HEAD each."""
