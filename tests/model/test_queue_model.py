@@ -236,8 +236,10 @@ class QueueMachine(RuleBasedStateMachine):
         if self.worker is None:
             return
         hands, self.in_hand = self.in_hand, {}
+        held = {drain.lease.shard for _, drain in hands.values()}
         successor = Worker(self.plain)
-        while not successor.balance():
+        # A shard that nobody had taken up yet it gets at once, those of the dead one later.
+        while not (leases := successor.balance()) or held - {lease.shard for lease in leases}:
             self.clock.now += 2.0
         for entry, drain in hands.values():
             assert drain.done([entry]) == 0
