@@ -187,7 +187,7 @@ class QueuedPublisher:
         `NoRoomError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
         """
         wanted = tuple(dict.fromkeys(keys))
-        events = self._queue.in_parallel(self._found, wanted)
+        events = self._queue.shards.in_parallel(self._found, wanted)
         by_topic: defaultdict[str, list[Event]] = defaultdict(list)
         topics = self._queue.see_topics()
         for event in events:
@@ -265,7 +265,9 @@ class QueuedPublisher:
                 return error
 
         errors: list[S3NotifyError] = []
-        for topic, answer in zip(by_topic, self._queue.in_parallel(reserve, list(by_topic)), strict=True):
+        for topic, answer in zip(
+            by_topic, self._queue.shards.in_parallel(reserve, list(by_topic)), strict=True
+        ):
             if isinstance(answer, S3NotifyError):
                 errors.append(answer)
                 continue
@@ -300,7 +302,7 @@ class QueuedPublisher:
             else:
                 work.happened = isinstance(work.outcome, Written)
 
-        self._queue.in_parallel(write, todo)
+        self._queue.shards.in_parallel(write, todo)
         for work in works:
             if isinstance(work.outcome, Refused):
                 work.happened = False

@@ -91,7 +91,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def check_full(self, shard):
         topic = self.plain.topics.get("t")
-        counted = self.plain.counted(topic, shard) + topic.meters[shard].base
+        counted = self.plain.shards.counted(topic, shard) + topic.meters[shard].base
         assert counted >= shard_capacity(shard, SETTINGS)
 
     @precondition(lambda self: self.reserved)
@@ -271,7 +271,7 @@ class QueueMachine(RuleBasedStateMachine):
     def the_store_agrees(self):
         found = {}
         for shard in range(SETTINGS.shards):
-            for entry in self.plain.scan(self.plain.topics.get("t"), shard):
+            for entry in self.plain.shards.scan(self.plain.topics.get("t"), shard):
                 assert entry.event.key not in found
                 found[entry.event.key] = entry.state
         assert found == self.state
@@ -282,7 +282,7 @@ class QueueMachine(RuleBasedStateMachine):
         topic = self.plain.topics.get("t")
         for shard in range(SETTINGS.shards):
             there = sum(shard_of(slot_of(key), SETTINGS) == shard for key in self.state)
-            counted = self.plain.counted(topic, shard) + topic.meters[shard].base
+            counted = self.plain.shards.counted(topic, shard) + topic.meters[shard].base
             assert there <= counted <= shard_capacity(shard, SETTINGS)
 
 

@@ -208,7 +208,7 @@ def test_a_new_topic_hears_of_writes_in_doubt(world):
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late"), Fault.REFUSED))
     assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
     late = world.queue.topics.get("late")
-    (entry,) = (entry for shard in range(2) for entry in world.queue.scan(late, shard))
+    (entry,) = (entry for shard in range(2) for entry in world.queue.shards.scan(late, shard))
     assert (entry.state, entry.event.told) == ("reserved", ("late", "t"))
 
 

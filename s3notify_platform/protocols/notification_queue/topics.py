@@ -152,3 +152,24 @@ class Topics:
     def _read(self, name: str) -> Topic | None:
         record = self._records.read(TOPICS, name)
         return decode_topic(record) if record is not None else None
+
+
+class KnownTopics:
+    """Topics as this process read them last. Thread-safe."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._known: dict[str, Topic] = {}
+
+    def get(self, name: str) -> Topic:
+        """The topic as it was when it was read last. 1 request if it never was; `NotFoundError` as `current`."""
+        return self._known.get(name) or self.current(name)
+
+    def current(self, name: str) -> Topic:
+        """The topic as it is now. 1 request; `NotFoundError` if there is none, or it is being deleted."""
+        try:
+            topic = self._known[name] = self._topics.get(name)
+        except NotFoundError:
+            self._known.pop(name, None)
+            raise
+        return topic
