@@ -1,6 +1,6 @@
 """s3notify_platform: what changed in a bucket of millions of objects, for two requests, as committed tables.
 
-Reading order. `slots` and `ports` are the words everything else is written in. `protocols/` holds one file
+Reading order. `slots` and `ports` are the words everything else is written in. `protocols/` holds one package
 for each of the five seed protocols, over ports alone. `stores/` are the adapters of the ports. `table/` makes
 rows visible, one commit object at a time. `spark/` turns changed objects into rows and files.
 `orchestration/` is Dagster: partitions, sensor, IO manager, assets, checks, component. `local/` is the
