@@ -3,7 +3,7 @@
 Reading order, from below; imports point down only:
 
     slots, ports, clock, errors   the words everything else is written in
-    protocols/      one module for each of the five seed protocols, over ports alone: keyspace, ack chain, conditional
+    protocols/      one package for each of the five seed protocols, over ports alone: keyspace, ack chain, conditional
                     commit, source enumerator, notification queue
     stores/         memory, S3 and DynamoDB adapters, records on a bucket, leases, xor-ack's own table, the capability
                     probe, what `init` makes

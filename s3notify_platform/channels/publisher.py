@@ -189,7 +189,7 @@ class QueuedPublisher:
         `NoRoomError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
         """
         wanted = tuple(dict.fromkeys(keys))
-        events = self._queue.in_parallel(self._found, wanted)
+        events = self._queue.shards.in_parallel(self._found, wanted)
         by_topic: defaultdict[str, list[Event]] = defaultdict(list)
         topics = self._queue.see_topics()
         for event in events:
@@ -260,7 +260,7 @@ class QueuedPublisher:
             work.event = replace(work.event, told=tuple(topic.epoch for topic in takers))
             for taker in takers:
                 by_topic[taker.name].append(work)
-        answers = self._queue.in_parallel(
+        answers = self._queue.shards.in_parallel(
             lambda topic: self._reserve_in(topic, by_topic[topic]), list(by_topic)
         )
         errors: list[S3NotifyError] = []
@@ -315,7 +315,7 @@ class QueuedPublisher:
             else:
                 work.happened = isinstance(work.outcome, Written)
 
-        self._queue.in_parallel(write, todo)
+        self._queue.shards.in_parallel(write, todo)
         for work in works:
             if isinstance(work.outcome, Refused):
                 work.happened = False

@@ -171,7 +171,7 @@ def _topics_of(queue: NotificationQueue, source: Source, key: str) -> Iterator[T
 def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str) -> TopicView:
     slot = slot_of(key, topic.settings.slots)
     shard = shard_of(slot, topic.settings)
-    waiting = list(islice(queue.scan(topic, shard, prefix=f"{slot:03d}."), ENTRIES_MAX + 1))
+    waiting = list(islice(queue.shards.scan(topic, shard, prefix=f"{slot:03d}."), ENTRIES_MAX + 1))
     letters = [
         decode_entry(topic.name, shard, record)
         for record in islice(

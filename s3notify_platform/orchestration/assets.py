@@ -23,10 +23,12 @@ from s3notify_platform.orchestration.partitions import SOURCE_TAG, SlotBatch, sl
 from s3notify_platform.orchestration.resources import heartbeat
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.slots import Slot
+from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.derive import derive
-from s3notify_platform.spark.ingest import MAX_FAILED_JOBS, MAX_SPLIT_JOBS, Ingest, Transform
+from s3notify_platform.spark.ingest import Ingest
 from s3notify_platform.spark.rescue import added
 from s3notify_platform.spark.results import BatchResult, SlotResult
+from s3notify_platform.spark.seal_jobs import MAX_FAILED_JOBS, MAX_SPLIT_JOBS
 from s3notify_platform.spark.source import Source
 from s3notify_platform.table.layout import Generation
 

@@ -186,7 +186,7 @@ def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation]
         if topic.settings.bucket != io.bucket:
             continue
         shards = range(topic.settings.shards)
-        counted = sum(queue.counted(topic, shard) + topic.meters[shard].base for shard in shards)
+        counted = sum(queue.shards.counted(topic, shard) + topic.meters[shard].base for shard in shards)
         facts[f"{topic.name}/capacity"] = topic.settings.capacity
         if counted > SCANNED_MAX:
             facts[f"{topic.name}/depth"] = counted

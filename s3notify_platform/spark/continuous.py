@@ -24,10 +24,12 @@ from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ListingDebt, Owed
 from s3notify_platform.slots import Slot
+from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.datasource import FORMAT, register
-from s3notify_platform.spark.ingest import Ingest, Progress, Transform
+from s3notify_platform.spark.ingest import Ingest
 from s3notify_platform.spark.options import reading_of
 from s3notify_platform.spark.results import BatchResult, SlotResult
+from s3notify_platform.spark.run_state import Progress
 from s3notify_platform.spark.session import is_remote
 from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.fast_store import shared_store

@@ -171,7 +171,7 @@ def test_what_a_dead_writer_reserved_is_resolved_by_head(bucket, queue):
     written = store.put("raw/written", b"12", metadata={WRITER: "w raw/written"}).etag
     # Room that a writer counted and died with.
     partition, key = "depth.t", f"{queue.topics.get('t').epoch}.000.0"
-    counted = queue.counted(queue.topics.get("t"), 0)
+    counted = queue.shards.counted(queue.topics.get("t"), 0)
     assert queue.records.add(partition, key, 5) == counted + 5
 
     hasty = NotificationQueue(queue_records(bucket), stale_seconds=0.0)

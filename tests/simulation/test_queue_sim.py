@@ -167,7 +167,7 @@ class World:
         def run(stores, clock):
             queue = queue_of(stores, clock)
             if self.watch_fences:
-                queue.remove_one = self.watched(queue.remove_one)
+                queue.shards.remove_one = self.watched(queue.shards.remove_one)
             worker = Worker(
                 queue,
                 serves=lambda _: True,

@@ -20,6 +20,7 @@ from s3notify_platform.protocols.notification_queue import (
     Committed,
     Drain,
     Event,
+    NotificationQueue,
     Reservation,
     TopicSettings,
     WillRetry,
@@ -69,8 +70,7 @@ class Place:
             slots=16,
             commit="native",
         )
-        self.queue = self.source.queue(self.store)
-        self.queue.clock = self.clock
+        self.queue = NotificationQueue(self.source.queue(self.store).records, clock=self.clock)
         self.chains = AckChains(self.source.records(self.store), clock=self.clock)
         self.debt = ListingDebt(self.source.records(self.store), clock=self.clock)
         self.table = self.source.table(store=self.store)

@@ -15,7 +15,7 @@ from s3notify_platform.protocols.notification_queue import (
     keys_recur,
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_of
-from s3notify_platform.protocols.notification_queue.queue import TOPICS_SECONDS
+from s3notify_platform.protocols.notification_queue.topics import TOPICS_SECONDS
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
@@ -208,7 +208,7 @@ def test_a_new_topic_hears_of_writes_in_doubt(world):
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late"), Fault.REFUSED))
     assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
     late, known = world.queue.topics.all()
-    (entry,) = (entry for shard in range(2) for entry in world.queue.scan(late, shard))
+    (entry,) = (entry for shard in range(2) for entry in world.queue.shards.scan(late, shard))
     assert (entry.state, entry.event.told) == ("reserved", (known.epoch, late.epoch))
 
 

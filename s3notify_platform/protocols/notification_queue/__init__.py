@@ -55,7 +55,8 @@ Differs from Ceph RGW: stale reservations are resolved, not dropped; removal is 
 dead letters are stored; takeover within 14 s instead of 90 s, at once after a clean stop; an event that is too
 large is refused when it is reserved.
 
-Reading order: entries, settled, topics, queue, caretaker, owners, drain; s3_event is the message pushed.
+Reading order: entries, settled, topics, shards, reserving, queue, caretaker, owners, drain; s3_event is the
+message pushed.
 """
 
 from s3notify_platform.protocols.notification_queue.caretaker import (
@@ -83,12 +84,11 @@ from s3notify_platform.protocols.notification_queue.queue import (
     CommitOutcome,
     Committed,
     Expired,
-    NoRoom,
     NotificationQueue,
-    Reservation,
     TopicStats,
     Undecided,
 )
+from s3notify_platform.protocols.notification_queue.reserving import NoRoom, Reservation
 from s3notify_platform.protocols.notification_queue.s3_event import S3Events, decode_events, encode_events
 
 __all__ = [

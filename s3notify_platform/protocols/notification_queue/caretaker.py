@@ -140,7 +140,7 @@ class Caretaker:
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
             # The topic was read before: what is granted under an older meter than its is there to be scanned.
-            counted = self._queue.counted(found, shard)
+            counted = self._queue.shards.counted(found, shard)
             if self._may_skip(found, shard, counted):
                 continue
             seen = self._scan(found, shard)
@@ -188,9 +188,9 @@ class Caretaker:
         self, stale: list[Entry], head: Head, tell: Callable[[Event], None]
     ) -> tuple[Counter[str], list[Entry]]:
         """What the stale reservations of one shard came to, and which of them were committed."""
-        results = self._queue.in_parallel(lambda entry: self._resolve(entry, head, tell), stale)
+        results = self._queue.shards.in_parallel(lambda entry: self._resolve(entry, head, tell), stale)
         came_to: Counter[str] = Counter(result for result, _ in results if result != "changed")
-        self._queue.give_back([entry for result, entry in results if result == "aborted"])
+        self._queue.shards.give_back([entry for result, entry in results if result == "aborted"])
         return came_to, [entry for result, entry in results if result == "committed"]
 
     def _scan(self, topic: Topic, shard: int) -> _Pass:
@@ -217,11 +217,14 @@ class Caretaker:
         try:
             event = resolve(entry.event, head(entry.event.key))
             if event is None:
-                return ("aborted" if self._queue.remove_one(entry) is True else "changed"), entry
+                return ("aborted" if self._queue.shards.remove_one(entry) is True else "changed"), entry
             tell(event)
             committed = replace(entry, state="committed", event=event)
             settled = self._queue.writes.replace(
-                self._queue.partition(entry), entry.key, encode_entry(committed), expected=entry.version
+                self._queue.shards.partition(entry),
+                entry.key,
+                encode_entry(committed),
+                expected=entry.version,
             )
             return ("committed" if isinstance(settled, Stored) else "changed"), committed
         except (UnavailableError, UnknownOutcomeError):
@@ -235,7 +238,7 @@ class Caretaker:
         for record in foreign:
             entry = decode_entry(name, shard, record)
             if entry.epoch != epoch:
-                tended["swept"] += self._queue.remove_one(entry) is True
+                tended["swept"] += self._queue.shards.remove_one(entry) is True
 
     def _leaks(self, topic: Topic, shard: int, excess: int) -> bool:
         """Whether the counter has stood above what is there in every pass for `leak_seconds`."""

@@ -112,19 +112,21 @@ class Drain:
         if not self._worker.valid(self.lease):
             raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
         topic = self._worker.topic(self.lease)
-        found = filter(self._is_ours, self._queue.scan(topic, self.lease.shard))
+        found = filter(self._is_ours, self._queue.shards.scan(topic, self.lease.shard))
         judged = (self._judged(entry, topic.settings) for entry in found)
         return len(self._claimed([entry for entry in judged if entry.state == "dead"]))
 
     def _claimed(self, entries: list[Entry]) -> list[Entry]:
         """Those that could be claimed, certainly as the owner; the dead ones of them are buried."""
-        claimed = [entry for entry in self._queue.in_parallel(self._claim_one, entries) if entry is not None]
+        claimed = [
+            entry for entry in self._queue.shards.in_parallel(self._claim_one, entries) if entry is not None
+        ]
         # Their attempt is counted, but not begun unless the owners can be read: not counted again then.
         self._unserved |= {entry.id for entry in claimed}
         if claimed and not self._worker.verify(self.lease):
             raise FencedError(f"{self.lease} is another's: serve nothing")
         self._unserved -= {entry.id for entry in claimed}
-        self._queue.in_parallel(self._bury, [entry for entry in claimed if entry.state == "dead"])
+        self._queue.shards.in_parallel(self._bury, [entry for entry in claimed if entry.state == "dead"])
         return claimed
 
     def done(self, entries: Iterable[Entry]) -> int:
@@ -155,8 +157,8 @@ class Drain:
         """
         batch = tuple(entries)
         self._in_hand -= {entry.id for entry in batch}
-        self._queue.count(batch, "failed")
-        return tuple(self._queue.in_parallel(lambda entry: self._fail_one(entry, error, begun), batch))
+        self._queue.shards.count(batch, "failed")
+        return tuple(self._queue.shards.in_parallel(lambda entry: self._fail_one(entry, error, begun), batch))
 
     def _fail_one(self, entry: Entry, error: str, begun: bool) -> FailedOutcome:
         settings = self._worker.topic(self.lease).settings
@@ -183,7 +185,7 @@ class Drain:
     def _next(self, limit: int, settings: TopicSettings) -> list[Entry]:
         """Entries that are ready, marked dead where they are used up; from where the last call stopped."""
         if self._cursor is None:
-            self._cursor = self._queue.scan(self._worker.topic(self.lease), self.lease.shard)
+            self._cursor = self._queue.shards.scan(self._worker.topic(self.lease), self.lease.shard)
             self._met = set()
         ready: list[Entry] = []
         cursor, self._cursor = self._cursor, None  # an error begins anew
@@ -225,7 +227,7 @@ class Drain:
     def _stamp(self, entry: Entry, after: Entry) -> Entry | None:
         """The entry as written over the version that is known; None if it is another one by now."""
         outcome = self._queue.writes.replace(
-            self._queue.partition(entry), entry.key, encode_entry(after), expected=entry.version
+            self._queue.shards.partition(entry), entry.key, encode_entry(after), expected=entry.version
         )
         if not isinstance(outcome, Stored):
             return None
@@ -237,21 +239,21 @@ class Drain:
         letter = encode_entry(replace(entry, claim=None))
         try:
             self._queue.writes.create(dead_partition(entry.topic), entry.key, letter)
-            if self._queue.remove_one(entry) is True:
-                self._queue.give_back([entry])
+            if self._queue.shards.remove_one(entry) is True:
+                self._queue.shards.give_back([entry])
         except (UnavailableError, UnknownOutcomeError):
             return
 
     def _remove_owed(self) -> int:
         owed, self._owed = tuple(self._owed), []
-        results = self._queue.in_parallel(self._queue.remove_one, owed)
+        results = self._queue.shards.in_parallel(self._queue.shards.remove_one, owed)
         removed = [entry for entry, result in zip(owed, results, strict=True) if result is True]
         self._owed = [
             entry for entry, result in zip(owed, results, strict=True) if isinstance(result, S3NotifyError)
         ]
         self._in_hand -= {entry.id for entry in owed} - {entry.id for entry in self._owed}
-        self._queue.give_back(removed)
-        self._queue.count(removed, "delivered")
+        self._queue.shards.give_back(removed)
+        self._queue.shards.count(removed, "delivered")
         return len(removed)
 
     def _watch(self, entry: Entry) -> _Watch:

@@ -306,14 +306,14 @@ class Worker:
 
         Who claims after this scan looks at the owners after that (`verify`), and serves nothing.
         """
-        claimed = [entry for entry in self.queue.scan(topic, shard) if _of_former(entry, generation)]
-        self.queue.in_parallel(lambda entry: self._free(entry, generation), claimed)
+        claimed = [entry for entry in self.queue.shards.scan(topic, shard) if _of_former(entry, generation)]
+        self.queue.shards.in_parallel(lambda entry: self._free(entry, generation), claimed)
 
     def _free(self, found: Entry, generation: int) -> None:
         entry: Entry | None = found
         while entry is not None and _of_former(entry, generation):
             outcome = self.queue.writes.replace(
-                self.queue.partition(entry),
+                self.queue.shards.partition(entry),
                 entry.key,
                 encode_entry(replace(entry, claim=None)),
                 expected=entry.version,

@@ -23,6 +23,9 @@ from s3notify_platform.protocols.notification_queue.entries import (
 )
 from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, SettledWrites, Stored
 
+TOPICS_SECONDS = 5.0
+"""How old a writer's knowledge of the topics may be when it reserves. Before it commits it looks again."""
+
 
 class Topics:
     """The topics of one record store. Thread-safe; holds no state."""
@@ -153,3 +156,48 @@ class Topics:
     def _read(self, name: str) -> Topic | None:
         record = self._records.read(TOPICS, name)
         return decode_topic(record) if record is not None else None
+
+
+class KnownTopics:
+    """Topics as this process read them last. Thread-safe."""
+
+    def __init__(self, topics: Topics, clock: Clock) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._known: dict[str, Topic] = {}
+        self._seen: tuple[float, tuple[Topic, ...]] | None = None
+        self._records: dict[str, Record] = {}
+
+    def recent(self) -> tuple[Topic, ...]:
+        """All topics as they were within `TOPICS_SECONDS`: 1 scan, or none."""
+        seen = self._seen  # another thread may forget it
+        if seen is None or self._clock.monotonic() - seen[0] >= TOPICS_SECONDS:
+            return self.see()
+        return seen[1]
+
+    def see(self) -> tuple[Topic, ...]:
+        """All topics as they are now. 1 scan; those that have not changed are not read again."""
+        now = self._clock.monotonic()
+        records = dict(self._records)
+        topics = self._topics.all(known=records)
+        if self._seen is None or self._seen[0] <= now:
+            self._seen, self._records = (now, topics), records
+            self._known |= {topic.name: topic for topic in topics}
+        return topics
+
+    def forget(self) -> None:
+        """One of them is gone: let the next `recent` look anew."""
+        self._seen = None
+
+    def get(self, name: str) -> Topic:
+        """The topic as it was when it was read last. 1 request if it never was; `NotFoundError` as `current`."""
+        return self._known.get(name) or self.current(name)
+
+    def current(self, name: str) -> Topic:
+        """The topic as it is now. 1 request; `NotFoundError` if there is none, or it is being deleted."""
+        try:
+            topic = self._known[name] = self._topics.get(name)
+        except NotFoundError:
+            self._known.pop(name, None)
+            raise
+        return topic

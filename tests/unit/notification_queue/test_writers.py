@@ -218,9 +218,11 @@ def test_room_of_a_reservation_that_took_too_long_is_not_given_back_twice(queue,
                 caretaker = Caretaker(queue, leak_seconds=1e9)
                 caretaker.resolve_stale("t", lambda _: None)
                 clock.now += queue.stale_seconds + 1
-                other = next(entry for entry in queue.scan(queue.topics.get("t"), 0) if entry.key != key)
+                other = next(
+                    entry for entry in queue.shards.scan(queue.topics.get("t"), 0) if entry.key != key
+                )
                 records.remove(partition, key, expected=records.read(partition, key).version)
-                queue.give_back([other])
+                queue.shards.give_back([other])
                 outcome = records.create(partition, key, value)
             return outcome
 

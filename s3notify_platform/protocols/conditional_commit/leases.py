@@ -1,0 +1,246 @@
+"""Commits by leases, for stores without conditions."""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol, assert_never
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.ports import ETag, ObjectStore, Unknown, Written
+from s3notify_platform.protocols.conditional_commit.operations import ATTEMPTS, Commits, Operation
+from s3notify_platform.protocols.conditional_commit.values import (
+    EXPECTED,
+    WRITER,
+    CommitOutcome,
+    Committed,
+    Lost,
+)
+
+ROUNDS = 20
+"""Leases that one call finds in its way, or gets too late, before it gives up."""
+
+BEGIN_WITHIN = 0.5
+"""The share of a lease's timeout in which its write must have begun."""
+
+INTERVALS_PER_READ = 10
+"""A waiting writer looks at the object every interval, and at the lease every tenth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to one write of `path` while its ETag is `etag` (`*`: while there is no object).
+
+    `timeout_ms` runs from when its holder sent it; 0: done, nobody is writing. `ttl` is in Unix seconds. Leases
+    of other clients name no `writer`.
+    """
+
+    path: str
+    etag: str
+    generation: int
+    timeout_ms: int
+    ttl: int
+    writer: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The lease is in place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupied:
+    """Another is in place; nothing was changed. `found` is None if it went meanwhile."""
+
+    found: Lease | None
+
+
+LeaseOutcome = Granted | Occupied | Unknown
+
+
+class Leases(Protocol):
+    """The table of leases. Both methods raise `UnavailableError` if nothing was applied."""
+
+    def put(self, lease: Lease, *, seen: Lease | None) -> LeaseOutcome:
+        """Put the lease in place of `seen`, known by generation and writer; of none, if that is None."""
+        ...
+
+    def read(self, path: str, etag: str) -> Lease | None:
+        """The lease that is in place, read consistently."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """How long leases hold. The defaults are object_store's, and need not be equal among writers.
+
+    `timeout_seconds`: a write is done by then; `max_clock_skew_rate`: the fastest clock ticks at most so many times
+    as fast as the slowest; `ttl_seconds`: when the table may forget a lease; `test_interval_seconds`: how often a
+    waiting writer looks.
+    """
+
+    timeout_seconds: float = 20.0
+    max_clock_skew_rate: float = 3.0
+    ttl_seconds: float = 3600.0
+    test_interval_seconds: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.timeout_seconds < 0.001 or self.test_interval_seconds <= 0 or self.max_clock_skew_rate < 1:
+            raise UsageError(f"{self}: seconds are above 0, and the skew rate is at least 1")
+        if self.ttl_seconds <= 2 * self.timeout_seconds * self.max_clock_skew_rate:
+            raise UsageError(f"{self}: ttl_seconds must be far above timeout_seconds × max_clock_skew_rate")
+
+
+class DynamoCommit(Commits):
+    """Commits by leases, on a store without conditions, beside writers of object_store's DynamoCommit.
+
+    Uncontended: 1 HEAD, 1 write, 2 requests to the leases. A loser: 1 HEAD, or 1 more each test interval and 1 to
+    the leases. Of all calls with one precondition at most one gets `Committed`; see Limits for what a write that
+    lands after its lease can do.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        leases: Leases,
+        *,
+        settings: LeaseSettings = LeaseSettings(),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        super().__init__(store, clock=clock)
+        self._leases = leases
+        self._settings = settings
+
+    def _commit(self, operation: Operation) -> CommitOutcome:
+        writer = unique_name(self._clock)
+        seen: Lease | None = None
+        for _ in range(ROUNDS):
+            began = self._clock.monotonic()
+            if not operation.holds(self._look(operation.path)):
+                return Lost()
+            lease = self._lease(operation, writer, generation=seen.generation + 1 if seen else 0)
+            match self._settle(lease, seen):
+                case Granted():
+                    if self._age(began) <= BEGIN_WITHIN:
+                        return self._write(operation, lease, writer, began)
+                    seen = lease
+                case Occupied(found=found):
+                    waited = self._wait_out(operation, found)
+                    if isinstance(waited, Lost):
+                        return waited
+                    seen = waited
+                case Unknown(cause=cause):
+                    raise UnavailableError(
+                        f"commit of {operation.path!r}: no lease, nothing written: {cause}"
+                    )
+                case _ as unreachable:
+                    assert_never(unreachable)
+        raise UnavailableError(
+            f"commit of {operation.path!r}: {ROUNDS} leases came and went; nothing written, retry later"
+        )
+
+    def _wait_out(self, operation: Operation, found: Lease | None) -> Lease | Lost | None:
+        """`found`, once its holder can no longer be writing; `Lost` once the path has changed; None once there
+        is another lease.
+        """
+        if found is None:
+            return None
+        noticed, looks = self._clock.monotonic(), 0
+        wait_seconds = found.timeout_ms / 1000 * self._settings.max_clock_skew_rate
+        while self._clock.monotonic() - noticed < wait_seconds:
+            self._clock.sleep(self._settings.test_interval_seconds)
+            looks += 1
+            if not operation.holds(self._look(operation.path)):
+                return Lost()
+            if looks % INTERVALS_PER_READ == 0:
+                # Found only earlier this way: without an answer it is waited out.
+                with suppress(UnavailableError):
+                    if self._leases.read(found.path, found.etag) != found:
+                        return None
+        return found
+
+    def _write(self, operation: Operation, lease: Lease, writer: str, began: float) -> Committed:
+        """Under a lease of ours. What is in doubt keeps the lease: the next writer gives it time to land."""
+        path, doubt = operation.path, ""
+        for attempt in range(ATTEMPTS):
+            if doubt and self._age(began) > BEGIN_WITHIN:
+                break
+            try:
+                outcome = operation.send(False, {WRITER: writer, EXPECTED: operation.expected})
+            except UnavailableError as error:
+                outcome = Unknown(cause=str(error))
+            except S3NotifyError as error:
+                if doubt:
+                    raise UnknownOutcomeError(f"commit of {path!r}: {doubt}, then: {error}") from error
+                self._settle(self._done(lease), lease)
+                raise
+            if isinstance(outcome, Written) and (outcome.etag or operation.deletes):
+                return self._confirm(operation, lease, writer, began, outcome.etag)
+            doubt = str(outcome)
+            found = self._look_after(path)
+            if operation.shows(found, writer):
+                return self._confirm(operation, lease, writer, began, found.etag if found else None)
+            if not operation.holds(found):
+                raise UnknownOutcomeError(f"commit of {path!r}: an attempt in doubt, then the object changed")
+            self._pause(attempt)
+        raise UnknownOutcomeError(f"commit of {path!r}: sent under a lease, and not confirmed: {doubt}")
+
+    def _confirm(
+        self, operation: Operation, lease: Lease, writer: str, began: float, etag: ETag | None
+    ) -> Committed:
+        path, overran = operation.path, self._age(began) > 1
+        if overran and not operation.shows(self._look_after(path), writer):
+            raise UnknownOutcomeError(
+                f"commit of {path!r}: overran its lease, and another's write is there now"
+            )
+        match self._settle(self._done(lease), lease):
+            case Granted():
+                return Committed(etag=etag)
+            case Unknown() if not overran:
+                return Committed(etag=etag)
+            case Unknown() | Occupied() as answer:
+                raise UnknownOutcomeError(
+                    f"commit of {path!r}: applied{', but overran its lease' if overran else ''}; another may have "
+                    f"taken the lease over, and this write may have replaced the other's: {answer}"
+                )
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _settle(self, lease: Lease, seen: Lease | None) -> LeaseOutcome:
+        """Put a lease; one whose answer was lost is known by its writer."""
+        outcome: LeaseOutcome = Unknown(cause="not sent")
+        for attempt in range(ATTEMPTS):
+            try:
+                outcome = self._leases.put(lease, seen=seen)
+            except UnavailableError as error:
+                outcome = Unknown(cause=str(error))
+            match outcome:
+                case Granted():
+                    return outcome
+                case Occupied(found=found):
+                    ours = found is not None and found.writer == lease.writer
+                    return Granted() if ours else outcome
+                case Unknown():
+                    self._pause(attempt)
+                case _ as unreachable:
+                    assert_never(unreachable)
+        return outcome
+
+    def _lease(self, operation: Operation, writer: str, *, generation: int) -> Lease:
+        return Lease(
+            path=operation.path,
+            etag=operation.expected,
+            generation=generation,
+            timeout_ms=round(self._settings.timeout_seconds * 1000),
+            ttl=self._ttl(),
+            writer=writer,
+        )
+
+    def _done(self, lease: Lease) -> Lease:
+        return replace(lease, generation=lease.generation + 1, timeout_ms=0, ttl=self._ttl())
+
+    def _ttl(self) -> int:
+        return self._clock.wall_ms() // 1000 + round(self._settings.ttl_seconds)
+
+    def _age(self, began: float) -> float:
+        """How much of a lease's timeout has gone, as a share."""
+        return (self._clock.monotonic() - began) / self._settings.timeout_seconds

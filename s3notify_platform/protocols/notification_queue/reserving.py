@@ -1,0 +1,250 @@
+"""How room is counted and granted: the writers' side of the queue, up to a durable reservation.
+
+Steps
+    1. Room is counted in the shards of the events, as much as each has.
+    2. An entry is created for each event that there is room for.
+    3. The topic is read again: if it no longer is what was counted under, or this took so long that a resolver
+       may have looked, all is undone and done anew.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from s3notify_platform.clock import Clock, backoff_seconds, unique_name
+from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.ports import Conflict, ETag, RecordStore
+from s3notify_platform.protocols.notification_queue.entries import (
+    Entry,
+    Event,
+    Topic,
+    depth_key,
+    depth_partition,
+    encode_entry,
+    shard_capacity,
+    shard_of,
+)
+from s3notify_platform.protocols.notification_queue.settled import (
+    ATTEMPTS,
+    Changed,
+    SettledWrites,
+    Stored,
+)
+from s3notify_platform.protocols.notification_queue.shards import Shards
+from s3notify_platform.protocols.notification_queue.topics import KnownTopics
+from s3notify_platform.slots import slot_of
+
+CLOCK_SKEW = 3.0
+"""How much faster one machine's clock may run than another's."""
+
+RETRY_AFTER_SECONDS = 1.0
+"""What a refused writer is told to wait for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """Promised space for one notification. The entry is durable before the object is written."""
+
+    entry: Entry
+    since: float
+    """Start of the reservation on the monotonic clock of the process that made it."""
+
+    def wrote(self, *, etag: ETag | None = None, size: int | None = None) -> "Reservation":
+        """The reservation, to be committed with what the write came to."""
+        event = self.entry.event
+        known = replace(
+            event,
+            etag=etag if etag is not None else event.etag,
+            size=size if size is not None else event.size,
+        )
+        return replace(self, entry=replace(self.entry, event=known))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom:
+    """The shard is full; nothing was written. Do not write the object; try again after that long."""
+
+    retry_after_seconds: float
+
+
+class Reservations:
+    """Reservations in the topics of one record store. Thread-safe; holds no state."""
+
+    def __init__(
+        self, records: RecordStore, clock: Clock, *, shards: Shards, topics: KnownTopics, stale_seconds: float
+    ) -> None:
+        self._records = records
+        self._clock = clock
+        self._writes = SettledWrites(records, clock)
+        self._shards = shards
+        self._topics = topics
+        self._stale_seconds = stale_seconds
+
+    def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | NoRoom, ...]:
+        """Count, create, then look whether the topic still is what was counted under; else all over again.
+
+        The last look is what makes both the bound and `delete` strict: an entry that was there when its topic
+        still had this epoch and this meter is seen by whoever deletes the topic, or counts anew, after that.
+        """
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                self._clock.sleep(backoff_seconds(attempt, self._clock))
+            since = self._clock.monotonic()
+            topic = self._topics.get(name)
+            drafts = [self._draft(topic, event) for event in events]
+            rooms = self._rooms(topic, drafts)
+            accepted = _first(drafts, rooms)
+            results = self._shards.in_parallel(lambda draft: self._create(topic, draft, since), accepted)  # noqa: B023
+            errors = [result for result in results if isinstance(result, S3NotifyError)]
+            try:
+                now = self._topics.current(name)
+            except S3NotifyError as error:
+                now, errors = topic, [error, *errors]
+            created = {
+                id(draft): result
+                for draft, result in zip(accepted, results, strict=True)
+                if isinstance(result, Reservation)
+            }
+            held = _unchanged(topic, now, rooms, refused=len(accepted) < len(drafts))
+            in_time = self.fresh_since(since)
+            if held and in_time and not errors:
+                refusal = NoRoom(retry_after_seconds=RETRY_AFTER_SECONDS)
+                return tuple(created.get(id(draft), refusal) for draft in drafts)
+            removed, _ = self._shards.remove_each([reservation.entry for reservation in created.values()])
+            unsent = [
+                draft
+                for draft, result in zip(accepted, results, strict=True)
+                if isinstance(result, UnavailableError)
+            ]
+            if in_time:  # else a resolver may have given some of it back already
+                self._shards.give_back([*removed, *unsent])
+            if errors:
+                raise errors[0]
+        raise UnavailableError(f"topic {name!r} kept changing; nothing was reserved, try again")
+
+    def fits(self, name: str, event: Event) -> bool:
+        """See `NotificationQueue.fits`."""
+        found = self._topics.get(name)
+        try:
+            self._draft(found, event)
+        except UsageError:
+            return False
+        return True
+
+    def fresh_since(self, moment: float) -> bool:
+        """See `NotificationQueue.fresh_since`."""
+        return self._clock.monotonic() - moment < self._stale_seconds / CLOCK_SKEW
+
+    def _draft(self, topic: Topic, event: Event) -> Entry:
+        settings, wall_ms = topic.settings, self._clock.wall_ms()
+        slot = slot_of(event.key, settings.slots)
+        shard = shard_of(slot, settings)
+        entry = Entry(
+            topic=topic.name,
+            shard=shard,
+            epoch=topic.epoch,
+            id=_entry_id(self._clock),
+            slot=slot,
+            meter=topic.meters[shard].generation,
+            state="reserved",
+            event=replace(
+                event,
+                time_ms=event.time_ms or wall_ms,
+                sequencer=event.sequencer or f"{wall_ms:016X}{self._clock.random_bytes(2).hex().upper()}",
+            ),
+        )
+        # As it will be delivered: who else was told is with it for a while only.
+        if (size := len(encode_entry(replace(entry, state="committed")))) > settings.max_event_bytes:
+            raise UsageError(
+                f"the event of {event.key[:60]!r} has {size} bytes; topic {topic.name!r} takes "
+                f"{settings.max_event_bytes} (max_event_bytes)"
+            )
+        return entry
+
+    def _rooms(self, topic: Topic, drafts: Sequence[Entry]) -> dict[int, int]:
+        """How many entries each shard takes, counted already."""
+        wanted = sorted(Counter(draft.shard for draft in drafts).items())
+
+        def take(shard_and_number: tuple[int, int]) -> int | S3NotifyError:
+            try:
+                return self._room(topic, *shard_and_number)
+            except S3NotifyError as error:
+                return error
+
+        answers = self._shards.in_parallel(take, wanted)
+        errors = [answer for answer in answers if isinstance(answer, S3NotifyError)]
+        rooms = {
+            shard: 0 if isinstance(answer, S3NotifyError) else answer
+            for (shard, _), answer in zip(wanted, answers, strict=True)
+        }
+        if errors:
+            self._shards.give_back(_first(drafts, rooms))
+            raise errors[0]
+        return rooms
+
+    def _room(self, topic: Topic, shard: int, wanted: int) -> int:
+        """Take room for up to `wanted` entries; how many it is."""
+        meter = topic.meters[shard]
+        ceiling = shard_capacity(shard, topic.settings) - meter.base
+        key = depth_key(topic.epoch, shard, meter.generation)
+        asked = min(wanted, ceiling)
+        for attempt in range(ATTEMPTS):
+            if asked <= 0:
+                return 0
+            try:
+                outcome = self._records.add(depth_partition(topic.name), key, asked, ceiling=ceiling)
+                if isinstance(outcome, int):
+                    return asked
+                if isinstance(outcome, Conflict):
+                    asked = min(wanted, ceiling - self._shards.counted(topic, shard))
+                    continue
+                # Unknown: if it was applied this room is lost until the caretaker counts anew, never used twice.
+            except UnavailableError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+            self._clock.sleep(backoff_seconds(attempt, self._clock))
+        raise UnavailableError(f"no room could be counted in topic {topic.name!r}, shard {shard}; try again")
+
+    def _create(self, topic: Topic, draft: Entry, since: float) -> Reservation | S3NotifyError:
+        """The entry, durable. One in doubt is left with its room, for the caretaker, and another one made."""
+        try:
+            for _ in range(ATTEMPTS):
+                entry = replace(draft, id=_entry_id(self._clock))
+                try:
+                    outcome = self._writes.create_once(
+                        self._shards.partition(entry), entry.key, encode_entry(entry)
+                    )
+                except UnknownOutcomeError:
+                    outcome = Changed(record=None, in_doubt=True)
+                if isinstance(outcome, Stored):
+                    return Reservation(entry=replace(entry, version=outcome.version), since=since)
+                if not self._room(topic, entry.shard, 1):
+                    break
+        except (UnavailableError, UsageError) as error:
+            return error
+        return UnknownOutcomeError(f"no reservation for {draft.event.key!r} could be made sure of; try again")
+
+
+def _entry_id(clock: Clock) -> str:
+    """The time first, so that a slot's entries are listed about as old as they are; unique all the same."""
+    return f"{clock.wall_ms():012x}-{unique_name(clock)[:16]}"
+
+
+def _first(drafts: Iterable[Entry], rooms: Mapping[int, int]) -> list[Entry]:
+    """The drafts that there is room for, in their shards: the first ones."""
+    left = dict(rooms)
+    accepted = []
+    for draft in drafts:
+        if left[draft.shard] > 0:
+            left[draft.shard] -= 1
+            accepted.append(draft)
+    return accepted
+
+
+def _unchanged(before: Topic, after: Topic, shards: Iterable[int], *, refused: bool) -> bool:
+    """Whether what was counted holds; a refusal only if it was by the topic as it is now."""
+    if before.epoch != after.epoch:
+        return False
+    if refused and (before.settings, before.meters) != (after.settings, after.meters):
+        return False
+    return all(before.meters[shard].generation == after.meters[shard].generation for shard in shards)
