@@ -12,8 +12,8 @@ Steps, for one change or a batch
     3. An unknown outcome: HEAD. Our id there (or nothing, if we delete): it happened.
     4. Look which topics there are now. One that is new is told of what happened: its consumer lists what was there
        before it made the topic, and this may have come after.
-    5. Happened: commit the entries. Did not: abort them. Not known: leave them, to be resolved by the caretaker.
-       A reservation that was resolved while we slept: push the change anew.
+    5. Happened: commit the entries. Did not: abort them. Not known, or a new topic could not be told: leave them, to
+       be resolved by the caretaker. A reservation that was resolved while we slept: push the change anew.
     6. Move the signal of each touched slot, marked as queued, then the root.
 
 Killed between any two steps: `channels.care` resolves the reservations by HEAD, tells the topics that are there then,
@@ -108,6 +108,8 @@ class _Work:
     """By some topic, or nobody knows whether."""
     announced: bool = False
     """In every topic that takes it, and in at least one."""
+    left: bool = False
+    """To the caretaker, who can tell a topic that could not be told for as long as a reservation is there."""
 
 
 class QueuedPublisher:
@@ -346,6 +348,7 @@ class QueuedPublisher:
             takers = self._queue.takers(topics or (), self._bucket, work.event.key)
             work.taken = bool(topics is None or work.held or takers)
             work.announced = bool(work.happened and work.taken and topics is not None)
+            work.left = topics is None
             new = [taker for taker in takers if taker.epoch not in work.event.told]
             for taker in new:
                 late[taker.name].append(work)
@@ -373,7 +376,7 @@ class QueuedPublisher:
         done = [
             (work, reservation.wrote(etag=_etag(work)))
             for work in works
-            if work.happened
+            if work.happened and not work.left
             for reservation in work.held
         ]
         anew: defaultdict[str, list[_Work]] = defaultdict(list)
@@ -413,7 +416,7 @@ class QueuedPublisher:
                     return
             self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.5))
         for work in todo:
-            work.announced = False
+            work.announced, work.left = False, True
 
     def _reserve_anew(self, topic: str, works: Iterable[_Work]) -> None:
         """Still in doubt: a reservation for the caretaker to look later.

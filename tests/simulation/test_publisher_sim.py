@@ -10,7 +10,7 @@ import pytest
 
 from s3notify_platform.channels.care import Care
 from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
-from s3notify_platform.errors import NoRoomError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.errors import NoRoomError, NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, list_all
 from s3notify_platform.protocols.keyspace import (
     Delete,
@@ -186,7 +186,7 @@ class World:
             care.tend()
             clock.sleep(1.0 * self.pace)
 
-    def consumer(self, topic):
+    def consumer(self, topic, seconds=float("inf")):
         """Reads the entries of slots that moved, looks at their objects, removes them; then advances its cursor."""
         view = self.views[topic]
 
@@ -196,8 +196,9 @@ class World:
             watcher = Watcher(
                 stores["objects"], prefix=KS, slots=SLOTS, clock=clock, relist_seconds=5, state=state
             )
-            while not self.over():
-                with suppress(*RETRY):
+            ends = clock.monotonic() + seconds
+            while not self.over() and clock.monotonic() < ends:
+                with suppress(*RETRY, NotFoundError):
                     poll = watcher.observe(watcher.state)
                     if poll.changed:
                         entries = queue.entries(topic, poll.changed)
@@ -211,16 +212,21 @@ class World:
         return run
 
     def newcomer(self, stores, clock):
-        """Makes its topic, lists the bucket once, and looks at nothing but entries from then on."""
+        """Makes its topic, lists the bucket once, and looks at nothing but entries then; and once more, anew."""
         view = self.views["late"]
-        clock.sleep(0.0 if view["cursor"] else 1.5)
-        while view["cursor"] is None:
-            with suppress(*RETRY):
-                self.queue_of(stores, clock).topics.create("late", TOPICS["late"])
-                view["known"] |= {m.key: m.etag for m in list_all(stores["objects"], "") if m.key[:3] != KS}
-                view["cursor"] = WatcherState(slots=SLOTS).dumps()
-                self.pending -= 1
-        self.consumer("late")(stores, clock)
+        for life, seconds in ((1, 4.0 * self.pace), (2, float("inf"))):
+            while view.get("life", 0) < life:
+                clock.sleep(1.5)
+                with suppress(*RETRY):
+                    topics = self.queue_of(stores, clock).topics
+                    with suppress(NotFoundError):
+                        topics.delete("late")
+                    topics.create("late", TOPICS["late"])
+                    found = list_all(stores["objects"], "")
+                    view["known"] = {meta.key: meta.etag for meta in found if not meta.key.startswith(KS)}
+                    view["cursor"], view["life"] = WatcherState(slots=SLOTS).dumps(), life
+                    self.pending -= life == 2
+            self.consumer("late", seconds)(stores, clock)
 
     def run(self, seed, faults, *, writers=3, restarts=1000):
         actors = [self.writer(number) for number in range(writers)]
@@ -299,7 +305,9 @@ def test_what_is_refused_was_not_written(seed):
         clock.sleep(8)
         return view(stores, clock)
 
-    world.consumer = lambda topic, known=world.consumer: late if topic == "raw" else known(topic)
+    world.consumer = lambda topic, *rest, known=world.consumer: (
+        late if topic == "raw" else known(topic, *rest)
+    )
     world.run(seed, {Fault.LOST: 0.03, Fault.LATE: 0.03, Fault.THROTTLED: 0.03})
     assert world.refused
     world.check()

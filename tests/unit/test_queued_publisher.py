@@ -232,6 +232,7 @@ def test_a_new_topic_that_cannot_be_told_is_said(world, full):
     assert caught.value.keys == ("a",)
     assert isinstance(caught.value.outcomes[0], Written)
     assert world.mark("a") is None
+    assert (world.told(), world.reserved()) == ([], 1), "left to the caretaker, who tells it"
 
 
 def slow(world, key):
