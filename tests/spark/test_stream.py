@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
-from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
 from s3notify_platform.spark import streaming
 from s3notify_platform.stores.counting import CountingStore
 from tests.support.servers import S3Server
@@ -138,6 +139,37 @@ def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: 
     queue.topics.delete("own")
     publish(lake, put("c", 6))
     assert [row["id"] for rows in query.drain() for row in rows] == [6]
+    query.check()
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "made anew"])
+def test_a_topic_that_goes_while_its_entries_are_read_loses_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    """What they would have told of is compared by the next micro-batch."""
+    source = lake.source
+    queue = source.queue()
+    settings = TopicSettings(slots=source.slots, shards=2, bucket=source.bucket.bucket, prefix=source.prefix)
+    queue.topics.create("own", settings)
+    plain = Publisher(lake.store, prefix=source.keyspace_prefix, slots=source.slots)
+    writer = QueuedPublisher(plain, queue, bucket=source.bucket.bucket)
+    query = Query(lake, options={"topic": "own"})
+    writer.publish([put("a", 1)])
+    query.drain()
+    entries = NotificationQueue.entries
+
+    def just_then(self: NotificationQueue, topic: str, slots: Iterable[int]) -> tuple[Entry, ...]:
+        monkeypatch.undo()
+        queue.topics.delete("own")
+        if anew:
+            queue.topics.create("own", settings)
+        return entries(self, topic, slots)
+
+    writer.publish([put("b", 2)])
+    monkeypatch.setattr(NotificationQueue, "entries", just_then)
+    assert query.batch() is None
+    found = [row["id"] for rows in query.drain() for row in rows]
+    assert 2 in found
     query.check()
 
 
