@@ -25,6 +25,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.ports import StoredObject, list_all
 from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
 from s3notify_platform.protocols.source_enumerator import ListingDebt
 from s3notify_platform.slots import slot_of
@@ -351,13 +352,14 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
         platform.until("a topic", lambda: "orders" in {topic.name for topic in fuzz.queue.topics.all()})
         endpoint = Endpoint(url=sink.url).dumps()
         fuzz.queue.topics.create(HOOK, TopicSettings(bucket=BUCKET, prefix=PREFIX, endpoint=endpoint))
+        plain = Publisher(platform.store, prefix=KEYSPACE)
         try:
             if OPERATIONS >= LONG:
                 platform.store.put(f"{PREFIX}first.jsonl", b'{"order_id": 1}\n')
-                platform.publisher.signal([f"{PREFIX}first.jsonl"])
+                plain.signal([f"{PREFIX}first.jsonl"])
                 platform.until("the first batch", lambda: not fuzz.differences())
                 fuzz.phase(Phase(seed=SEED, first=0, last=half, ways=TOLD, keys=keys), KILLS // 2)
-                platform.publisher.put(f"{PREFIX}plain.jsonl", b'{"order_id": 2}\n')
+                plain.put(f"{PREFIX}plain.jsonl", b'{"order_id": 2}\n')
                 platform.until("a plain writer seen", lambda: fuzz.debt.plain_writers(fuzz.debt.read()))
             else:
                 half = 0
