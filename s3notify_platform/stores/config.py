@@ -2,14 +2,23 @@
 
 import os
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 
 def default_region() -> str:
     """The region that this process is told as AWS's tools are: by its environment, or its profile; else us-east-1."""
+    return os.environ.get("AWS_REGION") or _region(*map(os.environ.get, _NAMES)) or "us-east-1"
+
+
+_NAMES = ("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE")
+
+
+# A resource makes its places anew whenever it is asked for them, and a session takes milliseconds.
+@lru_cache(maxsize=16)
+def _region(*_environment: str | None) -> str | None:
     import boto3
 
-    told = os.environ.get("AWS_REGION") or boto3.session.Session().region_name
-    return told or "us-east-1"
+    return boto3.session.Session().region_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

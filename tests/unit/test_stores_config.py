@@ -21,7 +21,9 @@ def profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_the_region_is_that_of_aws_own_tools(profile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's two names for it, then the profile's; a value that was given stands."""
     assert default_region() == "us-east-1"
-    profile.write_text("[default]\nregion = eu-south-1\n")
+    other = profile.with_name("other")
+    other.write_text("[default]\nregion = eu-south-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(other))
     assert S3Config(bucket="b").region == "eu-south-1"
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-north-1")
     assert DynamoConfig(table="t").region == "eu-north-1"
