@@ -13,8 +13,8 @@ from s3notify_platform.errors import S3NotifyError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from s3notify_platform.stores.capabilities import Capabilities, CommitChoice
-    from s3notify_platform.stores.provision import Role
+    from s3notify_platform.deploy import Role
+    from s3notify_platform.stores.probe import Capabilities, CommitChoice
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,9 +81,9 @@ def doctor(
 
     from rich.console import Console
 
-    from s3notify_platform.stores.capabilities import choose_commit, probe
+    from s3notify_platform.deploy import Tables, examine_tables
     from s3notify_platform.stores.config import S3Config
-    from s3notify_platform.stores.provision import Tables, examine_tables
+    from s3notify_platform.stores.probe import choose_commit, probe
     from s3notify_platform.stores.s3 import S3ObjectStore
 
     config = S3Config(bucket=bucket, endpoint_url=endpoint_url, region=region)
@@ -169,7 +169,7 @@ def init(
     """  # noqa: D301 - click's own mark
     import json
 
-    from s3notify_platform.stores import provision
+    from s3notify_platform import deploy as provision
 
     tables = provision.Tables(
         records=records_table, leases=lease_table, region=region, endpoint_url=dynamodb_endpoint_url
@@ -360,13 +360,13 @@ def _table(title: str, found: "Capabilities") -> "Table":
 
 
 def _add_commands() -> None:
-    from s3notify_platform.cli.care import care
     from s3notify_platform.cli.deliver import deliver
     from s3notify_platform.cli.explain import explain
     from s3notify_platform.cli.ingest import ingest
     from s3notify_platform.cli.inlet import inlet
     from s3notify_platform.cli.quarantine import quarantine
     from s3notify_platform.cli.read import delta, history, rows
+    from s3notify_platform.cli.reconcile import care
     from s3notify_platform.cli.table import table
     from s3notify_platform.cli.topics import topics
 

@@ -15,8 +15,8 @@ from s3notify_platform.slots import SLOT_COUNT
 
 if TYPE_CHECKING:
     from s3notify_platform.channels.service import Service
+    from s3notify_platform.ingest.source import Source
     from s3notify_platform.protocols.notification_queue import NotificationQueue
-    from s3notify_platform.spark.source import Source
     from s3notify_platform.stores.config import DynamoConfig, S3Config
 
 QUEUE_PREFIX = "_s3notify/queue/"
@@ -90,7 +90,7 @@ class SourcePlace:
         """The source of this name. No request."""
         from dataclasses import replace
 
-        from s3notify_platform.spark.source import Source
+        from s3notify_platform.ingest.source import Source
 
         bucket = self.place.s3()
         return Source(

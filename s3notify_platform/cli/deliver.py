@@ -28,8 +28,8 @@ def deliver(*, place: QueuePlace, networks: tuple[str, ...], allow_http: bool, p
     Any number of these may run: they share the work, and take over from one that dies within 15 s. HMAC keys
     are taken from the environment, by the names that the topics give (S3NOTIFY_PUSH_…).
     """
-    from s3notify_platform.channels.delivery import Delivery
-    from s3notify_platform.channels.endpoint import Egress
+    from s3notify_platform.channels.delivery.endpoint import Egress
+    from s3notify_platform.channels.delivery.worker import Delivery
 
     egress = Egress.of(networks, allow_http=allow_http)
     run_in_foreground(Delivery(place.queue(), egress=egress, poll_seconds=poll_seconds))

@@ -10,7 +10,7 @@ from s3notify_platform.cli.common import SourcePlace, source_options
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
-    from s3notify_platform.spark.source import Source
+    from s3notify_platform.ingest.source import Source
 
 
 @click.command(short_help="Say what happened to one object.")
@@ -41,7 +41,7 @@ def _sensor_view(source: "Source", key: str) -> "SensorView | None":
         return None
     import dagster as dg
 
-    from s3notify_platform.orchestration.explain import sensor_view
+    from s3notify_platform.orchestration.explain_job import sensor_view
 
     with dg.DagsterInstance.get() as instance:
         return sensor_view(instance, source, key)

@@ -10,7 +10,7 @@ import click
 from s3notify_platform.cli.common import QueuePlace, queue_options, run_in_foreground
 
 if TYPE_CHECKING:
-    from s3notify_platform.channels.intake import Intake
+    from s3notify_platform.channels.inlets.intake import Intake
 
 SECRET_ENV = "S3NOTIFY_RECEIVER_SECRET"  # noqa: S105 - the name of a variable
 
@@ -63,7 +63,7 @@ def _intake(
     exclude: tuple[str, ...],
     slots: int,
 ) -> "Intake":
-    from s3notify_platform.channels.intake import intake_over
+    from s3notify_platform.channels.inlets.intake import intake_over
 
     if not keyspaces:
         click.echo("no --keyspace: changes go to the topics, and no source is signalled", err=True)
@@ -116,7 +116,7 @@ def sqs(
 
     Permissions: `s3notify init --print iam --role inlet --event-queue NAME …`.
     """  # noqa: D301 - click's own mark
-    from s3notify_platform.channels.sqs import SqsInlet
+    from s3notify_platform.channels.inlets.sqs import SqsInlet
     from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
 
     config = SqsConfig(
@@ -180,8 +180,8 @@ def http(
     `GET /health` answers 200 while it serves. Posts that make no sense are answered 400, and kept: see
     `s3notify inlet poison`.
     """  # noqa: D301 - click's own mark
-    from s3notify_platform.channels.http1 import Limits
-    from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
+    from s3notify_platform.channels.inlets.http import Receiver, ReceiverSettings
+    from s3notify_platform.channels.inlets.http_server import Limits
 
     settings = ReceiverSettings(
         secret_envs=secret_envs,
@@ -208,7 +208,7 @@ def poison(
 
     What was mended is sent again the way it came: to the SQS queue, or by a post to the receiver.
     """
-    from s3notify_platform.channels.poison import Quarantine
+    from s3notify_platform.channels.inlets.poison import Quarantine
 
     quarantine = Quarantine(place.queue())
     if discard or discard_all:

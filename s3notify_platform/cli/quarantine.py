@@ -151,7 +151,7 @@ def redrive(
     """
     from s3notify_platform.protocols.keyspace import Publisher
     from s3notify_platform.slots import slot_of
-    from s3notify_platform.stores.fast_store import shared_store
+    from s3notify_platform.stores.s3.fast import shared_store
     from s3notify_platform.table.quarantine import Choice
     from s3notify_platform.table.quarantine import redrive as send_again
 

@@ -12,7 +12,7 @@ from s3notify_platform.cli.common import options_as, print_table, region_option
 from s3notify_platform.slots import SLOT_COUNT
 
 if TYPE_CHECKING:
-    from s3notify_platform.spark.source import Source
+    from s3notify_platform.ingest.source import Source
     from s3notify_platform.table.commit import SlotTable
 
 MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
@@ -31,7 +31,7 @@ class TablePlace:
 
     def source(self) -> "Source":
         """The source, as far as its table is concerned. Credentials come from the environment, a profile or a role."""
-        from s3notify_platform.spark.source import Source
+        from s3notify_platform.ingest.source import Source
         from s3notify_platform.stores.config import S3Config
 
         bucket = S3Config(bucket=self.bucket, endpoint_url=self.endpoint_url, region=self.region)
@@ -148,7 +148,7 @@ def delta(*, place: TablePlace, slots: int, repair: bool) -> None:
     The same as the asset NAME_delta, without Dagster.
     """
     from s3notify_platform.slots import Slot
-    from s3notify_platform.stores.fast_store import shared_store
+    from s3notify_platform.stores.s3.fast import shared_store
 
     source = place.source()
     source = source.decided(shared_store(source.platform))

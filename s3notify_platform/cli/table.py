@@ -44,11 +44,11 @@ def forget(
     you can. If not, this lets the named slots start anew; those that have their commits are left as they are.
     """
     from s3notify_platform.errors import UsageError
-    from s3notify_platform.spark.source import records_of_source
-    from s3notify_platform.stores.fast_store import shared_store
+    from s3notify_platform.ingest.source import records_of_source
+    from s3notify_platform.stores.s3.fast import shared_store
     from s3notify_platform.table.commit import SlotTable
     from s3notify_platform.table.layout import TableLayout
-    from s3notify_platform.table.lost import forget_slots
+    from s3notify_platform.table.missing import forget_slots
 
     if (name is None) == (platform_prefix is None):
         raise click.UsageError("give --name, or --platform-prefix")

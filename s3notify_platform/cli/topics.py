@@ -185,7 +185,7 @@ def delete(name: str, *, place: QueuePlace, yes: bool) -> None:
 
 def _changed(before: "TopicSettings", options: Mapping[str, Any]) -> "TopicSettings":
     """The settings, with the options that were given."""
-    from s3notify_platform.channels.endpoint import Endpoint
+    from s3notify_platform.channels.delivery.endpoint import Endpoint
     from s3notify_platform.errors import UsageError
 
     given = {name: value for name, value in options.items() if value is not None}
@@ -209,7 +209,7 @@ def _changed(before: "TopicSettings", options: Mapping[str, Any]) -> "TopicSetti
 
 
 def _url(settings: "TopicSettings") -> str:
-    from s3notify_platform.channels.endpoint import Endpoint
+    from s3notify_platform.channels.delivery.endpoint import Endpoint
     from s3notify_platform.errors import UsageError
 
     if not settings.endpoint:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from s3notify_platform.explain.sensor import OpenBatch, SensorView
+from s3notify_platform.explain.sensor_view import OpenBatch, SensorView
 
 Kind = Literal[
     "committed", "rejected", "quarantined", "reading", "deleted", "writing", "in_batch", "failing", "waiting",

@@ -28,7 +28,8 @@ from s3notify_platform.explain.answer import (
     Signal,
     TopicView,
 )
-from s3notify_platform.explain.sensor import OpenBatch, SensorView
+from s3notify_platform.explain.sensor_view import OpenBatch, SensorView
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key
@@ -41,9 +42,8 @@ from s3notify_platform.protocols.notification_queue.entries import (
 )
 from s3notify_platform.protocols.source_enumerator import ListingDebt, ObjectState
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.spark.source import Source
-from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.memory import check_key
+from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.states import States, pages_of

@@ -16,8 +16,11 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
+from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.results import BatchResult, SlotResult
+from s3notify_platform.ingest.scheduler import BatchPayload
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
-from s3notify_platform.orchestration.batches import BatchPayload
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, SlotBatch, slot_partitions
 from s3notify_platform.orchestration.resources import heartbeat
@@ -26,10 +29,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.derive import derive
 from s3notify_platform.spark.ingest import Ingest
-from s3notify_platform.spark.rescue import added
-from s3notify_platform.spark.results import BatchResult, SlotResult
 from s3notify_platform.spark.seal_jobs import MAX_FAILED_JOBS, MAX_SPLIT_JOBS
-from s3notify_platform.spark.source import Source
 from s3notify_platform.table.layout import Generation
 
 HEADS_IN_FLIGHT: Final = 16

@@ -13,13 +13,13 @@ from pathlib import Path
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from s3notify_platform.channels.care import shared_care
-from s3notify_platform.channels.delivery import Delivery
-from s3notify_platform.channels.endpoint import Egress
-from s3notify_platform.channels.intake import Intake, intake_over
-from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
+from s3notify_platform.channels.delivery.endpoint import Egress
+from s3notify_platform.channels.delivery.worker import Delivery
+from s3notify_platform.channels.inlets.http import Receiver, ReceiverSettings
+from s3notify_platform.channels.inlets.intake import Intake, intake_over
+from s3notify_platform.channels.inlets.sqs import SqsInlet
+from s3notify_platform.channels.reconciler import shared_care
 from s3notify_platform.channels.service import Service
-from s3notify_platform.channels.sqs import SqsInlet
 from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG

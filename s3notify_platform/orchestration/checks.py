@@ -9,13 +9,13 @@ import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.task_chain import forget_ended
 from s3notify_platform.orchestration.assets import MISFITS, SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
 from s3notify_platform.spark.plan import lost_state, plan
-from s3notify_platform.spark.rescue import added
 from s3notify_platform.spark.session import parallelism, ship_package
-from s3notify_platform.spark.task_chain import forget_ended
 
 UNREADABLE_SHOWN: Final = 20
 

@@ -9,9 +9,10 @@ from dagster_aws.s3 import S3Resource
 from pydantic import ConfigDict, Field
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.scheduler import BatchSettings
+from s3notify_platform.ingest.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES
 from s3notify_platform.orchestration.assets import SlotAsset, SourceAssets, build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
-from s3notify_platform.orchestration.batches import BatchSettings
 from s3notify_platform.orchestration.channels import (
     DeliverSettings,
     HttpInletSettings,
@@ -20,15 +21,14 @@ from s3notify_platform.orchestration.channels import (
     queue_spec,
 )
 from s3notify_platform.orchestration.checks import build_checks
-from s3notify_platform.orchestration.delta import build_delta
-from s3notify_platform.orchestration.explain import build_explain
+from s3notify_platform.orchestration.delta_assets import build_delta
+from s3notify_platform.orchestration.explain_job import build_explain
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.redrive import build_redrive
+from s3notify_platform.orchestration.quarantine_retry import build_redrive
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
-from s3notify_platform.orchestration.sensors import build_sensor
+from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.summary import build_summary
 from s3notify_platform.slots import SLOT_COUNT
-from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
 

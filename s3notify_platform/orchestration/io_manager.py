@@ -24,7 +24,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.orchestration.batches import REASON_MAX, BatchPayload
+from s3notify_platform.formats.rescue import Misfits
+from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.ingest.scheduler import REASON_MAX, BatchPayload
+from s3notify_platform.ingest.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
 from s3notify_platform.orchestration.partitions import SlotBatch, has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.ports import RecordStore
@@ -35,11 +38,8 @@ from s3notify_platform.protocols.source_enumerator import ListingDebt
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.load import LINEAGE, load_slots
-from s3notify_platform.spark.rescue import Misfits
-from s3notify_platform.spark.results import SlotResult
-from s3notify_platform.spark.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
-from s3notify_platform.stores.capabilities import CommitChoice
 from s3notify_platform.stores.config import S3Config, default_region
+from s3notify_platform.stores.probe import CommitChoice
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation, TableLayout

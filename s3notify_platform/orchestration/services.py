@@ -32,7 +32,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import beats_of, heartbeat
-from s3notify_platform.orchestration.sensors import ENDED, STARTED
+from s3notify_platform.orchestration.sensor import ENDED, STARTED
 
 INTERVAL_SECONDS: Final = 10
 SILENCE_SECONDS: Final = 60.0

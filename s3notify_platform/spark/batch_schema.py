@@ -14,17 +14,17 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from s3notify_platform.clock import Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.formats.inference import in_spark_types
+from s3notify_platform.formats.registry import FIXED_SCHEMAS
+from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.ingest.run_state import Progress, Run
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.spark.declared import parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, raise_own, reason_of
-from s3notify_platform.spark.formats import FIXED_SCHEMAS
-from s3notify_platform.spark.inference import in_spark_types
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.plan import SlotPlan
 from s3notify_platform.spark.read import CONTROL_SCHEMA, LINEAGE_COLUMNS, infer_schema
-from s3notify_platform.spark.rescue import RESCUED
-from s3notify_platform.spark.run_state import Progress, Run
-from s3notify_platform.spark.source import Source
 from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
 
 Transform = Callable[[DataFrame], DataFrame]

@@ -21,18 +21,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
+from s3notify_platform.ingest.results import BatchResult, SlotResult
+from s3notify_platform.ingest.run_state import Progress
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ListingDebt, Owed
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
-from s3notify_platform.spark.datasource import FORMAT, register
+from s3notify_platform.spark.datasource.batch import FORMAT, register
+from s3notify_platform.spark.datasource.options import reading_of
 from s3notify_platform.spark.ingest import Ingest
-from s3notify_platform.spark.options import reading_of
-from s3notify_platform.spark.results import BatchResult, SlotResult
-from s3notify_platform.spark.run_state import Progress
 from s3notify_platform.spark.session import is_remote
-from s3notify_platform.spark.source import Source
-from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.s3.fast import shared_store
 
 RETRY_SECONDS: Final = 10.0
 RETRY_CEILING_SECONDS: Final = 900.0

@@ -4,9 +4,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.formats.registry import check_schema
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
-from s3notify_platform.spark.formats import check_schema
-from s3notify_platform.spark.source import Source
 
 
 def parse_schema(declared: str, source: Source) -> StructType:

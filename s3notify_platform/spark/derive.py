@@ -18,16 +18,16 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.conditional_commit import Lost
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.ingest import COMMITS_IN_FLIGHT
 from s3notify_platform.spark.load import LINEAGE, load_slots
-from s3notify_platform.spark.results import SlotResult
 from s3notify_platform.spark.seal import slot_pieces
 from s3notify_platform.spark.session import parallelism
-from s3notify_platform.spark.source import Source
 from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation
 

@@ -15,17 +15,17 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ingest.results import BatchResult, SlotResult, added_result
+from s3notify_platform.ingest.run_state import Progress, Run
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.conditional_commit import Committed, Lost
 from s3notify_platform.protocols.source_enumerator import CommittedSlots, within
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, raise_own
 from s3notify_platform.spark.plan import Plan, SlotPlan, plan
-from s3notify_platform.spark.results import BatchResult, SlotResult, added_result
-from s3notify_platform.spark.run_state import Progress, Run
 from s3notify_platform.spark.seal_jobs import SealJobs
 from s3notify_platform.spark.session import parallelism, ship_package
-from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.splits import may_be_cut
 from s3notify_platform.table.commit import SlotCommit
 

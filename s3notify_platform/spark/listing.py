@@ -21,9 +21,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.protocols.source_enumerator import Enumerator, assign_slots, choose_cuts, quantiles
-from s3notify_platform.slots import Slot
-from s3notify_platform.spark.discovery import (
+from s3notify_platform.ingest.compare import (
     CHAINS_AT_ONCE,
     LISTED,
     LISTED_DDL,
@@ -33,9 +31,11 @@ from s3notify_platform.spark.discovery import (
     object_rows,
     slot_rows,
 )
-from s3notify_platform.spark.source import Source
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.protocols.source_enumerator import Enumerator, assign_slots, choose_cuts, quantiles
+from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.layout import Generation
 

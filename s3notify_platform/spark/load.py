@@ -17,10 +17,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import CorruptError, NotFoundError
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.session import parallelism, ship_package
-from s3notify_platform.spark.source import Source
 from s3notify_platform.table.commit import SlotCommit, TableFile
 from s3notify_platform.table.layout import Generation, TableLayout
 

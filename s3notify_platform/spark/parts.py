@@ -10,8 +10,8 @@ from dataclasses import asdict
 
 import pyarrow as pa
 
+from s3notify_platform.ingest.slot_files import SlotFiles
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.files import SlotFiles
 from s3notify_platform.spark.read import (
     CONTROL_SCHEMA,
     KIND_FILES,
@@ -22,7 +22,7 @@ from s3notify_platform.spark.read import (
 )
 from s3notify_platform.spark.seal import SealContext, add_rows, slot_pieces
 from s3notify_platform.spark.splits import splits_of
-from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
 
 Batches = Iterator[pa.RecordBatch]

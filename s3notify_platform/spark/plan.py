@@ -12,6 +12,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from s3notify_platform.ingest.compare import (
+    COUNTS,
+    OVERRAN,
+    PLANNED_DDL,
+    TOLD,
+    comparer,
+    follower,
+)
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, Version
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.source_enumerator import (
@@ -22,18 +31,9 @@ from s3notify_platform.protocols.source_enumerator import (
     assign_slots,
 )
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.discovery import (
-    COUNTS,
-    OVERRAN,
-    PLANNED_DDL,
-    TOLD,
-    comparer,
-    follower,
-)
 from s3notify_platform.spark.listing import listing as begin_listing
-from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.layout import Generation
 
 

@@ -24,25 +24,25 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
-from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.slots import Slot
-from s3notify_platform.spark.codecs import TEXT_FORMATS, decoded_whole
-from s3notify_platform.spark.fetch import Fetched, fetch, gets_of
-from s3notify_platform.spark.formats import FIXED_SCHEMAS, format_of, parse
-from s3notify_platform.spark.inference import in_spark_types, infer
-from s3notify_platform.spark.ranges import BytesInMemory, RemoteBytes
-from s3notify_platform.spark.records import Parsed, Wanted, rejected_whole
-from s3notify_platform.spark.rescue import Tally, added
-from s3notify_platform.spark.source import Source
-from s3notify_platform.spark.split_reader import (
+from s3notify_platform.formats.codecs import TEXT_FORMATS, decoded_whole
+from s3notify_platform.formats.inference import in_spark_types, infer
+from s3notify_platform.formats.ranges import BytesInMemory, RemoteBytes
+from s3notify_platform.formats.records import Parsed, Wanted, rejected_whole
+from s3notify_platform.formats.registry import FIXED_SCHEMAS, format_of, parse
+from s3notify_platform.formats.rescue import Tally, added
+from s3notify_platform.formats.split_reader import (
     HEAD_SAMPLE_BYTES,
     SplitEnd,
     head_sample,
     read_bytes,
 )
+from s3notify_platform.ingest.fetch import Fetched, fetch, gets_of
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.task_chain import TaskChain
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.slots import Slot
 from s3notify_platform.spark.splits import is_big, splits_of
-from s3notify_platform.spark.task_chain import TaskChain
-from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.s3.fast import shared_store
 
 KIND_SLOT: Final = 0
 KIND_OUTCOME: Final = 1

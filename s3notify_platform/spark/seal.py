@@ -20,9 +20,12 @@ import pyarrow.compute as pc
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.slot_files import SlotFiles
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.files import SlotFiles
 from s3notify_platform.spark.read import (
     KIND_FILES,
     KIND_OUTCOME,
@@ -31,12 +34,9 @@ from s3notify_platform.spark.read import (
     Outcome,
     SplitReader,
 )
-from s3notify_platform.spark.rescue import added
-from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.splits import splits_of
-from s3notify_platform.spark.task_chain import TaskChain
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import FAILING_MAX, SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import REJECT_SCHEMA

@@ -14,17 +14,17 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import Clock
 from s3notify_platform.errors import ConflictError
+from s3notify_platform.ingest.run_state import Progress, Run
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.task_chain import CHILDREN_MAX, TaskChain, object_children
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.spark.batch_schema import BatchSchemas, PinnedSchema, Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
 from s3notify_platform.spark.parts import part_writer
 from s3notify_platform.spark.plan import SlotPlan
 from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_ROW, LINEAGE_COLUMNS, SplitReader
-from s3notify_platform.spark.run_state import Progress, Run
 from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
-from s3notify_platform.spark.source import Source
 from s3notify_platform.spark.splits import Dealt, cut, deal_splits, in_parts, is_big, splits_frame
-from s3notify_platform.spark.task_chain import CHILDREN_MAX, TaskChain, object_children
 
 MAX_SPLIT_JOBS: Final = 128
 """Jobs spent on finding out which slots of a failing batch are at fault."""

@@ -13,6 +13,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.formats.codecs import by_record
+from s3notify_platform.formats.csv_splits import Scout, csv_starts, scout_csv
+from s3notify_platform.formats.registry import format_of
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.source_enumerator import (
     OBJECT_COST_BYTES,
     ObjectVersion,
@@ -21,11 +25,7 @@ from s3notify_platform.protocols.source_enumerator import (
     parts_of,
 )
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.codecs import by_record
-from s3notify_platform.spark.csv_splits import Scout, csv_starts, scout_csv
-from s3notify_platform.spark.formats import format_of
 from s3notify_platform.spark.session import parallelism
-from s3notify_platform.spark.source import Source
 
 TASK_BYTES: Final = 64 << 20
 SKEW: Final = 1.5

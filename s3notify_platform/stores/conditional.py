@@ -37,7 +37,7 @@ from s3notify_platform.protocols.conditional_commit import (
     Lost,
 )
 from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.stores.dynamo_leases import DynamoLeases
+from s3notify_platform.stores.dynamodb.leases import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
 
 SETTINGS: Final = LeaseSettings()

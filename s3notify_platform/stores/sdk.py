@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.stores.s3_faults import SDK_ERRORS
+from s3notify_platform.stores.faults import SDK_ERRORS
 
 
 class Reached(Protocol):

@@ -22,7 +22,7 @@ from botocore.parsers import ResponseParserError
 
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.stores.config import default_region
-from s3notify_platform.stores.s3_faults import SDK_ERRORS
+from s3notify_platform.stores.faults import SDK_ERRORS
 from s3notify_platform.stores.sdk import sdk_client
 
 if TYPE_CHECKING:

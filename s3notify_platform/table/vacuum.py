@@ -23,7 +23,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ObjectMeta, list_all
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable
-from s3notify_platform.table.delta_log import DeltaLog
+from s3notify_platform.table.delta.log import DeltaLog
 from s3notify_platform.table.layout import Generation, generation_of
 
 

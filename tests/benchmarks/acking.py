@@ -19,10 +19,10 @@ from typing import Any
 from s3notify_platform.errors import StaleLocalData
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, StampOutcome, new_stamp, xor
 from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.memory import MemoryRecordStore
-from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.stores.xor_ack_table import XorAckTable
 from tests.benchmarks.figures import Figure, counted, seconds, short, times
 from tests.support.servers import S3Server, running_ministack
 from tests.support.xor_ack_peer import XorAckPeer, install, make_table, running

@@ -23,15 +23,15 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import StoredObject, Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import slot_of
 from s3notify_platform.spark.ingest import Ingest
-from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.benchmarks.figures import Figure, counted, seconds, short, times
 from tests.benchmarks.lake import (
     SCHEMA,

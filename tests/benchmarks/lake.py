@@ -17,14 +17,14 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.conditional_commit import Committed
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
 from s3notify_platform.spark.session import prepare_environment, session_conf
-from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.fast import obstore_store
-from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
+from s3notify_platform.stores.s3.obstore_client import obstore_store
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
 

@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from s3notify_platform.formats.registry import parse
+from s3notify_platform.ingest.results import BatchResult
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.formats import parse
 from s3notify_platform.spark.ingest import Ingest
-from s3notify_platform.spark.results import BatchResult
-from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.fast import obstore_store
+from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times
 from tests.benchmarks.lake import boto3_client, embedded_spark
 from tests.benchmarks.slow_proxy import slow_proxy

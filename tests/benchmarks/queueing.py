@@ -24,8 +24,8 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
 )
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
-from s3notify_platform.stores.dynamodb import create_record_table
-from s3notify_platform.stores.fast_store import FastObjectStore
+from s3notify_platform.stores.dynamodb.record_store import create_record_table
+from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.benchmarks.figures import Figure, short, timed, times
 from tests.support.ceph import Ceph, missing_programs, running_ceph
 from tests.support.outlet_process import Place, delivering, endpoint

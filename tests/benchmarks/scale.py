@@ -10,9 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.spark.ingest import Ingest
-from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from tests.benchmarks.apart import Memory, apart
 from tests.benchmarks.figures import Figure, seconds, short

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.spark.session import session_conf
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.fast import obstore_store
+from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.benchmarks.figures import seconds
 from tests.benchmarks.lake import DDL, SCHEMA, spark_of
 

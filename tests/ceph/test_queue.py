@@ -19,12 +19,12 @@ from s3notify_platform.protocols.notification_queue import (
     WillRetry,
     Worker,
 )
-from s3notify_platform.protocols.notification_queue.caretaker import WRITER
+from s3notify_platform.protocols.notification_queue.stale import WRITER
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.fast_store import FastObjectStore
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX, queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
 
 pytestmark = pytest.mark.ceph
 

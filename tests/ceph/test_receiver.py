@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from s3notify_platform.channels.intake import Intake
+from s3notify_platform.channels.inlets.http import Receiver, ReceiverSettings
+from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.publisher import Keyspace
-from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.stores.queue_records import queue_records

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from s3notify_platform.cli import main
 from s3notify_platform.protocols.conditional_commit import Committed, Lost, NativeCommit
 from s3notify_platform.protocols.notification_queue import keys_recur
-from s3notify_platform.stores.fast_store import FastObjectStore
-from s3notify_platform.stores.records import ObjectRecordStore
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.contracts.object_store_suite import ObjectStoreSuite, Traits
 from tests.contracts.record_store_suite import RecordStoreSuite
 

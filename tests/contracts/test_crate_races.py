@@ -17,7 +17,7 @@ from s3notify_platform.protocols.conditional_commit import (
     LeaseSettings,
     Lost,
 )
-from s3notify_platform.stores.dynamo_leases import DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamodb.leases import DynamoLeases, create_lease_table
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.crate import Crate, crate_writers, install_crate
 

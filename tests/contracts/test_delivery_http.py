@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from s3notify_platform.channels.delivery import Delivery
-from s3notify_platform.channels.endpoint import Egress, Endpoint
+from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
+from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.endpoints import Receiver, raw_endpoint

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.channels.push import Accepted, Refused
+from s3notify_platform.channels.delivery.push import Accepted, Refused
+from s3notify_platform.deploy import Tables, policy
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
-from s3notify_platform.stores.dynamo_schema import create_table
-from s3notify_platform.stores.dynamo_table import DynamoTable
-from s3notify_platform.stores.dynamodb import RECORD_TABLE
-from s3notify_platform.stores.provision import Tables, policy
+from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
+from s3notify_platform.stores.dynamodb.table import DynamoTable
+from s3notify_platform.stores.dynamodb.table_schema import create_table
 from s3notify_platform.stores.queue_records import queue_records
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.iam import ACCOUNT, needs, places_of, refused, unused

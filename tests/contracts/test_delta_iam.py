@@ -6,10 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from s3notify_platform.deploy import Tables, policy
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.provision import Tables, policy
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table import delta
+from s3notify_platform.table.delta import view as delta
 from s3notify_platform.table.layout import TableLayout
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.iam import needs, places_of, refused, unused

@@ -12,7 +12,7 @@ import pytest
 
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.table.delta import CHECKPOINT_VERSIONS
+from s3notify_platform.table.delta.view import CHECKPOINT_VERSIONS
 from s3notify_platform.table.layout import TableLayout
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 from tests.support.servers import S3Server

@@ -7,8 +7,8 @@ import pytest
 from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import Conflict, Unknown, Version, Written
-from s3notify_platform.stores.dynamo_table import Applied, DynamoTable, Refused
-from s3notify_platform.stores.dynamodb import DynamoRecordStore, create_record_table
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore, create_record_table
+from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Refused
 from tests.contracts.fault_proxy import FaultProxy
 
 pytestmark = pytest.mark.server

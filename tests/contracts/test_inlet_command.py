@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.channels.intake import intake_over
+from s3notify_platform.channels.inlets.intake import intake_over
+from s3notify_platform.deploy import Places, Tables, policy
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.slots import slot_of
-from s3notify_platform.stores.dynamodb import create_record_table
-from s3notify_platform.stores.provision import Places, Tables, policy
+from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.contracts.test_sqs_events import SIGNALS, World
 from tests.support.iam import ACCOUNT, needs, refused, unused
-from tests.unit.test_intake import event
+from tests.unit.channels.inlets.test_intake import event
 
 pytestmark = pytest.mark.server
 

@@ -6,14 +6,14 @@ import pytest
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import Unknown, Version
 from s3notify_platform.protocols.conditional_commit import Granted, Occupied
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamo_leases import LEASE_TABLE, DynamoLeases, create_lease_table
-from s3notify_platform.stores.dynamo_table import DynamoTable
+from s3notify_platform.stores.dynamodb.leases import LEASE_TABLE, DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from s3notify_platform.stores.record_leases import PARTITION, RecordLeases
-from s3notify_platform.stores.records import ObjectRecordStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.contracts.leases_suite import LEASE, LeasesSuite
+from tests.support.record_leases import PARTITION, RecordLeases
 
 ITEM = {
     "path": {"S": "a/b"},

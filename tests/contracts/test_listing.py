@@ -6,9 +6,9 @@ import pytest
 
 from s3notify_platform.ports import ObjectStore, list_all
 from s3notify_platform.protocols.source_enumerator import quantiles
-from s3notify_platform.stores.fast_store import FastObjectStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.support.listing import parallel_listing
 
 PREFIX = "raw/"

@@ -11,13 +11,13 @@ from dataclasses import asdict
 
 import pytest
 
-from s3notify_platform.channels.care import Care
 from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.reconciler import Care
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.stores.fast_store import FastObjectStore
 from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.support.dying_writer import KS, STALE_SECONDS, TOPICS
 
 pytestmark = pytest.mark.server

@@ -5,8 +5,8 @@ from threading import Lock
 
 import pytest
 
-from s3notify_platform.channels.care import Care, shared_care
 from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
+from s3notify_platform.channels.reconciler import Care, shared_care
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import (
@@ -18,7 +18,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
 )
 from s3notify_platform.slots import slot_of
-from s3notify_platform.stores.dynamodb import create_record_table
+from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb import DynamoRecordStore, create_record_table
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore, create_record_table
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.queue_records import queue_records
-from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.contracts.record_store_suite import RecordStoreSuite

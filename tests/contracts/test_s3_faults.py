@@ -7,8 +7,8 @@ import pytest
 from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import ABSENT, IfMatch, StoredObject, Unknown, Written
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 

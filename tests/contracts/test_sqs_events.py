@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from s3notify_platform.channels.intake import intake_over
-from s3notify_platform.channels.sqs import SqsInlet
+from s3notify_platform.channels.inlets.intake import intake_over
+from s3notify_platform.channels.inlets.sqs import SqsInlet
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.slots import slot_of

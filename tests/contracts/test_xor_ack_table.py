@@ -18,10 +18,10 @@ from s3notify_platform.protocols.ack_chain import (
     new_stamp,
     xor,
 )
-from s3notify_platform.stores.xor_ack_table import SUFFIX, XorAckTable
+from s3notify_platform.stores.dynamodb.xor_ack_table import SUFFIX, XorAckTable
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 from tests.support.xor_ack_peer import PeerError, make_table, running
-from tests.unit.test_ack_chain import Hand
+from tests.unit.protocols.ack_chain.test_ack_chain import Hand
 
 pytestmark = pytest.mark.server
 

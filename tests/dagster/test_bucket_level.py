@@ -12,7 +12,7 @@ from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.lost import forget_slots
+from s3notify_platform.table.missing import forget_slots
 from tests.support.site import Site
 from tests.support.transforms import doubled
 

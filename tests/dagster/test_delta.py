@@ -6,9 +6,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from s3notify_platform.orchestration import delta as module
+from s3notify_platform.orchestration import delta_assets as module
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.delta import DeltaView
+from s3notify_platform.table.delta.view import DeltaView
 from tests.support.site import Site
 from tests.support.viewed import Place, by_delta_rs
 

@@ -10,16 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.orchestration.redrive import RedriveConfig, send_again
+from s3notify_platform.deploy import Places, Role, Tables, policy
+from s3notify_platform.orchestration.quarantine_retry import RedriveConfig, send_again
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.conditional import leased_store
-from s3notify_platform.stores.dynamo_leases import DynamoLeases, create_lease_table
-from s3notify_platform.stores.dynamo_table import DynamoTable
-from s3notify_platform.stores.dynamodb import create_record_table
-from s3notify_platform.stores.provision import Places, Role, Tables, policy
+from s3notify_platform.stores.dynamodb.leases import DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamodb.record_store import create_record_table
+from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.quarantine import reasons_of

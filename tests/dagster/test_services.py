@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
 
-from s3notify_platform.channels.endpoint import Endpoint
+from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.stores.queue_records import queue_records
 from tests.support import service_defs

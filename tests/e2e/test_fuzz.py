@@ -20,8 +20,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from s3notify_platform.channels.endpoint import Endpoint
+from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.process import free_ports
 from s3notify_platform.ports import StoredObject, list_all
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -29,9 +30,8 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
 from s3notify_platform.protocols.source_enumerator import ListingDebt
 from s3notify_platform.slots import slot_of
-from s3notify_platform.spark.source import Source
-from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
+from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.reader import read_slots
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver

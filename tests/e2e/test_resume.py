@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from s3notify_platform.formats.csv import HEADER_BYTES
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.csv_records import HEADER_BYTES
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.changing import COLUMNS, changing_source, place_of
 from tests.support.drivers import WAIT_SECONDS, Driver

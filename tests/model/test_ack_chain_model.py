@@ -21,9 +21,9 @@ from s3notify_platform.protocols.ack_chain import (
     xor,
 )
 from s3notify_platform.protocols.ack_chain.plans import lane_of
-from s3notify_platform.stores.dynamodb import DynamoRecordStore
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from s3notify_platform.stores.records import ObjectRecordStore
 from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 

@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from s3notify_platform.errors import TagNotFound
-from s3notify_platform.orchestration.batches import EVERYTHING, BatchPayload, BatchSettings
+from s3notify_platform.ingest.scheduler import EVERYTHING, BatchPayload, BatchSettings
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.source_enumerator import ListingDebt
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.records import ObjectRecordStore
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from tests.support.batches import World
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 

@@ -8,13 +8,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from s3notify_platform.errors import NotFoundError, UnknownOutcomeError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.conditional_commit import Committed, DynamoCommit, Lost, NativeCommit
-from s3notify_platform.stores.dynamo_leases import DynamoLeases
+from s3notify_platform.stores.dynamodb.leases import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from s3notify_platform.stores.record_leases import RecordLeases
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import Fault, FaultyStore, scripted
 from tests.support.lease_commits import ManualClock
+from tests.support.record_leases import RecordLeases
 
 PATHS = st.sampled_from(["a", "b", "c"])
 FAULTS = st.dictionaries(st.integers(0, 6), st.sampled_from([Fault.LOST, Fault.REFUSED]), max_size=3)

@@ -20,7 +20,7 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_capacity, shard_of
 from s3notify_platform.slots import slot_of
-from s3notify_platform.stores.dynamodb import DynamoRecordStore
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.dynamo import CONFIG, Client, TableInMemory

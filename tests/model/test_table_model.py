@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from s3notify_platform.ingest import slot_files as files
 from s3notify_platform.protocols.conditional_commit import Committed
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.spark import files
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import states as paging
 from s3notify_platform.table.quarantine import Choice, redrive

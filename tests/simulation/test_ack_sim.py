@@ -11,10 +11,10 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, Stamped, new_stamp, xor
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from s3notify_platform.stores.records import ObjectRecordStore
-from s3notify_platform.stores.xor_ack_table import XorAckTable
 from tests.support.faults import Fault
 from tests.support.memory_dynamo import MemoryDynamo
 from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated

@@ -3,7 +3,7 @@
 import random
 from contextlib import suppress
 
-from s3notify_platform.channels.push import Accepted, Down, Refused
+from s3notify_platform.channels.delivery.push import Accepted, Down, Refused
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from tests.simulation.test_queue_sim import CRASHES, GENTLE, KINDS, RETRY, SLEEPY, World, queue_of
 from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery

@@ -19,14 +19,14 @@ from s3notify_platform.protocols.conditional_commit import (
     LeaseSettings,
     Lost,
 )
-from s3notify_platform.stores.dynamo_leases import DynamoLeases
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.dynamodb.leases import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from s3notify_platform.stores.record_leases import RecordLeases
-from s3notify_platform.stores.records import ObjectRecordStore
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import Fault
 from tests.support.lease_commits import ManualClock
+from tests.support.record_leases import RecordLeases
 from tests.support.simulation import ROUGH, run_simulation, simulated
 
 PATH = "path"

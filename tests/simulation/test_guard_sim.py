@@ -3,8 +3,8 @@
 from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import CommittedSlots
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.stores.records import ObjectRecordStore
 from tests.support.simulation import ROUGH, run_simulation, simulated
 from tests.support.slot_writer import LAYOUT, SLOT, Body, SlotWriter
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from s3notify_platform.channels.intake import Intake
+from s3notify_platform.channels.inlets.intake import Intake
+from s3notify_platform.channels.inlets.sqs import SqsInlet
 from s3notify_platform.channels.publisher import Keyspace
-from s3notify_platform.channels.sqs import SqsInlet
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import (

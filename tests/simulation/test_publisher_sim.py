@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from s3notify_platform.channels.care import Care
 from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
+from s3notify_platform.channels.reconciler import Care
 from s3notify_platform.errors import NoRoomError, NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, list_all
 from s3notify_platform.protocols.keyspace import (

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.s3.fast import shared_store
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.changing import Changing, changing_source
 from tests.support.independent import differences, differing, rows_of

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from s3notify_platform.ingest import fetch as fetching
+from s3notify_platform.ingest.fetch import Fetched, fetch
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
-from s3notify_platform.spark import fetch as fetching
-from s3notify_platform.spark.fetch import Fetched, fetch
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.objects import put

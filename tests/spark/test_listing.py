@@ -6,14 +6,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.ingest.compare import CHAINS_AT_ONCE
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import COMMITTED, PARTITION, CommittedSlots
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark import listing
-from s3notify_platform.spark.discovery import CHAINS_AT_ONCE
 from s3notify_platform.spark.plan import Plan, plan
 from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.lost import forget_slots
+from s3notify_platform.table.missing import forget_slots
 from tests.support.spark import Lake
 
 ODD = (

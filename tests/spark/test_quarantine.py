@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.continuous import TableKeeper
-from s3notify_platform.spark.results import BatchResult
 from s3notify_platform.table.quarantine import Choice, Redriven, redrive
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server

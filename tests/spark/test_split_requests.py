@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.formats import ranges
+from s3notify_platform.formats.csv_splits import csv_starts, scout_csv
+from s3notify_platform.formats.records import Parsed, Wanted
+from s3notify_platform.formats.split_reader import SplitEnd, read_split
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.spark import ranges
-from s3notify_platform.spark.csv_splits import csv_starts, scout_csv
-from s3notify_platform.spark.records import Parsed, Wanted
-from s3notify_platform.spark.split_reader import SplitEnd, read_split
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.objects import put

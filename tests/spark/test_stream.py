@@ -14,7 +14,7 @@ from s3notify_platform.errors import ConflictError, CorruptError, UnavailableErr
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
-from s3notify_platform.spark import streaming
+from s3notify_platform.spark.datasource import stream as streaming
 from s3notify_platform.stores.counting import CountingStore
 from tests.support.servers import S3Server
 from tests.support.spark import Lake

@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.formats import registry as formats
+from s3notify_platform.formats.inference import infer
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.spark import formats, read
-from s3notify_platform.spark.inference import infer
+from s3notify_platform.spark import read
 from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader
-from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from tests.support import objects
 from tests.support.compressions import COMPRESS

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from s3notify_platform.orchestration.batches import (
+from s3notify_platform.ingest.scheduler import (
     EVERYTHING,
     BatchPayload,
     BatchPlanner,
@@ -19,9 +19,9 @@ from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import QUEUED, Watcher, root_key, signal_body, signal_key
 from s3notify_platform.protocols.source_enumerator import ListingDebt
 from s3notify_platform.slots import Slot, partition_keys
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.stores.records import ObjectRecordStore
 
 PREFIX = "k/"
 

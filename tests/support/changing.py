@@ -12,14 +12,14 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.ingest import Ingest
-from s3notify_platform.spark.results import SlotResult
-from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.fast_store import shared_store
+from s3notify_platform.stores.s3.fast import shared_store
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.independent import Place, differences
 

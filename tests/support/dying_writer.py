@@ -16,10 +16,10 @@ from s3notify_platform.channels.publisher import QueuedPublisher, Refused
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.fast_store import FastObjectStore
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
-from s3notify_platform.stores.records import ObjectRecordStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
 
 KS = "ks/"
 STALE_SECONDS = 6.0

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from s3notify_platform.channels.endpoint import verify_signature
+from s3notify_platform.channels.delivery.endpoint import verify_signature
 
 
 class Receiver(ThreadingHTTPServer):

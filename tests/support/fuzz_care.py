@@ -2,13 +2,13 @@
 
 import sys
 
-from s3notify_platform.channels.care import Care, Keyspace
+from s3notify_platform.channels.reconciler import Care, Keyspace
 from s3notify_platform.cli.common import run_in_foreground
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.s3.fast import shared_store
 from tests.support.fuzz_operations import BUCKET, KEYSPACE, PREFIX, STALE_SECONDS
 
 

@@ -27,8 +27,8 @@ from s3notify_platform.ports import Unknown, Written
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.s3.fast import shared_store
 from tests.support.fuzz_operations import (
     BUCKET,
     HTTP,

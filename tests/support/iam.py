@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from s3notify_platform.stores.provision import Places
+from s3notify_platform.deploy import Places
 from tests.contracts.fault_proxy import Answered
 
 ACCOUNT = "123456789012"

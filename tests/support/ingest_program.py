@@ -12,8 +12,8 @@ import sys
 from dataclasses import replace
 
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.spark.ingest import Ingest
-from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from tests.support.spark import start_spark
 

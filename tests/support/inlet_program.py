@@ -12,15 +12,15 @@ import threading
 from itertools import count
 from pathlib import Path
 
-from s3notify_platform.channels.intake import Intake
+from s3notify_platform.channels.inlets.http import Receiver, ReceiverSettings
+from s3notify_platform.channels.inlets.intake import Intake
+from s3notify_platform.channels.inlets.sqs import SqsInlet
 from s3notify_platform.channels.publisher import Keyspace
-from s3notify_platform.channels.receiver import Receiver, ReceiverSettings
-from s3notify_platform.channels.sqs import SqsInlet
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.fast_store import shared_store
 from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
 
 

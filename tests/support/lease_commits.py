@@ -10,7 +10,7 @@ from s3notify_platform.protocols.conditional_commit import (
     LeaseSettings,
 )
 from s3notify_platform.stores.memory import MemoryRecordStore
-from s3notify_platform.stores.record_leases import RecordLeases
+from tests.support.record_leases import RecordLeases
 
 
 class ManualClock:

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from s3notify_platform.channels.delivery import Delivery
-from s3notify_platform.channels.endpoint import Endpoint
-from s3notify_platform.channels.push import Accepted
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.push import Accepted
+from s3notify_platform.channels.delivery.worker import Delivery
 
 ENDPOINT = Endpoint(url="https://hooks.example.com/", batch_size=8, concurrency=2).dumps()
 

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.spark.formats import parse
-from s3notify_platform.spark.records import Parsed, Reject
-from s3notify_platform.spark.rescue import RESCUED, Misfits
+from s3notify_platform.formats.records import Parsed, Reject
+from s3notify_platform.formats.registry import parse
+from s3notify_platform.formats.rescue import RESCUED, Misfits
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 Row = tuple[int, int, dict[str, Any]]

@@ -6,9 +6,9 @@ records_of(stores, clock)                   in an actor, with the stores it was 
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.protocols.notification_queue import keys_recur
-from s3notify_platform.stores.dynamodb import DynamoRecordStore
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from s3notify_platform.stores.records import ObjectRecordStore
 from tests.support.dynamo import CONFIG, Client, TableInMemory
 
 KINDS = ["memory", "objects", "dynamo"]

@@ -14,8 +14,8 @@ from dagster._core.storage.partition_status_cache import (
 )
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.ingest.scheduler import SensorState
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
-from s3notify_platform.orchestration.batches import SensorState
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Change, Delete, Publisher, Put

@@ -10,13 +10,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from s3notify_platform.ingest.results import BatchResult
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.ingest import Ingest
 from s3notify_platform.spark.load import load_slots
-from s3notify_platform.spark.results import BatchResult
 from s3notify_platform.spark.session import prepare_environment, session_conf
-from s3notify_platform.spark.source import Source
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotCommit

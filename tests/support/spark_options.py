@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from s3notify_platform.spark.source import Source
+from s3notify_platform.ingest.source import Source
 
 KEY_ID, SECRET = "S3NOTIFY_TEST_KEY_ID", "S3NOTIFY_TEST_SECRET"
 

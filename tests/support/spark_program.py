@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.spark.datasource import register
+from s3notify_platform.spark.datasource.batch import register
 from s3notify_platform.spark.session import is_remote, parallelism
 from s3notify_platform.stores.config import S3Config
 from tests.support.spark import Lake, start_spark

@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from s3notify_platform.formats.csv_splits import csv_starts, scout_bytes
+from s3notify_platform.formats.ranges import BytesInMemory, ObjectBytes
+from s3notify_platform.formats.records import Parsed, Wanted
+from s3notify_platform.formats.registry import parse
+from s3notify_platform.formats.split_reader import Limits, SplitEnd, read_bytes
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.csv_splits import csv_starts, scout_bytes
-from s3notify_platform.spark.formats import parse
-from s3notify_platform.spark.ranges import BytesInMemory, ObjectBytes
-from s3notify_platform.spark.records import Parsed, Wanted
-from s3notify_platform.spark.split_reader import Limits, SplitEnd, read_bytes
 
 TINY = Limits(chunk_bytes=7, block_bytes=11, record_bytes=1 << 20)
 

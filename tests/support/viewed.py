@@ -22,7 +22,7 @@ from s3notify_platform.protocols.conditional_commit import Committed, NativeComm
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
-from s3notify_platform.table.delta import DeltaView
+from s3notify_platform.table.delta.view import DeltaView
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.reader import read_slots
 from s3notify_platform.table.schema import SchemaRegistry, TableSchema

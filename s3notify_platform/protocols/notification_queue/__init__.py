@@ -59,13 +59,7 @@ Reading order: entries, settled, topics, shards, reserving, queue, caretaker, ow
 message pushed.
 """
 
-from s3notify_platform.protocols.notification_queue.caretaker import (
-    WRITER,
-    Caretaker,
-    Tended,
-    resolve,
-)
-from s3notify_platform.protocols.notification_queue.drain import (
+from s3notify_platform.protocols.notification_queue.consumer import (
     Buried,
     Drain,
     FailedOutcome,
@@ -90,6 +84,12 @@ from s3notify_platform.protocols.notification_queue.queue import (
 )
 from s3notify_platform.protocols.notification_queue.reserving import NoRoom, Reservation
 from s3notify_platform.protocols.notification_queue.s3_event import S3Events, decode_events, encode_events
+from s3notify_platform.protocols.notification_queue.stale import (
+    WRITER,
+    Caretaker,
+    Tended,
+    resolve,
+)
 
 __all__ = [
     "WRITER",

@@ -57,7 +57,7 @@ from s3notify_platform.protocols.source_enumerator.enumerator import (
     within,
 )
 from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_cuts, listed_pages, quantiles
-from s3notify_platform.protocols.source_enumerator.records import (
+from s3notify_platform.protocols.source_enumerator.rescan import (
     COMMITTED,
     PARTITION,
     PLAIN_SECONDS,

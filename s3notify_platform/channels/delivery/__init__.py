@@ -1,0 +1,1 @@
+"""Delivery: topics with an endpoint are pushed to it."""

@@ -1,0 +1,374 @@
+"""Requests to one endpoint over HTTP(S): to the very address that was checked, within bounds of time and size.
+
+Built on `http.client`, which follows no redirect and knows no proxy; what is added is where it connects to
+(`Egress`), one deadline for a request as a whole, and connections that are kept.
+"""
+
+import http.client
+import io
+import os
+import socket
+import ssl
+from collections.abc import Iterable, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint, check_secret, sign
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.notification_queue import Entry, encode_events
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+KEEP_SECONDS: Final = 60.0
+"""How long a connection is used; after that the name is resolved, and its addresses checked, anew."""
+
+ANSWER_BYTES: Final = 64 * 1024
+"""Of an answer's body, read so that the connection can be used again; a longer one is cut off."""
+
+ANSWER_SECONDS: Final = 1.0
+"""For that body. The status was the answer."""
+
+ERROR_CHARS: Final = 200
+RETRY_AFTER_MAX_SECONDS: Final = 300.0
+
+_BUSY: Final = frozenset({429, 503})
+_UNWELL: Final = frozenset({408, 425, 502, 504})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """2xx: the receiver has the events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The endpoint looked at the events and answered otherwise: one of them may be to blame."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Down:
+    """The endpoint cannot take anything now: it is not to be asked before its next probe.
+
+    `reached`: it may have looked at the events, so the attempt counts. Else it certainly did not, or said so.
+    """
+
+    error: str
+    reached: bool
+    retry_after_seconds: float = 0.0
+
+
+Answer = Accepted | Refused | Down
+
+
+class Push(Protocol):
+    """What delivery needs of an endpoint; `Pusher` is the real one."""
+
+    def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
+        """One request for each batch, some at once; an answer for each."""
+        ...
+
+    def close(self) -> None:
+        """End what is in flight."""
+        ...
+
+
+class Pusher:
+    """One endpoint, as one worker sees it. Thread-safe. No request before the first `post`.
+
+    `UsageError` if the worker must not speak to it that way, or lacks what it names (key, certificates).
+    """
+
+    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        egress.check(endpoint)
+        self.endpoint = endpoint
+        self._egress = egress
+        self._clock = clock
+        parts = urlsplit(endpoint.url)
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if endpoint.encrypted else 80)
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._tls = _tls(endpoint) if endpoint.encrypted else None
+        self._secret = _secret(endpoint)
+        self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="push")
+        self._lock = Lock()
+        self._idle: list[_Connection] = []
+        self._open: set[_Connection] = set()
+        self._closed = False
+
+    def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
+        """See `Push.post_many`. At most `concurrency` requests in flight, over all callers."""
+        try:
+            return list(self._pool.map(lambda batch: self.post(topic, batch), batches))
+        except (RuntimeError, CancelledError):
+            if not self._closed:
+                raise
+            return [Down(error="the worker stops, or the endpoint was changed", reached=True)] * len(batches)
+
+    def post(self, topic: str, entries: Iterable[Entry]) -> Answer:
+        """One request; raises nothing of the network's. Sent a second time only if a kept connection was gone."""
+        batch = tuple(entries)
+        body = encode_events(entry.event for entry in batch)
+        ids = ",".join(entry.id for entry in batch)
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "s3notify",
+            "s3notify-topic": topic,
+            "s3notify-event-ids": ids,
+        }
+        if self._secret:
+            seconds = self._clock.wall_ms() // 1000
+            headers["s3notify-signature"] = sign(self._secret, body, event_ids=ids, seconds=seconds)
+        deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
+        kept = self._kept()
+        if kept is not None and (answer := self._ask(kept, body, headers, deadline)) is not None:
+            return answer
+        try:
+            fresh = self._connect(deadline)
+        except (OSError, ValueError) as error:
+            return Down(error=f"no connection: {_told(error)}", reached=False)
+        answer = self._ask(fresh, body, headers, deadline)
+        return answer or Down(error="the connection was closed without an answer", reached=True)
+
+    def close(self) -> None:
+        """Cut every connection; what is in flight ends at once, as not answered."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            busy = self._open - set(idle)
+        for connection in idle:
+            self._drop(connection)
+        for connection in busy:
+            connection.cut()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(
+        self, connection: "_Connection", body: bytes, headers: dict[str, str], deadline: float
+    ) -> Answer | None:
+        """The answer on this connection; None if it was gone before any answer began."""
+        connection.deadline(deadline)
+        try:
+            connection.request("POST", self._target, body=body, headers=headers)
+            response = connection.getresponse()
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            self._drop(connection)
+            return None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._drop(connection)
+            return Down(error=f"no answer: {_told(error)}", reached=True)
+        # The status is the answer; whatever comes after it is read to use the connection again, within bounds.
+        connection.deadline(min(deadline, self._clock.monotonic() + ANSWER_SECONDS))
+        text = b""
+        try:
+            text = response.read(ANSWER_BYTES)
+            whole = response.isclosed() and not response.length
+        except (OSError, http.client.HTTPException, ValueError):
+            whole = False
+        if whole and not response.will_close:
+            self._keep(connection)
+        else:
+            self._drop(connection)
+        return _judge(response.status, response.getheader("retry-after"), text)
+
+    def _connect(self, deadline: float) -> "_Connection":
+        addresses = self._addresses()
+        for number, address in enumerate(addresses):
+            left = (deadline - self._clock.monotonic()) / (len(addresses) - number)
+            try:
+                connection = _Connection(
+                    self._host,
+                    self._port,
+                    address=address,
+                    tls=self._tls,
+                    seconds=left,
+                    clock=self._clock,
+                )
+            except OSError:
+                if number == len(addresses) - 1:
+                    raise
+                continue
+            with self._lock:
+                if self._closed:
+                    connection.cut()
+                self._open.add(connection)
+            return connection
+        raise OSError(f"{self._host!r} has no address")
+
+    def _addresses(self) -> list[str]:
+        """The addresses of the name, each of them permitted. One lookup: what is checked is connected to."""
+        found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        for address in addresses:
+            if not self._egress.permits(address):
+                raise OSError(
+                    f"{self._host!r} is at {address}, which is not public: its network is to be allowed "
+                    "by whoever runs the worker"
+                )
+        return addresses
+
+    def _kept(self) -> "_Connection | None":
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if self._clock.monotonic() - connection.born < KEEP_SECONDS:
+                return connection
+            self._drop(connection)
+
+    def _keep(self, connection: "_Connection") -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        self._drop(connection)
+
+    def _drop(self, connection: "_Connection") -> None:
+        with self._lock:
+            self._open.discard(connection)
+        with suppress(OSError):
+            connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """One connection, made when this is made, to one address; `host` is what it is for."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        address: str,
+        tls: ssl.SSLContext | None,
+        seconds: float,
+        clock: Clock,
+    ) -> None:
+        super().__init__(host, port)
+        self.default_port = 443 if tls else 80  # which the Host header leaves out
+        self.born = clock.monotonic()
+        if seconds <= 0:
+            raise TimeoutError("timed out")
+        # A literal address: nothing is looked up any more.
+        plain = socket.create_connection((address, port), timeout=seconds)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.settimeout(max(0.001, seconds - (clock.monotonic() - self.born)))
+            whole = tls.wrap_socket(plain, server_hostname=host) if tls else plain
+        except BaseException:
+            plain.close()
+            raise
+        self._timed = _TimedSocket(whole, clock)
+        self.sock = self._timed
+
+    def deadline(self, at: float) -> None:
+        self._timed.deadline = at
+
+    def connect(self) -> None:
+        raise ConnectionResetError("a connection is made once, to the address that was checked")
+
+    def cut(self) -> None:
+        """End it from another thread."""
+        with suppress(OSError):
+            self._timed.inner.shutdown(socket.SHUT_RDWR)
+
+
+class _TimedSocket:
+    """A socket for `http.client` with one deadline for all that is sent and received: a trickle does not extend it."""
+
+    def __init__(self, inner: socket.socket, clock: Clock) -> None:
+        self.inner = inner
+        self.deadline = 0.0
+        self._clock = clock
+        self._users = 1
+
+    def sendall(self, data: "ReadableBuffer") -> None:
+        left = memoryview(data)
+        while left:
+            self._arm()
+            left = left[self.inner.send(left) :]
+
+    def recv_into(self, buffer: "WriteableBuffer") -> int:
+        self._arm()
+        return self.inner.recv_into(buffer)
+
+    def makefile(self, *_: Any) -> io.BufferedReader:
+        self._users += 1
+        return io.BufferedReader(_TimedReader(self))
+
+    def close(self) -> None:
+        # `http.client` closes the socket of an answer that ends with the connection while it still reads it.
+        self._users -= 1
+        if self._users == 0:
+            self.inner.close()
+
+    def _arm(self) -> None:
+        left = self.deadline - self._clock.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.inner.settimeout(left)
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, timed: _TimedSocket) -> None:
+        self._timed = timed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        return self._timed.recv_into(buffer)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._timed.close()
+        super().close()
+
+
+def _judge(status: int, retry_after: str | None, text: bytes) -> Answer:
+    """What a status means. Pure."""
+    if 200 <= status < 300:
+        return Accepted()
+    shown = "".join(c if c.isprintable() else " " for c in text[:ERROR_CHARS].decode("utf-8", "replace"))
+    error = f"HTTP {status} {shown}".rstrip()
+    if 300 <= status < 400:
+        return Down(error=f"HTTP {status}: redirects are not followed", reached=True)
+    if status in _BUSY:
+        wait = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else 0.0
+        return Down(error=error, reached=False, retry_after_seconds=min(wait, RETRY_AFTER_MAX_SECONDS))
+    if status in _UNWELL:
+        return Down(error=error, reached=True)
+    return Refused(error=error)
+
+
+def _tls(endpoint: Endpoint) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=endpoint.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"ca_file {endpoint.ca_file!r} of {endpoint.url!r}: {error}") from error
+    if not endpoint.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _secret(endpoint: Endpoint) -> bytes:
+    if not endpoint.secret_env:
+        return b""
+    value = os.environ.get(endpoint.secret_env, "")
+    if not value:
+        raise UsageError(f"{endpoint.url!r}: set {endpoint.secret_env}, the HMAC key, where the worker runs")
+    try:
+        return check_secret(value.encode())
+    except UsageError as error:
+        raise UsageError(f"{endpoint.secret_env}: {error}") from None
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:ERROR_CHARS]

@@ -1,0 +1,190 @@
+"""Delivery of one shard: take what is due, post it, settle each entry by what came back.
+
+Theory of operation. Entries that were never tried go in batches, those that failed before one by one. A batch
+that is refused is split in halves, round by round, until the one event that is to blame stands alone: so its
+neighbours go out in the same turn, for about 2 log2(n) requests more. A batch that is not answered fails as a
+whole, and its entries come again alone. An endpoint that takes nothing opens its circuit: what is in hand goes
+back, what was certainly not looked at with its attempt, and nothing but one probe at a time is taken.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Event, Lock
+from typing import Final, assert_never
+
+from s3notify_platform.channels.delivery.circuit import Circuit
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.push import Accepted, Down, Push, Refused
+from s3notify_platform.clock import backoff_seconds
+from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.protocols.notification_queue import Buried, Drain, Entry
+
+TAKE_MAX: Final = 128
+"""Entries in hand of one shard: what a killed owner's successor may deliver a second time."""
+
+IDLE_BASE_SECONDS: Final = 0.25
+POLL_SECONDS: Final = 2.0
+"""Longest pause between two looks at an idle shard, 1 LIST each on a bucket alone."""
+
+EXPIRY_CHECK_SECONDS: Final = 30.0
+"""How often a shard is looked through for what has used up its time, while its endpoint takes nothing."""
+
+_LAPSED_SECONDS: Final = 0.25
+
+Batch = tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlet:
+    """A topic's endpoint, as one worker sees it. `push` is None if this worker cannot speak to it."""
+
+    text: str
+    """The setting that it was made from."""
+    endpoint: Endpoint | None
+    push: Push | None
+    circuit: Circuit
+
+
+class Lane:
+    """One shard under one lease. One thread calls `turn`; the rest may be used by any."""
+
+    def __init__(
+        self,
+        drain: Drain,
+        *,
+        outlet: Callable[[], Outlet],
+        count: Callable[[str, int], None],
+        valid: Callable[[], bool],
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
+        """`outlet`: the topic's, as it is by now. `valid`: whether the lease is. `count`: what was done."""
+        self.drain = drain
+        self.lease = drain.lease
+        self.ended = Event()
+        self.paused = False
+        self.turning = Lock()
+        """Held during a turn: while it is held from outside nothing is taken."""
+        self._outlet = outlet
+        self._count = count
+        self._valid = valid
+        self._clock = drain.clock
+        self._poll_seconds = poll_seconds
+        self._idle_seconds = IDLE_BASE_SECONDS
+        self._troubles = 0
+        self._expired_at: float | None = None
+
+    def turn(self) -> float:
+        """Take, post and settle once; the seconds to wait before the next turn.
+
+        Raises nothing of the store's or the endpoint's. `CorruptError`: an entry of the shard cannot be read.
+        """
+        try:
+            wait = self._turn()
+        except FencedError:
+            return _LAPSED_SECONDS  # renewed late, or gone: whoever balances knows
+        except (UnavailableError, UnknownOutcomeError):
+            self._count("store_errors", 1)
+            self._troubles += 1
+            return backoff_seconds(self._troubles, self._clock)
+        self._troubles = 0
+        return wait
+
+    def _turn(self) -> float:
+        outlet = self._outlet()
+        if outlet.push is None or outlet.endpoint is None:
+            self._expire()
+            return self._poll_seconds
+        wanted = min(TAKE_MAX, outlet.endpoint.batch_size * outlet.endpoint.concurrency)
+        admission = outlet.circuit.admit(wanted)
+        if not admission.limit:
+            self._expire()
+            return min(admission.wait_seconds, self._poll_seconds)
+        try:
+            entries = self.drain.take(admission.limit)
+            if not entries:
+                return self._idle()
+            self._idle_seconds = IDLE_BASE_SECONDS
+            try:
+                self._deliver(entries, outlet, outlet.push, outlet.endpoint, probe=admission.probe)
+            except Exception:
+                self.drain.let_go(entries)
+                raise
+        finally:
+            if admission.probe:
+                outlet.circuit.release()
+        return 0.0
+
+    def _idle(self) -> float:
+        wait = self._idle_seconds
+        self._idle_seconds = min(2 * wait, self._poll_seconds)
+        return min(wait, self._poll_seconds)
+
+    def _expire(self) -> None:
+        now = self._clock.monotonic()
+        if self._expired_at is None or now - self._expired_at >= EXPIRY_CHECK_SECONDS:
+            self._expired_at = now
+            self._count("dead", self.drain.expire())
+
+    def _deliver(
+        self, entries: Sequence[Entry], outlet: Outlet, push: Push, endpoint: Endpoint, *, probe: bool
+    ) -> None:
+        """Rounds of posts, a wave of `concurrency` at a time, until each entry is settled."""
+        todo = list(grouped(entries, endpoint.batch_size))
+        while todo:
+            if self.ended.is_set():
+                return  # stopped, or another's by now, who delivers what is left
+            if not self._valid():
+                self._fail(_flat(todo), "the lease was not renewed in time", begun=False)
+                return
+            wave, todo = todo[: endpoint.concurrency], todo[endpoint.concurrency :]
+            todo += self._post(wave, outlet, push, probe=probe)
+            if todo and outlet.circuit.is_open:
+                self._fail(_flat(todo), "not sent: the endpoint is down", begun=False)
+                return
+
+    def _post(self, wave: list[Batch], outlet: Outlet, push: Push, *, probe: bool) -> list[Batch]:
+        """Post these, settle what can be; the rest, to be posted in smaller batches."""
+        answers = push.post_many(self.lease.topic, wave)
+        self._count("requests", len(wave))
+        delivered: list[Entry] = []
+        split: list[Batch] = []
+        failed: list[tuple[Batch, str, bool]] = []
+        for batch, answer in zip(wave, answers, strict=True):
+            outlet.circuit.note(answer, batch[0].id, probe=probe)
+            match answer:
+                case Accepted():
+                    delivered += batch
+                case Refused(error=error):
+                    if len(batch) == 1 or outlet.circuit.is_open:
+                        failed.append((batch, error, True))
+                    else:
+                        half = len(batch) // 2
+                        split += [batch[:half], batch[half:]]
+                case Down(error=error, reached=reached):
+                    failed.append((batch, error, reached))
+                case _ as unreachable:
+                    assert_never(unreachable)
+        self._count("delivered", len(delivered))
+        self.drain.done(delivered)
+        for batch, error, begun in failed:
+            self._fail(batch, error, begun=begun)
+        return split
+
+    def _fail(self, batch: Batch, error: str, *, begun: bool) -> None:
+        outcomes = self.drain.failed_many(batch, error, begun=begun)
+        self._count("failed", len(batch))
+        self._count("dead", sum(isinstance(outcome, Buried) for outcome in outcomes))
+
+
+def grouped(entries: Sequence[Entry], size: int) -> Iterator[Batch]:
+    """Entries to post together: up to `size` that were never tried, and each other one alone. Pure."""
+    fresh = [entry for entry in entries if entry.attempts <= 1]
+    for start in range(0, len(fresh), size):
+        yield tuple(fresh[start : start + size])
+    for entry in entries:
+        if entry.attempts > 1:
+            yield (entry,)
+
+
+def _flat(batches: Sequence[Batch]) -> Batch:
+    return tuple(entry for batch in batches for entry in batch)

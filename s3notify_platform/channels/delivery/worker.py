@@ -1,0 +1,231 @@
+"""The delivery worker: pushes every topic that has an endpoint, beside any number of others like it.
+
+Guarantees
+    - At least once: an entry leaves the queue when its endpoint answered 2xx, or into the dead letters.
+    - A dead or slow endpoint holds up nobody else: each shard has a thread, each endpoint its own connections,
+      limit of requests in flight, and circuit.
+    - Killed, its shards are served by another worker within 15 s (`Worker`); stopped cleanly, at that one's next
+      beat, 2 s at most. What was in hand when it was killed may be delivered twice, with the same event ids.
+
+Requests of the queue, besides those of `Worker` each 2 s: 2 writes and their reads for each delivered entry (see
+`Drain`), and a scan of each idle shard each `poll_seconds`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from threading import Event, Lock, Thread
+from typing import Final
+
+from s3notify_platform.channels.delivery.circuit import Circuit
+from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
+from s3notify_platform.channels.delivery.push import Push, Pusher
+from s3notify_platform.channels.delivery.shard import POLL_SECONDS, Lane, Outlet
+from s3notify_platform.channels.service import Progress, Service
+from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.protocols.notification_queue import Drain, Lease, NotificationQueue, Worker
+from s3notify_platform.protocols.notification_queue.owners import (
+    BEAT_SECONDS,
+    EXPIRY_SECONDS,
+    LEASE_SECONDS,
+)
+
+STOP_SECONDS: Final = 3.0
+"""For what is in flight at a clean stop; then it is cut off, and delivered by the next owner again."""
+
+PAUSE_SECONDS: Final = 0.2
+TROUBLE_SECONDS: Final = 30.0
+"""Before a shard is tried again whose entries cannot be read."""
+
+
+class Delivery:
+    """A `Service`: see the module. `alongside`: services that run as long as this one does, like a caretaker.
+
+    Threads: one for each shard that it owns, `concurrency` for each endpoint, one for each service alongside.
+    """
+
+    def __init__(
+        self,
+        queue: NotificationQueue,
+        *,
+        egress: Egress | None = None,
+        name: str = "deliver",
+        poll_seconds: float = POLL_SECONDS,
+        lease_seconds: float = LEASE_SECONDS,
+        expiry_seconds: float = EXPIRY_SECONDS,
+        beat_seconds: float = BEAT_SECONDS,
+        alongside: Sequence[Service] = (),
+        connect: Callable[[Endpoint], Push] | None = None,
+    ) -> None:
+        """`egress`: what may be connected to; default: https to public addresses. `connect`: for tests."""
+        self.name = name
+        self.lanes: dict[tuple[str, int], Lane] = {}
+        self._queue = queue
+        self._worker = Worker(queue, name=name, lease_seconds=lease_seconds, expiry_seconds=expiry_seconds)
+        self._poll_seconds = poll_seconds
+        self._beat_seconds = beat_seconds
+        self._alongside = tuple(alongside)
+        allowed = egress or Egress()
+
+        def pusher(endpoint: Endpoint) -> Push:
+            return Pusher(endpoint, allowed, clock=queue.clock)
+
+        self._connect = connect or pusher
+        self._progress: Progress = lambda _: None
+        self._lock = Lock()
+        self._outlets: dict[str, Outlet] = {}
+        self._counts: Counter[str] = Counter(delivered=0, failed=0, dead=0, requests=0)
+        self._threads: dict[Lane, Thread] = {}
+        self._unreadable: dict[tuple[str, int], str] = {}
+
+    def run(self, stop: Event, progress: Progress) -> None:
+        """See `Service.run`."""
+        self._progress = progress
+        helpers = [
+            self._started(lambda one=one: self._run_beside(one, stop), one.name)  # type: ignore[misc]
+            for one in self._alongside
+        ]
+        try:
+            while not stop.is_set():
+                self.beat()
+                stop.wait(0 if self._worker.unadopted else self._beat_seconds)
+        finally:
+            stop.set()
+            self._end()
+            for helper in helpers:
+                helper.join(STOP_SECONDS)
+
+    def counts(self) -> Mapping[str, int]:
+        """Entries delivered, failed and dead; requests sent; shards owned; and what the services alongside say."""
+        with self._lock:
+            found = dict(self._counts)
+        found["shards"] = len(self.lanes)
+        for service in self._alongside:
+            found |= {f"{service.name}_{name}": number for name, number in service.counts().items()}
+        return found
+
+    def beat(self) -> None:
+        """Renew the leases, and have a lane for each. Store errors are told, and made good by the next beat."""
+        # A lane whose turn is held cannot take anything, so that its lease may be given back.
+        still = [lane for lane in self.lanes.values() if lane.turning.acquire(blocking=False)]
+        busy = [lane.lease for lane in self.lanes.values() if lane not in still or lane.drain.busy]
+        try:
+            leases = self._worker.balance(busy)
+        except (UnavailableError, UnknownOutcomeError) as error:
+            self._progress(f"the queue cannot be reached: {error}")
+            return
+        finally:
+            for lane in still:
+                lane.turning.release()
+        for (topic, shard), why in self._worker.unreadable.items() - self._unreadable.items():
+            self._progress(f"topic {topic!r}, shard {shard} is not delivered: {why}")
+        self._unreadable = self._worker.unreadable
+        for lane in self.lanes.values():
+            if lane.lease not in leases:
+                lane.ended.set()
+        self.lanes = {key: lane for key, lane in self.lanes.items() if not self._over(lane)}
+        for lease in leases:
+            # Not before a former lane has ended, which may have the same entries in hand.
+            if (lease.topic, lease.shard) not in self.lanes:
+                self.start(self._lane(lease))
+        for number, lane in enumerate(self.lanes.values()):
+            lane.paused = number < self._worker.surplus
+        self._forget_topics({lease.topic for lease in leases})
+
+    def start(self, lane: Lane) -> None:
+        """Serve a shard from now on, in a thread."""
+        self.lanes[lane.lease.topic, lane.lease.shard] = lane
+        self._threads[lane] = self._started(
+            lambda: self._serve(lane), f"{lane.lease.topic}-{lane.lease.shard}"
+        )
+
+    def _over(self, lane: Lane) -> bool:
+        thread = self._threads.get(lane)
+        if not lane.ended.is_set() or (thread is not None and thread.is_alive()):
+            return False
+        self._threads.pop(lane, None)
+        return True
+
+    def _lane(self, lease: Lease) -> Lane:
+        return Lane(
+            Drain(self._worker, lease),
+            outlet=lambda: self._outlet(lease),
+            count=self._count,
+            valid=lambda: self._worker.valid(lease),
+            poll_seconds=self._poll_seconds,
+        )
+
+    def _serve(self, lane: Lane) -> None:
+        while not lane.ended.is_set():
+            wait = PAUSE_SECONDS
+            if not lane.paused:
+                try:
+                    with lane.turning:
+                        wait = lane.turn()
+                except Exception as error:  # noqa: BLE001 - one shard in trouble must not end, nor silence, any other
+                    place = f"topic {lane.lease.topic!r}, shard {lane.lease.shard}"
+                    self._progress(f"{place}: {type(error).__name__}: {error}")
+                    wait = TROUBLE_SECONDS
+            lane.ended.wait(wait)
+
+    def _outlet(self, lease: Lease) -> Outlet:
+        """The endpoint of the lease's topic; another one once its setting has changed."""
+        text = self._worker.topic(lease).settings.endpoint
+        with self._lock:
+            known = self._outlets.get(lease.topic)
+            if known is not None and known.text == text:
+                return known
+            made = self._outlets[lease.topic] = self._connected(lease.topic, text)
+        if known is not None and known.push is not None:
+            known.push.close()
+        return made
+
+    def _connected(self, topic: str, text: str) -> Outlet:
+        circuit = Circuit(self._queue.clock, tell=lambda told: self._progress(f"topic {topic!r}: {told}"))
+        endpoint, push = None, None
+        try:
+            endpoint = Endpoint.loads(text)
+            push = self._connect(endpoint)
+        except UsageError as error:
+            self._progress(f"topic {topic!r} is not delivered: {error}")
+        return Outlet(text=text, endpoint=endpoint, push=push, circuit=circuit)
+
+    def _forget_topics(self, served: set[str]) -> None:
+        with self._lock:
+            gone = [self._outlets.pop(topic) for topic in tuple(self._outlets) if topic not in served]
+        for outlet in gone:
+            if outlet.push is not None:
+                outlet.push.close()
+
+    def _count(self, what: str, number: int) -> None:
+        with self._lock:
+            self._counts[what] += number
+
+    def _run_beside(self, service: Service, stop: Event) -> None:
+        while not stop.is_set():
+            try:
+                service.run(stop, self._progress)
+            except Exception as error:  # noqa: BLE001 - as in a lane: what is alongside must not end deliveries
+                self._progress(f"{service.name}: {type(error).__name__}: {error}")
+                stop.wait(TROUBLE_SECONDS)
+
+    def _end(self) -> None:
+        """End all lanes, at first gently, and give the shards back."""
+        for lane in self.lanes.values():
+            lane.ended.set()
+        clock = self._queue.clock
+        deadline = clock.monotonic() + STOP_SECONDS
+        for thread in self._threads.values():
+            thread.join(max(0.0, deadline - clock.monotonic()))
+        self._forget_topics(set())
+        for thread in self._threads.values():
+            thread.join(max(0.1, deadline + 1.0 - clock.monotonic()))
+        try:
+            self._worker.stop()
+        except S3NotifyError as error:
+            self._progress(f"shards are not given back, and expire: {error}")
+
+    @staticmethod
+    def _started(run: Callable[[], None], name: str) -> Thread:
+        thread = Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread

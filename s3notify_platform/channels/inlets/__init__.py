@@ -1,0 +1,1 @@
+"""Inlets: changes that others report become entries of the queue, then signals."""

@@ -1,0 +1,358 @@
+"""Intake: changes that others report become entries of every topic that takes them, then signals. All inlets share it.
+
+Guarantees. What `accept` calls queued or duplicate is durable in every topic that takes the key, and the slots'
+signals have moved after that: whoever reported it may forget it. Anything else is to be reported again. Reported
+twice, or in any order, a change is harmless: an entry says which object to look at.
+
+Duplicates. An event with a sequencer is told apart by key, operation, sequencer and ETag; one that was seen
+through before, by this process and among the last `MEMORY` steps, is dropped. What an event still lacks is
+remembered by step (each topic, each keyspace), so that a full topic costs the others no second entry.
+An event without a sequencer is never taken for a duplicate: A, B, A again would lose the last change.
+An older sequencer is no reason to drop an event either: a gateway's is its own clock (MinIO's nodes, Ceph's gateways
+run several, and Ceph writes its bytes low end first), so that the older-looking event may be the later change.
+
+Costs, for a batch of n events in s slots: 1 scan of the topics, for each topic what `push_many` does, for each
+keyspace s + 1 PUTs.
+"""
+
+import json
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from threading import Lock
+from typing import Final, Literal, assert_never
+
+from s3notify_platform.channels.inlets.poison import Quarantine
+from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
+from s3notify_platform.protocols.notification_queue import Committed, Event, NoRoom, NotificationQueue
+from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3.fast import shared_store
+
+MEMORY: Final = 100_000
+"""Steps remembered, about 15 MB."""
+
+KEY_MAX_BYTES: Final = 1024
+"""S3's own limit."""
+
+FIELD_MAX: Final = 200
+"""Characters of an ETag or a sequencer. Amazon's have up to 38 and 20."""
+
+PLATFORM_PREFIX: Final = "_s3notify/"
+"""Where the platform's own objects lie, unless they were put elsewhere."""
+
+RETRY_AFTER_SECONDS: Final = 1.0
+POISON_RETRY_SECONDS: Final = 60.0
+
+_RETRY = (UnavailableError, UnknownOutcomeError)
+
+Outcome = Literal["queued", "duplicate", "ignored", "failed", "full", "unavailable"]
+"""What became of an event. Queued, duplicate: all is done. Ignored: another bucket's, or no topic takes it. Failed:
+it never can be taken, and is kept as poison. Full, unavailable: report it again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """An outcome for each event, in their order. `retry_after_seconds` is set if some have to be reported again."""
+
+    outcomes: tuple[Outcome, ...]
+    retry_after_seconds: float | None = None
+    cause: str = ""
+    """Why, for people."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many events came to which outcome."""
+        return Counter(self.outcomes)
+
+
+_RANK: Mapping[Outcome | None, int] = {None: 0, "failed": 1, "full": 2, "unavailable": 3}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Report:
+    """One event of a batch on its way."""
+
+    event: Event
+    identity: bytes | None
+    taken: bool = False
+    """By some topic."""
+    queued_at: int = 0
+    """Tick of its youngest entry; 0: there is none."""
+    news: bool = False
+    """Something was done that had not been done before."""
+    outcome: Outcome | None = None
+
+    def is_at_least(self, outcome: Outcome) -> None:
+        """Of several troubles the one that has the event reported again wins."""
+        if _RANK[outcome] > _RANK[self.outcome]:
+            self.outcome = outcome
+
+
+@dataclass(slots=True, kw_only=True)
+class _Trouble:
+    retry_after_seconds: float | None = None
+    cause: str = ""
+
+    def note(self, cause: str, seconds: float = RETRY_AFTER_SECONDS) -> None:
+        self.retry_after_seconds = max(self.retry_after_seconds or 0.0, seconds)
+        self.cause = self.cause or cause
+
+
+class _Memory:
+    """When each of the last steps was done, in ticks. Thread-safe.
+
+    An entry's tick is taken when it is durable, a signal's before it is sent: the greater signal has told of it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._done: OrderedDict[tuple[str, bytes], int] = OrderedDict()
+        self._ticks = 0
+        self._lock = Lock()
+
+    def tick(self) -> int:
+        with self._lock:
+            self._ticks += 1
+            return self._ticks
+
+    def when(self, step: str, report: _Report) -> int:
+        """0: never, as far as this remembers."""
+        with self._lock:
+            return self._done.get((step, report.identity), 0) if report.identity is not None else 0
+
+    def note(self, step: str, report: _Report, tick: int) -> None:
+        if report.identity is None:
+            return
+        with self._lock:
+            place = (step, report.identity)
+            self._done[place] = max(tick, self._done.get(place, 0))
+            if len(self._done) > self._limit:
+                self._done.popitem(last=False)
+
+
+class Intake:
+    """What is reported of one bucket, into its queue and its keyspaces. Thread-safe.
+
+    `excluded` are prefixes that hold the platform's own objects, whose changes never are news: without them a topic
+    that takes all keys of the bucket that the queue stands on would be told of its own entries for ever.
+    """
+
+    def __init__(
+        self,
+        queue: NotificationQueue,
+        targets: Sequence[Keyspace],
+        *,
+        bucket: str,
+        excluded: Sequence[str] = (),
+        memory: int = MEMORY,
+    ) -> None:
+        if not bucket or "" in excluded:
+            raise UsageError("an intake is for one bucket, and excludes parts of it only")
+        self.bucket = bucket
+        self.quarantine = Quarantine(queue)
+        self._queue = queue
+        self._targets = tuple(targets)
+        self._excluded = tuple(excluded)
+        self._memory = _Memory(memory)
+        self._lock = Lock()
+        self._counts: Counter[str] = Counter()
+
+    def accept(self, events: Iterable[Event], *, origin: str = "") -> Accepted:
+        """Queue and signal what is news; return when it is durable, or when it cannot be for now.
+
+        `UsageError` for what only an operator can mend: a missing bucket, refused credentials.
+        """
+        trouble = _Trouble()
+        reports = [_Report(event=event, identity=_identity(event)) for event in events]
+        try:
+            distinct = _first_of_each(reports)
+            for topic, wanted in self._by_topic(distinct, trouble, origin).items():
+                self._push(topic, wanted, trouble, origin)
+            for number, target in enumerate(self._targets):
+                self._signal(_signal_step(number), target, distinct, trouble)
+            _settle(reports)
+        finally:
+            with self._lock:
+                self._counts["received"] += len(reports)
+                self._counts.update(report.outcome or "unavailable" for report in reports)
+        return Accepted(
+            outcomes=tuple(report.outcome or "queued" for report in reports),
+            retry_after_seconds=trouble.retry_after_seconds,
+            cause=trouble.cause,
+        )
+
+    def counts(self) -> Mapping[str, int]:
+        """Events since this process began: received, and what came of them; those reported again count again."""
+        with self._lock:
+            counts = self._counts.copy()
+        kinds = ("received", "queued", "ignored", "failed", "full", "unavailable")
+        return {**{kind: counts[kind] for kind in kinds}, "duplicates": counts["duplicate"]}
+
+    def _by_topic(
+        self, reports: Sequence[_Report], trouble: _Trouble, origin: str
+    ) -> dict[str, list[_Report]]:
+        wanted: dict[str, list[_Report]] = {}
+        try:
+            # Now, after the changes: a topic that is made later begins with a listing that finds them.
+            topics, down = self._queue.see_topics(), False
+        except _RETRY as error:
+            topics, down = (), True
+            trouble.note(str(error))
+        for report in reports:
+            event = report.event
+            if event.bucket != self.bucket or event.key.startswith(self._excluded):
+                continue
+            if reason := _unfit(event):
+                self._fail(report, reason, trouble, origin)
+            elif down:
+                report.is_at_least("unavailable")
+            else:
+                for topic in self._queue.takers(topics, event.bucket, event.key):
+                    wanted.setdefault(topic.name, []).append(report)
+        return wanted
+
+    def _push(self, topic: str, reports: Sequence[_Report], trouble: _Trouble, origin: str) -> None:
+        step = f"topic {topic}"
+        lacking = []
+        for report in reports:
+            if before := self._memory.when(step, report):
+                report.taken = True
+                report.queued_at = max(report.queued_at, before)
+            else:
+                lacking.append(report)
+        try:
+            large = {report for report in lacking if not self._queue.fits(topic, report.event)}
+            fitting = [report for report in lacking if report not in large]
+            outcomes = self._queue.push_many(topic, [report.event for report in fitting]) if fitting else ()
+        except NotFoundError:
+            return  # deleted since the topics were listed: it takes nothing any more
+        except _RETRY as error:
+            trouble.note(str(error))
+            for report in lacking:
+                report.is_at_least("unavailable")
+            return
+        for report in (report for report in lacking if report in large):
+            self._fail(report, f"larger than topic {topic!r} takes", trouble, origin)
+        for report, outcome in zip(fitting, outcomes, strict=True):
+            report.taken = True
+            match outcome:
+                case Committed():
+                    report.news = True
+                    report.queued_at = self._memory.tick()
+                    self._memory.note(step, report, report.queued_at)
+                case NoRoom(retry_after_seconds=seconds):
+                    report.is_at_least("full")
+                    trouble.note(f"topic {topic!r} is full", seconds)
+                case _ as unreachable:
+                    assert_never(unreachable)
+
+    def _signal(self, step: str, target: Keyspace, reports: Sequence[_Report], trouble: _Trouble) -> None:
+        """Signal what has an entry: also where another topic was full, whose turn comes later."""
+        began = self._memory.tick()
+        lacking = [
+            report
+            for report in reports
+            if report.event.key.startswith(target.prefix)
+            and report.queued_at > self._memory.when(step, report)
+        ]
+        missing: frozenset[str] = frozenset()
+        try:
+            keys = [report.event.key for report in lacking]
+            target.publisher.signal(keys, queued=keys)
+        except NotSignalledError as error:
+            if isinstance(error.__cause__, UsageError):
+                raise error.__cause__ from error
+            missing = frozenset(error.keys)
+            trouble.note(str(error))
+        for report in lacking:
+            if report.event.key in missing:
+                report.is_at_least("unavailable")
+            else:
+                report.news = True
+                self._memory.note(step, report, began)
+
+    def _fail(self, report: _Report, reason: str, trouble: _Trouble, origin: str) -> None:
+        try:
+            body = json.dumps(asdict(report.event), default=str).encode("ascii")
+            if self.quarantine.keep(body, origin=origin, reason=reason):
+                report.is_at_least("failed")
+            else:
+                report.is_at_least("full")
+                trouble.note("poison is full: look at it, and discard it", POISON_RETRY_SECONDS)
+        except _RETRY as error:
+            report.is_at_least("unavailable")
+            trouble.note(str(error))
+
+
+def intake_over(
+    queue: NotificationQueue,
+    platform: S3Config,
+    *,
+    bucket: str,
+    keyspaces: Iterable[tuple[str, str]],
+    excluded: Iterable[str] = (PLATFORM_PREFIX,),
+    slots: int = SLOT_COUNT,
+) -> Intake:
+    """An intake for `bucket` whose signals live in the bucket `platform`. No request.
+
+    `keyspaces`: the prefix of the signals, and the prefix of the keys that are signalled there, for each source;
+    all of them have `slots` slots. `excluded` is looked at only where both buckets are one.
+    """
+    store = shared_store(platform)
+    keyspaces = tuple(keyspaces)
+    own = (*excluded, *(signals for signals, _ in keyspaces)) if bucket == platform.bucket else ()
+    targets = [
+        Keyspace(publisher=Publisher(store, prefix=signals, slots=slots), prefix=keys)
+        for signals, keys in keyspaces
+    ]
+    return Intake(queue, targets, bucket=bucket, excluded=own)
+
+
+def _signal_step(number: int) -> str:
+    return f"signal {number}"
+
+
+def _first_of_each(reports: Sequence[_Report]) -> list[_Report]:
+    first: dict[bytes | int, _Report] = {}
+    for report in reports:
+        first.setdefault(report.identity or id(report), report)
+    return list(first.values())
+
+
+def _settle(reports: Sequence[_Report]) -> None:
+    """Fill in what went well, and give events that came twice in a batch the outcome of the first of them."""
+    first: dict[bytes, _Report] = {}
+    for report in reports:
+        original = first.setdefault(report.identity, report) if report.identity is not None else report
+        if original is not report:
+            report.outcome = "duplicate" if original.outcome == "queued" else original.outcome
+        elif report.outcome is None and not report.taken:
+            report.outcome = "ignored"
+        elif report.outcome is None:
+            report.outcome = "queued" if report.news else "duplicate"
+
+
+def _identity(event: Event) -> bytes | None:
+    if not event.sequencer:
+        return None
+    parts = json.dumps([event.bucket, event.key, event.op, event.sequencer, event.etag])
+    return blake2b(parts.encode("ascii"), digest_size=16).digest()
+
+
+def _unfit(event: Event) -> str:
+    """Why no topic can take the event; empty if one may."""
+    try:
+        size = len(event.key.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "its key is no UTF-8"
+    if not 1 <= size <= KEY_MAX_BYTES:
+        return f"its key has {size} bytes; S3's have 1 to {KEY_MAX_BYTES}"
+    if max(len(event.etag or ""), len(event.sequencer)) > FIELD_MAX:
+        return f"its ETag or sequencer has more than {FIELD_MAX} characters"
+    if not f"{event.etag or ''}{event.sequencer}".isascii() or not 0 <= (event.size or 0) < 2**63:
+        return "its ETag, sequencer or size is none"
+    return ""

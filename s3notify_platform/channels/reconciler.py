@@ -1,0 +1,352 @@
+"""Care for the queue of a bucket: what writers left behind when they died is told to the consumers.
+
+| left behind | known by | after |
+|---|---|---|
+| a reservation, its object written or not | HEAD (`Caretaker`) | `stale_seconds`, and a pass or two |
+| an entry, its slot never signalled | the signal is what it was before the entry came | `unsignalled_seconds` |
+| the same, if others moved that signal, or this process is new | it is still there | `doubtful_seconds` |
+
+Each is then signalled, marked as queued, and again every `doubtful_seconds` while it stays. To signal too often
+costs a batch that finds nothing; that is why the signals are watched. One instance is enough, several do no harm,
+any may die anywhere: the next one begins anew.
+
+Cost of a pass over t topics of h shards, nothing being there: 1 scan of the topics, t × (1 + h) reads, and for each
+keyspace 1 HEAD (1 LIST more if its root moved). By default, and on a bucket alone, that is with two topics about 22
+requests every 15 s, 0.13 million a day. Entries that wait cost a LIST for each 1000 and shard, one GET each when
+they change, and about 1 KB of memory. A signal is 1 PUT a slot and 1 for the root. A reservation whose write
+happened costs 1 scan of the topics, and a push in each that is younger and takes its key.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from threading import Event as Flag
+from threading import Lock
+from typing import Final
+
+from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.service import Progress
+from s3notify_platform.errors import NotFoundError, S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Watcher, WatcherState
+from s3notify_platform.protocols.notification_queue import (
+    Caretaker,
+    Committed,
+    Entry,
+    Event,
+    NoRoom,
+    NotificationQueue,
+    Reservation,
+    Tended,
+)
+from s3notify_platform.protocols.notification_queue.stale import LEAK_SECONDS
+from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX, queue_records
+from s3notify_platform.stores.s3.fast import shared_store
+
+PASS_SECONDS: Final = 15.0
+
+UNSIGNALLED_SECONDS: Final = 30.0
+"""A committed entry whose slot did not move for so long was forgotten. No guarantee hangs on it."""
+
+DOUBTFUL_SECONDS: Final = 300.0
+"""A committed entry that nobody has consumed for so long is signalled, whoever may have done so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cared:
+    """What one pass came to."""
+
+    topics: int
+    committed: int = 0
+    aborted: int = 0
+    recounted: int = 0
+    waiting: int = 0
+    signalled: int = 0
+    """Keys whose slots were signalled."""
+    errors: tuple[str, ...] = ()
+    """What could not be reached; the next pass goes on with it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """A committed entry: by keyspace, since when it waits there, and whether its slot has moved meanwhile."""
+
+    since: dict[int, float]
+    unmoved: dict[int, bytes]
+    """The slot's digest from before the entry was committed, where somebody looked."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """One keyspace, as it is looked at in each pass."""
+
+    keyspace: Keyspace
+    watcher: Watcher
+    polled: bool = False
+    before: WatcherState | None = None
+    owed: set[str] = field(default_factory=set)
+
+
+class Care:
+    """Tends all topics of one bucket: a `Service`, or pass by pass. Keep it: it remembers what it saw when.
+
+    `objects` is the bucket; `keyspaces` are those whose signals it moves, each for its part of the keys.
+    """
+
+    name = "care"
+
+    def __init__(
+        self,
+        queue: NotificationQueue,
+        objects: ObjectStore,
+        keyspaces: Sequence[Keyspace],
+        *,
+        bucket: str,
+        pass_seconds: float = PASS_SECONDS,
+        unsignalled_seconds: float = UNSIGNALLED_SECONDS,
+        doubtful_seconds: float = DOUBTFUL_SECONDS,
+        leak_seconds: float = LEAK_SECONDS,
+    ) -> None:
+        self._queue = queue
+        self._clock = queue.clock
+        self._objects = objects
+        self._bucket = bucket
+        self._pass_seconds = pass_seconds
+        self._unsignalled_seconds = unsignalled_seconds
+        self._doubtful_seconds = doubtful_seconds
+        self._caretaker = Caretaker(queue, leak_seconds=leak_seconds)
+        self._keyspaces = tuple(
+            _Watched(keyspace=keyspace, watcher=keyspace.publisher.watcher()) for keyspace in keyspaces
+        )
+        self._pending: dict[str, dict[str, _Pending]] = {}
+        self._counts: dict[str, int] = dict.fromkeys(
+            ("passes", "committed", "aborted", "recounted", "signalled", "failed"), 0
+        )
+        self._unfit: set[str] = set()
+        """Keys to be signalled of which some topic was not told."""
+        self._turn = Lock()
+        self._due_at: float | None = None
+
+    def run(self, stop: Flag, progress: Progress) -> None:
+        """See `Service.run`. One thread of these requests a process."""
+        while not stop.is_set():
+            cared = self.tend_when_due()
+            if cared is not None and (told := _told(cared)):
+                progress(told)
+            stop.wait(self._pass_seconds)
+
+    def counts(self) -> Mapping[str, int]:
+        """See `Service.counts`."""
+        return dict(self._counts)
+
+    def tend_when_due(self) -> Cared | None:
+        """One pass, if the last one began `pass_seconds` ago, and no other thread is at it; else None at once.
+
+        For a sensor of a process that lives long: call it in every tick, on the same object (`shared_care`).
+        """
+        if not self._turn.acquire(blocking=False):
+            return None
+        try:
+            now = self._clock.monotonic()
+            if self._due_at is not None and now < self._due_at:
+                return None
+            # Woken a little early, the pass must not be left out.
+            self._due_at = now + 0.9 * self._pass_seconds
+            return self._tend()
+        finally:
+            self._turn.release()
+
+    def tend(self) -> Cared:
+        """One pass, now. Raises `UsageError` for what only an operator can mend; outages are in `Cared.errors`."""
+        with self._turn:
+            return self._tend()
+
+    def _tend(self) -> Cared:
+        errors: list[str] = []
+        self._poll(errors)
+        tended: list[Tended] = []
+        try:
+            topics = [t for t in self._queue.topics.all() if t.settings.bucket in ("", self._bucket)]
+        except S3NotifyError as error:
+            _note(errors, "topics", error)
+            topics = []
+        else:
+            self._forget({topic.name for topic in topics})
+        for topic in topics:
+            try:
+                came_to = self._caretaker.resolve_stale(
+                    topic.name,
+                    self._objects.head,
+                    bucket=self._bucket,
+                    tell=self._tell_others,
+                )
+            except S3NotifyError as error:
+                _note(errors, topic.name, error)
+                continue
+            tended.append(came_to)
+            # Owners find what is pushed without any signal.
+            self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
+        signalled = sum(self._signal(watched, errors) for watched in self._keyspaces)
+        self._unfit &= set[str]().union(*(watched.owed for watched in self._keyspaces))
+        cared = Cared(
+            topics=len(topics),
+            committed=sum(one.committed for one in tended),
+            aborted=sum(one.aborted for one in tended),
+            recounted=sum(one.recounted for one in tended),
+            waiting=sum(one.waiting for one in tended),
+            signalled=signalled,
+            errors=tuple(errors),
+        )
+        for name in ("committed", "aborted", "recounted", "signalled"):
+            self._counts[name] += getattr(cared, name)
+        self._counts["passes"] += 1
+        self._counts["failed"] += bool(errors)
+        return cared
+
+    def _poll(self, errors: list[str]) -> None:
+        """Look at the signals before the entries: an entry that is new in this pass may have moved its slot since
+        the pass before, but not earlier.
+        """
+        for watched in self._keyspaces:
+            watched.before = watched.watcher.state if watched.polled else None
+            try:
+                watched.watcher.poll()
+                watched.polled = True
+            except S3NotifyError as error:
+                _note(errors, "signals", error)
+
+    def _tell_others(self, event: Event) -> None:
+        """Topics that are younger than the reservation, which its writer would have told after its write.
+
+        Inlets reserve for themselves alone (`told` is empty): what they were given is given to them again. A topic
+        that takes no event so large is not told: the signal is not marked, so that its consumer lists.
+        """
+        if not event.told:
+            return
+        takers = self._queue.takers(self._queue.see_topics(), self._bucket, event.key)
+        others = [topic for topic in takers if topic.epoch not in event.told]
+        # Should this process die here, what it leaves reserved waits for none of them: the first reservation does.
+        event = replace(event, told=(*event.told, *(other.epoch for other in others)))
+        held: list[Reservation] = []
+        try:
+            for other in others:
+                with suppress(NotFoundError):
+                    if not self._queue.fits(other.name, event):
+                        self._unfit.add(event.key)
+                        continue
+                    room = self._queue.reserve(other.name, event)
+                    if isinstance(room, NoRoom):
+                        raise UnavailableError(f"topic {other.name!r} is full")
+                    held.append(room)
+        except S3NotifyError:
+            # One that is full has the others told later, not again in each pass.
+            self._queue.abort_many(held)
+            raise
+        if not all(isinstance(outcome, Committed) for outcome in self._queue.commit_many(held)):
+            raise UnavailableError(f"not every topic could be told of {event.key!r}")
+
+    def _look_at(self, topic: str, tended: Tended, *, pulled: bool) -> None:
+        now = self._clock.monotonic()
+        known = self._pending.get(topic, {})
+        pending: dict[str, _Pending] = {}
+        for entry in tended.resolved:
+            for _, watched in self._taking(entry.event.key):
+                watched.owed.add(entry.event.key)
+            pending[entry.id] = _Pending(since=self._from(entry, now), unmoved={})
+        for entry in tended.pending if pulled else ():
+            found = known.get(entry.id) or self._first_seen(entry, now)
+            pending[entry.id] = found
+            for number, watched in self._taking(entry.event.key):
+                age = now - found.since[number]
+                unmoved = found.unmoved.get(number) == self._digest(watched, entry)
+                if age >= self._doubtful_seconds or (unmoved and age >= self._unsignalled_seconds):
+                    # And again, should this one be lost on its consumer too.
+                    found.since[number] = now
+                    found.unmoved.pop(number, None)
+                    watched.owed.add(entry.event.key)
+        self._pending[topic] = pending
+
+    def _first_seen(self, entry: Entry, now: float) -> _Pending:
+        unmoved = {}
+        for number, watched in self._taking(entry.event.key):
+            if watched.before is not None:
+                slot = watched.keyspace.publisher.slot_of(entry.event.key)
+                unmoved[number] = watched.before.seen(slot)
+        return _Pending(since=self._from(entry, now), unmoved=unmoved)
+
+    def _from(self, entry: Entry, now: float) -> dict[int, float]:
+        return {number: now for number, _ in self._taking(entry.event.key)}
+
+    def _taking(self, key: str) -> Iterable[tuple[int, _Watched]]:
+        return (
+            (number, watched)
+            for number, watched in enumerate(self._keyspaces)
+            if key.startswith(watched.keyspace.prefix)
+        )
+
+    def _digest(self, watched: _Watched, entry: Entry) -> bytes:
+        return watched.watcher.state.seen(watched.keyspace.publisher.slot_of(entry.event.key))
+
+    def _signal(self, watched: _Watched, errors: list[str]) -> int:
+        keys, watched.owed = watched.owed, set()
+        try:
+            watched.keyspace.publisher.signal(sorted(keys), queued=keys - self._unfit)
+        except NotSignalledError as error:
+            watched.owed = set(error.keys)
+            _note(errors, "signals", error)
+        return len(keys) - len(watched.owed)
+
+    def _forget(self, names: set[str]) -> None:
+        self._caretaker.forget(names)
+        self._pending = {name: pending for name, pending in self._pending.items() if name in names}
+
+
+def care_over(
+    queue: NotificationQueue,
+    bucket: S3Config,
+    platform: S3Config,
+    *,
+    keyspaces: Iterable[tuple[str, str]],
+    slots: int = SLOT_COUNT,
+) -> Care:
+    """Care for the queue of a bucket. No request before its first pass.
+
+    `platform` is where the signals are; `keyspaces` are pairs: a prefix of signals, and the prefix of its keys.
+    """
+    objects, home = shared_store(bucket), shared_store(platform)
+    spaces = [
+        Keyspace(publisher=Publisher(objects, home, prefix=signals, slots=slots), prefix=prefix)
+        for signals, prefix in keyspaces
+    ]
+    return Care(queue, objects, spaces, bucket=bucket.bucket)
+
+
+@lru_cache(maxsize=32)
+def shared_care(
+    bucket: S3Config,
+    platform: S3Config,
+    *,
+    keyspaces: tuple[tuple[str, str], ...],
+    slots: int = SLOT_COUNT,
+    queue_prefix: str = QUEUE_PREFIX,
+    table: DynamoConfig | None = None,
+) -> Care:
+    """The one `Care` of this process for these places: what a sensor calls `tend_when_due` of, in each tick."""
+    queue = NotificationQueue(queue_records(platform, queue_prefix, table))
+    return care_over(queue, bucket, platform, keyspaces=keyspaces, slots=slots)
+
+
+def _note(errors: list[str], what: str, error: S3NotifyError) -> None:
+    if isinstance(error, UsageError):
+        raise error
+    errors.append(f"{what}: {type(error).__name__}: {error}")
+
+
+def _told(cared: Cared) -> str:
+    """What is worth a line; empty if nothing was."""
+    names = ("committed", "aborted", "recounted", "signalled")
+    done = [f"{getattr(cared, name)} {name}" for name in names if getattr(cared, name)]
+    return "; ".join([*done, *cared.errors])

@@ -1,0 +1,269 @@
+"""What the platform needs in an AWS account: its DynamoDB tables, and the least policy for each role.
+
+`create_tables` makes the tables; `cloudformation` and `terraform` say the same as templates, in JSON, which both
+read. `policy` gives the IAM policy of a role: every action that the role's code calls, on the prefixes and tables
+it calls them on, and nothing else.
+
+S3's own rules that a reader of the policies may wonder at: HEAD and GET are `s3:GetObject`; `If-Match` on PUT or
+DELETE needs it too; without `s3:ListBucket` on the whole bucket S3 answers 403, not 404, for what is not there.
+Objects under a customer's KMS key need that key's permissions besides. So does a queue's key; and the queue's own
+policy has to let `s3.amazonaws.com` send to it (`sqs:SendMessage`, if `aws:SourceArn` is the bucket's ARN).
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, assert_never
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import UsageError
+from s3notify_platform.stores.config import DynamoConfig, default_region
+from s3notify_platform.stores.dynamodb.leases import LEASE_TABLE
+from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
+from s3notify_platform.stores.dynamodb.table import DynamoTable
+from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
+from s3notify_platform.stores.queue_records import QUEUE_PREFIX
+
+Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
+"""`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may send
+again what is in quarantine; `reader` loads committed rows, looks into the quarantine and watches the keyspace, `viewer`
+reads the Delta view with another engine; `sweep` is the daily checks and `vacuum`; `inlet` takes in what others report;
+`outlet` delivers to endpoints. Where they are one process, it needs the union."""
+
+ROLES: Final[tuple[Role, ...]] = (
+    "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
+)  # fmt: skip
+
+Json = dict[str, Any]
+
+SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The tables to have, by name, and where. None: not used."""
+
+    records: str | None = None
+    leases: str | None = None
+    region: str = field(default_factory=default_region)
+    endpoint_url: str | None = None
+
+    def schemas(self) -> Iterator[tuple[str, DynamoConfig, TableSchema]]:
+        """Purpose, place and schema of each."""
+        for purpose, name, schema in (
+            ("records", self.records, RECORD_TABLE),
+            ("leases", self.leases, LEASE_TABLE),
+        ):
+            if name:
+                yield (
+                    purpose,
+                    DynamoConfig(table=name, region=self.region, endpoint_url=self.endpoint_url),
+                    schema,
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """What the policies of one source are about. `account`: 12 digits, needed if there are tables."""
+
+    bucket: str
+    prefix: str
+    platform_bucket: str
+    platform_prefix: str
+    keyspace_prefix: str
+    tables: Tables
+    account: str | None = None
+    queue_prefix: str = QUEUE_PREFIX
+    event_queue: str | None = None
+    """Name of the SQS queue that the bucket's events go to, if they do."""
+
+    def __post_init__(self) -> None:
+        named = self.tables.records or self.tables.leases or self.event_queue
+        if named and not re.fullmatch(r"\d{12}", self.account or ""):
+            raise UsageError(
+                f"a policy for tables or queues names their account: give its 12 digits, not {self.account!r}"
+            )
+        for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix, self.queue_prefix):
+            if {"*", "?", "$"} & {*prefix}:
+                raise UsageError(f"prefix {prefix!r}: * ? and $ mean something else in a policy")
+
+
+def create_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, bool]:
+    """Create what is not there yet; by table's name, whether it was created now. Safe to repeat.
+
+    `UsageError` if one is there with another schema; it is left as it is.
+    """
+    made = {}
+    for _, config, schema in tables.schemas():
+        table = DynamoTable(config, clock=clock)
+        made[config.table] = create_table(table, schema, clock=clock)
+        table.close()
+    return made
+
+
+def examine_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, tuple[str, ...]]:
+    """By purpose and name, what is wrong with a table. See `dynamo_schema.examine`."""
+    found = {}
+    for purpose, config, schema in tables.schemas():
+        table = DynamoTable(config, clock=clock)
+        found[f"{purpose} table {config.table!r}"] = examine(table, schema, clock=clock)
+        table.close()
+    return found
+
+
+def cloudformation(tables: Tables) -> Json:
+    """A template with the tables. Deleting the stack keeps them."""
+    resources: Json = {}
+    for purpose, config, schema in tables.schemas():
+        properties: Json = {
+            "TableName": config.table,
+            "BillingMode": "PAY_PER_REQUEST",
+            "KeySchema": schema.keys,
+            "AttributeDefinitions": schema.attributes,
+        }
+        if schema.ttl is not None:
+            properties["TimeToLiveSpecification"] = {"AttributeName": schema.ttl, "Enabled": True}
+        resources[f"S3Notify{purpose.capitalize()}"] = {
+            "Type": "AWS::DynamoDB::Table",
+            "DeletionPolicy": "Retain",
+            "UpdateReplacePolicy": "Retain",
+            "Properties": properties,
+        }
+    return {"AWSTemplateFormatVersion": "2010-09-09", "Resources": resources}
+
+
+def terraform(tables: Tables) -> Json:
+    """The tables in Terraform's JSON syntax, for a file `*.tf.json`."""
+    resources: Json = {}
+    for purpose, config, schema in tables.schemas():
+        table: Json = {
+            "name": config.table,
+            "billing_mode": "PAY_PER_REQUEST",
+            "hash_key": schema.partition_key,
+            "attribute": [
+                {"name": item["AttributeName"], "type": item["AttributeType"]} for item in schema.attributes
+            ],
+        }
+        if schema.sort_key is not None:
+            table["range_key"] = schema.sort_key
+        if schema.ttl is not None:
+            table["ttl"] = {"attribute_name": schema.ttl, "enabled": True}
+        resources[f"s3notify_{purpose}"] = table
+    return {"resource": {"aws_dynamodb_table": resources}}
+
+
+def policy(role: Role, places: Places) -> Json:
+    """The least IAM policy of a role. Pure."""
+    statements = [
+        {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}
+        for resource, actions in _grants(role, places).items()
+    ]
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+class _Grants(dict[str, set[str]]):
+    """Actions by resource."""
+
+    def __init__(self, places: Places) -> None:
+        super().__init__()
+        self._places = places
+        self._aws = _partition(places.tables.region)
+
+    def to(self, resource: str, *actions: str) -> None:
+        self.setdefault(resource, set()).update(actions)
+
+    def objects(self, bucket: str, prefix: str, *actions: str) -> None:
+        self.to(f"arn:{self._aws}:s3:::{bucket}/{prefix}*", *(f"s3:{action}" for action in actions))
+
+    def listing(self, bucket: str) -> None:
+        self.to(f"arn:{self._aws}:s3:::{bucket}", "s3:ListBucket")
+
+    def reading(self, bucket: str, *prefixes: str) -> None:
+        """What is below these prefixes, for whoever changes nothing."""
+        self.listing(bucket)
+        for prefix in prefixes:
+            self.objects(bucket, prefix, "GetObject")
+
+    def table(self, name: str | None, *actions: str) -> None:
+        if name:
+            self.to(
+                self._regional("dynamodb", f"table/{name}"), *(f"dynamodb:{action}" for action in actions)
+            )
+
+    def queue(self) -> None:
+        """The notification queue, for whoever puts entries into it or takes them out."""
+        places = self._places
+        if places.tables.records:
+            self.table(places.tables.records, "GetItem", "PutItem", "DeleteItem", "Query", "UpdateItem")
+        else:
+            self.listing(places.platform_bucket)
+            self.objects(
+                places.platform_bucket, places.queue_prefix, "GetObject", "PutObject", "DeleteObject"
+            )
+
+    def looking_at_queue(self) -> None:
+        """The entries, for whoever tells what is on its way from what is lost."""
+        if not self._places.tables.records:
+            self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
+
+    def events(self) -> None:
+        """The SQS queue of the bucket's events."""
+        if self._places.event_queue:
+            where = self._regional("sqs", self._places.event_queue)
+            self.to(where, *(f"sqs:{action}" for action in SQS_ACTIONS))
+
+    def _regional(self, service: str, name: str) -> str:
+        return f"arn:{self._aws}:{service}:{self._places.tables.region}:{self._places.account}:{name}"
+
+
+def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
+    """Actions by resource."""
+    bucket, platform = places.bucket, places.platform_bucket
+    prefix, own, signals = places.prefix, places.platform_prefix, places.keyspace_prefix
+    grants = _Grants(places)
+    match role:
+        case "writer" | "publisher":
+            grants.objects(bucket, prefix, "PutObject", "DeleteObject", "GetObject")
+            grants.objects(platform, signals, "PutObject")
+            if places.tables.leases:
+                grants.listing(bucket)
+            grants.table(places.tables.leases, "GetItem", "PutItem")
+            if role == "publisher":
+                grants.queue()
+        case "run":
+            grants.listing(bucket)
+            grants.listing(platform)
+            grants.objects(bucket, prefix, "GetObject")
+            grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
+            grants.objects(platform, signals, "GetObject", "PutObject")
+            grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")
+            grants.table(places.tables.leases, "GetItem", "PutItem")
+            grants.queue()
+        case "reader" | "viewer":
+            view = (f"{own}table/data/", f"{own}derived/")
+            grants.reading(platform, *((own, signals) if role == "reader" else view))
+        case "sweep":
+            grants.listing(bucket)
+            grants.listing(platform)
+            grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
+            grants.objects(platform, signals, "PutObject")
+            grants.table(places.tables.records, "GetItem", "Query", "PutItem", "DeleteItem")
+            grants.looking_at_queue()
+        case "inlet":
+            grants.objects(platform, signals, "PutObject")
+            grants.queue()
+            grants.events()
+        case "outlet":
+            grants.queue()
+        case _ as unreachable:
+            assert_never(unreachable)
+    if signals.startswith(own):
+        # What is granted on the platform's objects is granted on the signals too.
+        platform_arn = f"arn:{_partition(places.tables.region)}:s3:::{platform}"
+        on_all = grants.get(f"{platform_arn}/{own}*", set())
+        grants.get(f"{platform_arn}/{signals}*", set()).difference_update(on_all)
+    return {resource: actions for resource, actions in grants.items() if actions}
+
+
+def _partition(region: str) -> str:
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"

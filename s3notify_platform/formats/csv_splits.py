@@ -1,0 +1,98 @@
+"""Where quoted values are open in a CSV object, so that several tasks can read it at once.
+
+A line end in a quoted value ends no record, so that a task which begins in mid-object has to know whether a value
+is open there: whether an odd number of quotes stands before. Tasks count them first, each in its part (`scout_csv`),
+and `csv_starts` puts the counts together. It holds only where every quote stands at a border of its value or is
+doubled. Where one does not, records can be told apart only from the beginning on, and one task reads the object.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from s3notify_platform.formats.codecs import peek
+from s3notify_platform.formats.csv import could_close, could_open
+from s3notify_platform.formats.ranges import CHUNK_BYTES, ObjectBytes, RemoteBytes, chunks
+from s3notify_platform.formats.records import BOM, NEWLINE, RETURN
+from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.stores.config import S3Config
+
+_QUOTE: Final = ord('"')
+_END: Final = b"\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scout:
+    """What the quotes of a part of an object say. `well_formed`: if it begins outside of a quoted value, inside."""
+
+    quotes: int
+    well_formed: tuple[bool, bool]
+
+
+def scout_csv(config: S3Config, split: Split) -> Scout:
+    """Count the quotes between a split's `start` and `end`.
+
+    Reads these bytes and one on either side, in one GET for each `CHUNK_BYTES`, and holds a few of them. Raises
+    `ConflictError` if the object is another one now, `NotFoundError` if it is gone, `UnavailableError`.
+    """
+    return scout_bytes(RemoteBytes(config, split.version), split)
+
+
+def csv_starts(scouts: Sequence[Scout]) -> list[bool] | None:
+    """For each of the splits that follow each other, whether it begins in a quoted value; the first does not.
+
+    None: there are quotes that are out of place, and the object, from the first split's start on, can only be read in
+    one go. Pure.
+    """
+    if not any(scout.quotes for scout in scouts):
+        return [False] * len(scouts)
+    starts: list[bool] = []
+    inside = False
+    for scout in scouts:
+        starts.append(inside)
+        if not scout.well_formed[inside]:
+            return None
+        inside ^= bool(scout.quotes % 2)
+    return None if inside else starts
+
+
+def scout_bytes(source: ObjectBytes, split: Split, *, chunk_bytes: int = CHUNK_BYTES) -> Scout:
+    """`scout_csv` of an object that is read through `source`."""
+    start, end = max(split.start - 1, 0), min(split.end + 1, source.size)
+    text = chunks(source, start, end, chunk_bytes=chunk_bytes)
+    if split.start == 0:
+        head, text = peek(text, len(BOM))
+        if head == BOM:
+            text = _behind(text, len(BOM))
+        text = chain([_END], text)
+    if split.end >= source.size:
+        text = chain(text, [_END])
+    quotes, outside, inside = 0, True, True
+    left = b""
+    # The first byte and the last only are neighbours of those that are looked at.
+    for chunk in text:
+        left += chunk
+        if len(left) < 3:
+            continue
+        padded = np.frombuffer(left, np.uint8)
+        octets = padded[1:-1]
+        quoted = octets == _QUOTE
+        places = np.flatnonzero(quoted)
+        even, odd = places[quotes % 2 :: 2], places[1 - quotes % 2 :: 2]
+        within = np.logical_xor.accumulate(quoted) ^ bool(quotes % 2)
+        alone = within[(octets == RETURN) & (padded[2:] != NEWLINE)]
+        outside &= bool(could_open(padded, even) and could_close(padded, odd) and alone.all())
+        inside &= bool(could_open(padded, odd) and could_close(padded, even) and not alone.any())
+        quotes += len(places)
+        left = left[-2:]
+    return Scout(quotes=quotes, well_formed=(outside, inside))
+
+
+def _behind(text: Iterator[bytes], count: int) -> Iterator[bytes]:
+    for chunk in text:
+        if len(chunk) > count:
+            yield chunk[count:]
+        count = max(0, count - len(chunk))

@@ -1,0 +1,369 @@
+"""JSON lines to Arrow rows: each line that is not blank is one record, and has to be one object in UTF-8.
+
+A key that stands twice in an object makes its line a reject: nobody can say which value was meant. NaN and
+infinities are taken for floating point columns, as many writers write them. Fractions of a second end at
+microseconds.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pa_json
+
+from s3notify_platform.formats.records import (
+    Converted,
+    Mended,
+    Offsets,
+    Records,
+    Wanted,
+    check_finite,
+    line_ranges,
+    timestamps,
+    unnamed_columns,
+)
+from s3notify_platform.formats.rescue import Odd, below, fitted
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_WHITE: Final = " \t\r\n"
+_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+"""Numbers stay as they are spelled."""
+
+_CONSTANTS: Final = {True: "true", False: "false"}
+
+
+_INTEGER: Final = re.compile(r"[ \t\r\n]*(?:-?\d+|null)[ \t\r\n]*\Z")
+_NUMBER: Final = re.compile(r"[ \t\r\n]*[-\dNIn]")
+_STRING: Final = re.compile(r'[ \t\r\n]*["n]')
+_FITTING: Final = {
+    **dict.fromkeys((pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id), _INTEGER),
+    **dict.fromkeys((pa.float32().id, pa.float64().id), _NUMBER),
+    **dict.fromkeys((pa.string().id, pa.binary().id, pa.date32().id, pa.timestamp("us").id), _STRING),
+}
+"""How texts of the values of a type look; not all that look so are."""
+
+
+def filled_lines(body: bytes, *, mark: bool = True) -> tuple[Offsets, Offsets]:
+    """`line_ranges` without blank lines."""
+    starts, ends = line_ranges(body, mark=mark)
+    filled = ends > starts
+    return starts[filled], ends[filled]
+
+
+class JsonLines:
+    """The parser of blocks of lines."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        # The JSON reader has no dates: they are read as strings and cast.
+        self._times_as_text = False
+
+    def convert(self, records: Records) -> Converted:
+        """See `records.Parser`. What the schema does not name is read along, to be told of."""
+        check_json_lines(records)
+        joined = records.joined()
+        try:
+            table = self._read(joined, "infer")
+        except pa.ArrowInvalid as error:
+            name = re.match(r"JSON parse error: Column\(/(.*?)(?:/.*)?\) changed from", str(error))
+            if name is None or name[1] in self.wanted.schema.names or self.wanted.inferred:
+                raise
+            # Values that nobody asked for contradict each other.
+            table = self._read(joined, "ignore")
+            return Converted(table=self._typed(table, joined), unnamed=self._looked_up(records))
+        unnamed, beyond = unnamed_columns(table, self.wanted.schema)
+        return Converted(table=self._typed(table, joined), unnamed=unnamed, beyond=beyond)
+
+    def unnamed(self, raw: bytes) -> dict[str, str]:
+        """See `records.Parser`."""
+        text = raw.decode()
+        found = dict(_besides(_DECODER.decode(text), _kinds(self.wanted.schema), ""))
+        if any(isinstance(value, dict | list) for value in found.values()):
+            return dict(_unnamed(split_object(text), _kinds(self.wanted.schema), ""))
+        return {path: value if isinstance(value, str) else _CONSTANTS[value] for path, value in found.items()}
+
+    def mend(self, records: Records) -> Mended:
+        """See `records.Parser`."""
+        odds: list[Odd | None] = []
+        split: list[dict[str, str]] = []
+        for number in range(len(records.start)):
+            try:
+                split.append(split_object(records.raw(number).decode()))
+                odds.append(Odd())
+            except ValueError:
+                odds.append(None)
+        found = [odd for odd in odds if odd is not None]
+        columns = [
+            self._fitted([parts.pop(column.name, None) for parts in split], column.type, column.name, found)
+            for column in self.wanted.schema
+        ]
+        for odd, parts in zip(found, split, strict=True):
+            odd.unnamed |= dict(_unnamed(parts, {}, ""))
+        table = pa.Table.from_arrays(columns, schema=self.wanted.schema)
+        return Mended(table=table, odds=odds, beyond=self._beyond(records, odds))
+
+    def _beyond(self, records: Records, odds: Sequence[Odd | None]) -> list[pa.Schema]:
+        """What an inferred schema lacks of mended records."""
+        found = []
+        for number, odd in enumerate(odds):
+            if odd is None or not odd.unnamed or not self.wanted.inferred:
+                continue
+            try:
+                beyond = unnamed_columns(read_json(records.raw(number), None), self.wanted.schema)[1]
+            except pa.ArrowException:
+                continue
+            found += [beyond] if beyond is not None else []
+        return found
+
+    def _read(self, joined: bytes, unexpected: str) -> pa.Table:
+        schema = self.wanted.schema
+        if not self._times_as_text:
+            try:
+                return read_json(joined, _options(schema, unexpected))
+            except pa.ArrowInvalid as error:
+                if "to timestamp" not in str(error):
+                    raise
+            table = read_json(joined, _options(schema, unexpected, times=True))
+            # Such as end in nanoseconds.
+            self._times_as_text = True
+            return table
+        return read_json(joined, _options(schema, unexpected, times=True))
+
+    def _typed(self, table: pa.Table, joined: bytes) -> pa.Table:
+        columns = [_typed(table[column.name].combine_chunks(), column.type) for column in self.wanted.schema]
+        for values in columns:
+            check_finite(values, joined)
+        return pa.Table.from_arrays(columns, schema=self.wanted.schema)
+
+    def _looked_up(self, records: Records) -> dict[str, Offsets]:
+        places: dict[str, list[int]] = {}
+        kinds = _kinds(self.wanted.schema)
+        for number in range(len(records.start)):
+            try:
+                split = _DECODER.decode(records.raw(number).decode())
+            except (ValueError, RecursionError) as error:
+                raise pa.ArrowInvalid(str(error)) from error
+            for path, _ in _besides(split, kinds, ""):
+                places.setdefault(path, []).append(number)
+        return {path: np.array(numbers, np.int64) for path, numbers in places.items()}
+
+    def _fitted(
+        self, raws: Sequence[str | None], kind: pa.DataType, path: str, odds: Sequence[Odd]
+    ) -> pa.Array:
+        """JSON texts as `kind`; what does not fit is null and told in `odds`, piece by piece of what is nested."""
+
+        def single(number: int) -> pa.Array:
+            raw, odd = (raws[number] or "null").strip(" \t\r\n"), odds[number]
+            try:
+                if pa.types.is_struct(kind) and raw.startswith("{"):
+                    parts = split_object(raw)
+                    children = [
+                        self._fitted([parts.pop(p.name, None)], p.type, below(path, p.name), [odd])
+                        for p in kind
+                    ]
+                    odd.unnamed |= dict(_unnamed(parts, {}, path))
+                    return pa.StructArray.from_arrays(children, fields=list(kind))
+                if pa.types.is_list(kind) and raw.startswith("["):
+                    items = split_array(raw)
+                    children = [
+                        self._fitted([item], kind.value_type, f"{path}[{place}]", [odd])
+                        for place, item in enumerate(items)
+                    ]
+                    inner = pa.concat_arrays(children) if children else pa.nulls(0, kind.value_type)
+                    return pa.ListArray.from_arrays([0, len(items)], inner, type=kind)
+            except ValueError:
+                pass
+            odd.misfits[path] = _text(raw)
+            return pa.nulls(1, kind)
+
+        # What is of another kind needs no parser to be told.
+        fitting = _FITTING.get(kind.id)
+        other = [n for n, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
+        if not other or pa.types.is_nested(kind):
+            return fitted(raws, kind, _read_values, single)
+        raws = list(raws)
+        for number in other:
+            odds[number].misfits[path] = _text(raws[number] or "")
+            raws[number] = None
+        return fitted(raws, kind, _read_values, single)
+
+
+def _options(schema: pa.Schema, unexpected: str, *, times: bool = False) -> pa_json.ParseOptions:
+    reading = pa.schema([column.with_type(_as_read(column.type, times=times)) for column in schema])
+    return pa_json.ParseOptions(explicit_schema=reading, unexpected_field_behavior=unexpected)
+
+
+def _as_read(kind: pa.DataType, *, times: bool) -> pa.DataType:
+    """The JSON reader has no dates, and timestamps only up to their unit: they are read as strings and cast."""
+    if pa.types.is_date(kind) or (times and pa.types.is_timestamp(kind)):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([part.with_type(_as_read(part.type, times=times)) for part in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_as_read(kind.value_type, times=times))
+    return kind
+
+
+def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What was read, as `kind`; fields that it does not have are left out."""
+    if pa.types.is_decimal(kind):
+        # pyarrow 26 lets 10000 through for decimal(6, 2).
+        values.validate(full=True)
+    if values.type.equals(kind) and (not pa.types.is_nested(kind) or "decimal" not in str(kind)):
+        return values
+    if pa.types.is_string(values.type) and pa.types.is_timestamp(kind):
+        return timestamps(values, kind)
+    if pa.types.is_struct(kind):
+        children = dict(zip((part.name for part in values.type), values.flatten(), strict=True))
+        typed = [_typed(children[part.name], part.type) for part in kind]
+        return pa.StructArray.from_arrays(typed, fields=list(kind), mask=values.is_null())
+    if pa.types.is_list(kind):
+        inner = _typed(values.values, kind.value_type)
+        return pa.ListArray.from_arrays(values.offsets, inner, type=kind, mask=values.is_null())
+    return values.cast(kind)
+
+
+def _read_values(raws: Sequence[str | None], kind: pa.DataType) -> pa.Array:
+    """JSON texts as one column."""
+    joined = "".join(f'{{"v":{raw or "null"}}}\n' for raw in raws).encode()
+    schema = pa.schema([("v", kind)])
+    for times in (False, True):
+        try:
+            table = read_json(joined, _options(schema, "error", times=times))
+            values = _typed(table["v"].combine_chunks(), kind)
+            check_finite(values, joined)
+            return values
+        except pa.ArrowInvalid as error:
+            if times or "to timestamp" not in str(error):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _kinds(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
+    return {part.name: part.type for part in fields}
+
+
+def _besides(values: dict[str, Any], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, Any]]:
+    """What a decoded object has that `kinds` do not name, at any depth, nulls excepted."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name not in kinds:
+            yield below(path, name), value
+        elif isinstance(value, dict | list):
+            yield from _besides_within(value, kinds[name], below(path, name))
+
+
+def _besides_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        yield from _besides(value, _kinds(kind), path)
+    elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _besides_within(item, kind.value_type, f"{path}[{place}]")
+
+
+def _unnamed(split: dict[str, str], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, str]]:
+    """What an object has that `kinds` do not name, at any depth, nulls excepted."""
+    for name, raw in split.items():
+        place = below(path, name)
+        if name not in kinds:
+            if raw.strip(" \t\r\n") != "null":
+                yield place, _text(raw)
+        elif pa.types.is_nested(kinds[name]):
+            yield from _unnamed_within(raw.strip(" \t\r\n"), kinds[name], place)
+
+
+def _unnamed_within(raw: str, kind: pa.DataType, path: str) -> Iterator[tuple[str, str]]:
+    if pa.types.is_struct(kind) and raw.startswith("{"):
+        yield from _unnamed(split_object(raw), _kinds(kind), path)
+    elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and raw.startswith("["):
+        for place, item in enumerate(split_array(raw)):
+            yield from _unnamed_within(item.strip(" \t\r\n"), kind.value_type, f"{path}[{place}]")
+
+
+def _text(raw: str) -> str:
+    raw = raw.strip(" \t\r\n")
+    return str(json.loads(raw)) if raw.startswith('"') else raw
+
+
+def split_object(text: str) -> dict[str, str]:
+    """The fields of a JSON object with the texts of their values. `ValueError` if it is none, or has a key twice."""
+    found: dict[str, str] = {}
+    for key, value in _pieces(text, "{}"):
+        name = json.loads(key)
+        if name in found:
+            raise ValueError(f"key {name!r} stands twice")
+        found[name] = value
+    return found
+
+
+def split_array(text: str) -> list[str]:
+    """The texts of the items of a JSON array. `ValueError` if it is none."""
+    return [value for _, value in _pieces(text, "[]")]
+
+
+def _pieces(text: str, borders: str) -> Iterator[tuple[str, str]]:
+    """Keys (of objects) and values, as they stand."""
+    end = _past_space(text, 0)
+    if text[end : end + 1] != borders[0]:
+        raise ValueError("not a JSON object")
+    end = _past_space(text, end + 1)
+    closed = text[end : end + 1] == borders[1]
+    while not closed:
+        key = ""
+        if borders == "{}":
+            start, end = end, _value_end(text, end)
+            key = text[start:end]
+            end = _past_space(text, end)
+            if key[:1] != '"' or text[end : end + 1] != ":":
+                raise ValueError("not a JSON object")
+            end = _past_space(text, end + 1)
+        start, end = end, _value_end(text, end)
+        yield key, text[start:end]
+        end = _past_space(text, end)
+        closed = text[end : end + 1] == borders[1]
+        if not closed and text[end : end + 1] != ",":
+            raise ValueError("not a JSON object")
+        if not closed:
+            end = _past_space(text, end + 1)
+    if _past_space(text, end + 1) != len(text):
+        raise ValueError("something stands behind the JSON object")
+
+
+def _value_end(text: str, start: int) -> int:
+    try:
+        return _DECODER.raw_decode(text, start)[1]
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _past_space(text: str, start: int) -> int:
+    if text[start : start + 1] not in _WHITE:
+        return start
+    found = _SPACE.match(text, start)
+    return found.end() if found else start
+
+
+def read_json(joined: bytes, options: pa_json.ParseOptions | None) -> pa.Table:
+    """Lines read in one block and one thread; without `options` the reader infers the types."""
+    if not joined.isascii():
+        joined.decode("utf-8")  # the JSON reader would pass on what is not UTF-8
+    read = pa_json.ReadOptions(use_threads=False, block_size=max(len(joined) + 1, 1 << 20))
+    return pa_json.read_json(pa.BufferReader(joined), read_options=read, parse_options=options)
+
+
+def check_json_lines(records: Records) -> None:
+    """Refuse lines that are not one object each.
+
+    A record that does not span its line could be completed by the next one, and hide both; and a `null` in
+    place of the first object ends the process inside pyarrow 26.
+    """
+    octets = np.frombuffer(records.body, np.uint8)
+    first, last = octets[records.start], octets[records.end - 1]
+    for number in np.flatnonzero((first != ord("{")) | (last != ord("}"))).tolist():
+        line = records.body[records.start[number] : records.end[number]].strip(b" \t\r\n")
+        if not (line.startswith(b"{") and line.endswith(b"}")):
+            raise pa.ArrowInvalid("the line is not a JSON object")

@@ -1,0 +1,232 @@
+"""Parquet to rows and rejects, row group by row group, by ranged reads of what is needed.
+
+A split reads the row groups whose middle lies in it. A row group that cannot be read is one reject at its first
+row, and the others are taken in; so is, without `rescue`, one whose values do not fit. A file without a readable
+footer, or with no column of a given schema, is one reject, which the split with the file's beginning gives.
+`_offset` is the number of the row in the file.
+
+Memory: one row group, since half of one is never taken in, and its table.
+"""
+
+import io
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.formats.parquet_values import Fit, fit_rows
+from s3notify_platform.formats.ranges import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
+from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Wanted, reason_of, rejected_whole
+from s3notify_platform.formats.rescue import below, count
+from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.table.reader import MAX_RAW_BYTES
+
+MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
+"""Of one row group's columns, uncompressed: what a task takes in at once."""
+
+FOOTER_BYTES: Final = 64 << 10
+MAX_FOOTER_BYTES: Final = 32 << 20
+
+BATCH_ROWS: Final = 1 << 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """One row group: where it begins and ends in the file, as splits are concerned, and its first row's number.
+
+    The place is worked out from the sizes of the row groups. Columns know their own, but to ask a damaged footer for
+    a column ends the process inside pyarrow 26.
+    """
+
+    number: int
+    begin: int
+    end: int
+    first_row: int
+    bytes: int
+
+    @property
+    def middle(self) -> int:
+        """What decides which split reads it."""
+        return (self.begin + self.end) // 2
+
+
+def parse_parquet(index: int, body: bytes, wanted: Wanted) -> Iterator[Parsed]:
+    """A whole file, as object number `index`. An empty one has no rows."""
+    for parsed in _rows(BytesInMemory(body), 0, len(body), wanted):
+        yield parsed.of(index)
+
+
+def parquet_records(source: ObjectBytes, split: Split, wanted: Wanted) -> Generator[Parsed, None, int]:
+    """The rows of a split's row groups. Returns where the next row group begins, or the file's size.
+
+    One GET for the footer (two if it is long), then one for neighbouring columns of each row group.
+    """
+    return (yield from _rows(source, split.start, split.end, wanted))
+
+
+def parquet_footer(source: ObjectBytes) -> bytes:
+    """The end of a file from its footer on, which is enough to read its schema. One GET, or two for a long one."""
+    size = source.size
+    end = source.read(max(0, size - FOOTER_BYTES), size)
+    length = int.from_bytes(end[-8:-4], "little") + 8
+    if len(end) < length <= min(size, MAX_FOOTER_BYTES):
+        end = source.read(size - length, size)
+    return end[-length:]
+
+
+class _UnreadableError(Exception):
+    """What pyarrow could not read, for whatever reason; never leaves this module."""
+
+
+def _rows(source: ObjectBytes, start: int, end: int, wanted: Wanted) -> Generator[Parsed, None, int]:
+    size = source.size
+    if size == 0:
+        source.read(0, 0)
+        return 0
+    try:
+        file, reader = _open(source)
+        names = _columns(reader, wanted)
+        groups = _row_groups(reader, size)
+    except _UnreadableError as error:
+        if start == 0:
+            yield rejected_whole(
+                0, source.read(0, min(size, MAX_RAW_BYTES)), f"Parquet: {error}", wanted.output
+            )
+        return min(end, size)
+    for group in groups:
+        if not start <= group.middle < end:
+            continue
+        fit = _fit(file, reader, group, names, wanted)
+        # Of several row groups, none can be cut out: the reason names the one.
+        raw = source.read(0, min(size, MAX_RAW_BYTES)) if fit.rows is None and len(groups) == 1 else b""
+        yield from _batches(fit, group, raw, wanted)
+    # Behind the middle of all that was read: a tiny row group may have no bytes of its own.
+    read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
+    return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
+
+
+def _fit(file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], wanted: Wanted) -> Fit:
+    try:
+        fit = fit_rows(_read(file, reader, group, names), wanted)
+    except _UnreadableError as error:
+        return Fit(error=str(error))
+    besides = [below("", name) for name in reader.schema_arrow.names if name not in names]
+    if fit.rows is not None and besides:
+        count(fit.unnamed, 0, besides, fit.rows.num_rows)
+    return fit
+
+
+def _batches(fit: Fit, group: RowGroup, raw: bytes, wanted: Wanted) -> Iterator[Parsed]:
+    rows = wanted.output.empty_table() if fit.rows is None else fit.rows
+    for low in range(0, max(1, rows.num_rows), BATCH_ROWS):
+        part = rows.slice(low, BATCH_ROWS)
+        offset = np.arange(part.num_rows) + (group.first_row + low)
+        parsed = Parsed(table=part, index=np.zeros(part.num_rows, np.int64), offset=offset)
+        if low == 0:
+            parsed.unnamed, parsed.misfits, parsed.beyond = fit.unnamed, fit.misfits, fit.beyond
+        if fit.rows is None:
+            reason = f"Parquet: row group {group.number}: {fit.error}"
+            parsed.rejects = [Reject(index=0, offset=group.first_row, reason=reason, raw=raw)]
+        yield parsed
+
+
+class _File(io.RawIOBase):
+    """The object as pyarrow wants it. What the store refused is kept: pyarrow makes another error of it."""
+
+    def __init__(self, source: ObjectBytes) -> None:
+        super().__init__()
+        self._source = source
+        self._place = 0
+        self.lost: S3NotifyError | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._source.size}[whence]
+        self._place = max(0, base + offset)
+        return self._place
+
+    def read(self, size: int = -1, /) -> bytes:
+        end = self._source.size if size < 0 else min(self._place + size, self._source.size)
+        try:
+            if end - self._place > CHUNK_BYTES:
+                body = b"".join(chunks(self._source, self._place, end))
+            else:
+                body = self._source.read(self._place, end) if end > self._place else b""
+        except S3NotifyError as error:
+            self.lost = error
+            raise
+        self._place = max(end, self._place)
+        return body
+
+
+@contextmanager
+def _reading(file: _File) -> Iterator[None]:
+    """What pyarrow raises as `_UnreadableError`, what the store did as it was."""
+    try:
+        yield
+    except Exception as error:
+        if file.lost:
+            raise file.lost from error
+        # A damaged file can raise anything, and must stop no other.
+        raise _UnreadableError(reason_of(error)) from error
+
+
+def _open(source: ObjectBytes) -> tuple[_File, pq.ParquetFile]:
+    file = _File(source)
+    with _reading(file):
+        if isinstance(source, BytesInMemory):
+            return file, pq.ParquetFile(pa.BufferReader(source.body), coerce_int96_timestamp_unit="us")
+        # Columns of a row group are fetched together, those near each other by one request.
+        return file, pq.ParquetFile(file, pre_buffer=True, coerce_int96_timestamp_unit="us")
+
+
+def _columns(reader: pq.ParquetFile, wanted: Wanted) -> list[str]:
+    """The columns that are read: those of the schema that the file has, and all if the others matter."""
+    try:
+        names: list[str] = reader.schema_arrow.names
+    except Exception as error:
+        raise _UnreadableError(reason_of(error)) from error
+    if names and not wanted.inferred and not set(names) & set(wanted.schema.names):
+        raise _UnreadableError(f"column {names[0]!r} {UNKNOWN_FIELD}")
+    if wanted.inferred or wanted.rescue:
+        return names
+    return [name for name in names if name in wanted.schema.names]
+
+
+def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
+    try:
+        metas = [reader.metadata.row_group(number) for number in range(reader.metadata.num_row_groups)]
+        sizes = [max(0, int(meta.total_byte_size)) for meta in metas]
+        rows = [int(meta.num_rows) for meta in metas]
+    except Exception as error:
+        raise _UnreadableError(reason_of(error)) from error
+    total = max(1, sum(sizes))
+    borders = [(size - 1) * before // total for before in accumulate(sizes, initial=0)]
+    first_rows = accumulate(rows, initial=0)
+    return [
+        RowGroup(number=number, begin=begin, end=end, first_row=first_row, bytes=sizes[number])
+        for number, ((begin, end), first_row) in enumerate(zip(pairwise(borders), first_rows, strict=False))
+    ]
+
+
+def _read(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> pa.Table:
+    if group.bytes > MAX_ROW_GROUP_BYTES:
+        raise _UnreadableError(f"{group.bytes} bytes, and a task takes in {MAX_ROW_GROUP_BYTES} at once")
+    with _reading(file):
+        table = reader.read_row_group(group.number, columns=names, use_threads=False)
+        table.validate(full=True)
+        return table

@@ -1,0 +1,143 @@
+"""Columns of Parquet files in the schema's types, by name; what does not fit, and what has no column.
+
+Times are cut at microseconds, where Spark's end. Casts that would guess, as of a number to a time, are none.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.formats.records import (
+    UNKNOWN_FIELD,
+    Wanted,
+    check_finite,
+    reason_of,
+    timestamps,
+    unnamed_columns,
+)
+from s3notify_platform.formats.rescue import Odd, Tally, below, count, fitted, text_of
+
+
+@dataclass(slots=True, kw_only=True)
+class Fit:
+    """A table's rows in the columns wanted, or the `error` for which none is taken in. As in `Parsed`, of object 0."""
+
+    rows: pa.Table | None = None
+    error: str = ""
+    unnamed: Tally = field(default_factory=dict)
+    misfits: Tally = field(default_factory=dict)
+    beyond: list[pa.Schema] = field(default_factory=list)
+
+
+def fit_rows(table: pa.Table, wanted: Wanted) -> Fit:
+    """The rows of a table. Never raises for bad data."""
+    schema, fit = wanted.schema, Fit()
+    unnamed, beyond = unnamed_columns(table, schema)
+    for path, places in unnamed.items():
+        count(fit.unnamed, 0, [path], len(places))
+    if wanted.inferred and beyond is not None:
+        fit.beyond.append(beyond)
+    if unnamed and wanted.inferred and not wanted.rescue:
+        fit.error = f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}"
+        return fit
+    odds: dict[int, Odd] = {}
+    try:
+        columns = [_column(table, column, odds, wanted, fit.misfits) for column in schema]
+    except pa.ArrowException as error:
+        fit.error = reason_of(error)
+        return fit
+    if wanted.rescue:
+        _rescue_unnamed(table, unnamed, schema, odds)
+    texts = [odds.get(row) for row in range(table.num_rows)] if odds else None
+    fit.rows = wanted.rows(pa.Table.from_arrays(columns, schema=schema), texts)
+    return fit
+
+
+def _column(
+    table: pa.Table, column: pa.Field, odds: dict[int, Odd], wanted: Wanted, misfits: Tally
+) -> pa.Array:
+    if column.name not in table.schema.names:
+        return pa.nulls(table.num_rows, column.type)
+    values, path = table[column.name].combine_chunks(), below("", column.name)
+
+    def single(number: int) -> pa.Array:
+        if not values[number].is_valid:  # of a type that has no way to the column's
+            return pa.nulls(1, column.type)
+        count(misfits, 0, [path])
+        odds.setdefault(number, Odd()).misfits[path] = text_of(_plain(values[number]))
+        return pa.nulls(1, column.type)
+
+    try:
+        return _cast(values, column.type)
+    except pa.ArrowException as error:
+        if not wanted.rescue:
+            count(misfits, 0, [path])
+            raise pa.ArrowInvalid(f"column {column.name!r} does not fit {column.type}: {error}") from error
+    return fitted(values, column.type, _cast, single)
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    found = values.type
+    if pa.types.is_string(found) and pa.types.is_timestamp(kind):
+        return timestamps(values, kind)
+    if (pa.types.is_temporal(kind) and not (pa.types.is_temporal(found) or _is_text(found))) or (
+        pa.types.is_boolean(kind) and not (pa.types.is_boolean(found) or _is_text(found))
+    ):
+        raise pa.ArrowInvalid(f"{found} is no {kind}")  # a cast would guess
+    if pa.types.is_integer(found) and pa.types.is_decimal(kind):
+        # A cast goes by the types' digits, not by the values'.
+        values = pc.cast(values, pa.decimal128(20, 0))
+    if pa.types.is_float32(kind):
+        check_finite(pc.cast(values, kind), int(pc.sum(pc.is_inf(values)).as_py() or 0))
+    return pc.cast(values, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_null(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _rescue_unnamed(
+    table: pa.Table, unnamed: dict[str, np.ndarray], schema: pa.Schema, odds: dict[int, Odd]
+) -> None:
+    """Put what `schema` does not name into `odds`, value by value."""
+    rows = np.unique(np.concatenate(list(unnamed.values()))).tolist() if unnamed else []
+    kinds = {column.name: column.type for column in schema}
+    for column in table.schema:
+        if column.name in kinds and not pa.types.is_nested(column.type):
+            continue
+        values = table[column.name].combine_chunks()
+        for row in rows:
+            found = _besides({column.name: _plain(values[row])}, kinds, "")
+            odds.setdefault(row, Odd()).unnamed |= {path: text_of(value) for path, value in found}
+
+
+def _besides(values: dict[str, Any], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        place = below(path, name)
+        if value is None:
+            continue
+        if name not in kinds:
+            yield place, value
+        else:
+            yield from _within(value, kinds[name], place)
+
+
+def _within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        yield from _besides(value, {part.name: part.type for part in kind}, path)
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _within(item, kind.value_type, f"{path}[{place}]")
+
+
+def _plain(value: pa.Scalar) -> Any:
+    """A Python value; nanoseconds, which Python lacks, as text."""
+    if pa.types.is_timestamp(value.type) or pa.types.is_time(value.type) or pa.types.is_duration(value.type):
+        return str(value.cast(pa.string())) if value.is_valid else None
+    return value.as_py()

@@ -1,0 +1,178 @@
+"""Records of a text that comes in chunks: cut off as soon as they are whole, one piece of them at a time.
+
+Memory is a chunk and what is left of the one before, hence no more than a chunk and `RECORD_BYTES`. A record
+that is longer is a reject with its first bytes, and the next one goes on: how the text was cut into chunks
+makes no difference to what is found.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.formats.records import BOM, Offsets, Records, Reject
+from s3notify_platform.table.reader import MAX_RAW_BYTES
+
+RECORD_BYTES: Final = 64 << 20
+"""The longest record."""
+
+Cut = Callable[..., tuple[Offsets, Offsets, int]]
+"""`cut(body, mark=…, final=…, limit=…)`: the records of a body that begins with one, and where the first begins
+that may go on behind it. `mark`: it may begin with a byte order mark; `final`: nothing follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Neighbouring records, or one `reject`. `begins`: where each begins in the text, a byte order mark included.
+
+    The next piece begins at `next_place`.
+    """
+
+    records: Records
+    begins: Offsets
+    next_place: int
+    reject: Reject | None = None
+
+    def part(self, low: int, high: int) -> "Piece":
+        """The records from `low` to before `high`."""
+        return Piece(
+            records=self.records.part(low, high),
+            begins=self.begins[low:high],
+            next_place=int(self.begins[high]) if high < len(self.begins) else self.next_place,
+            reject=self.reject if low <= 0 < high else None,
+        )
+
+
+def cut_lines(
+    ranges: Callable[..., tuple[Offsets, Offsets]], body: bytes, *, mark: bool, final: bool, limit: int
+) -> tuple[Offsets, Offsets, int]:
+    """A `Cut` for records that are lines; `ranges` finds them in whole lines."""
+    del limit
+    whole = len(body) if final else body.rfind(b"\n") + 1
+    return *ranges(body[:whole], mark=mark), whole
+
+
+def first_record(
+    text: Iterator[bytes], place: int, *, quoted: bool | None = None
+) -> tuple[Iterator[bytes], int]:
+    """The text from behind the first line end on, and where that is; `text` begins at `place`.
+
+    `quoted`: line ends in quoted values do not count, and whether one is open behind the first byte.
+    """
+    first = True
+    for chunk in text:
+        if quoted is None:
+            found = chunk.find(b"\n")
+        else:
+            quotes = np.frombuffer(chunk, np.uint8) == ord('"')
+            quotes[0] &= not first
+            inside = np.logical_xor.accumulate(quotes) ^ quoted
+            breaks = np.flatnonzero((np.frombuffer(chunk, np.uint8) == ord("\n")) & ~inside)
+            found = int(breaks[0]) if len(breaks) else -1
+            quoted = bool(inside[-1])
+        if found >= 0:
+            return chain([chunk[found + 1 :]], text), place + found + 1
+        place += len(chunk)
+        first = False
+    return iter(()), place
+
+
+def regrouped(text: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The same text in chunks of at least `size` bytes."""
+    waiting: list[bytes] = []
+    count = 0
+    damage: CorruptError | None = None
+    chunks = iter(text)
+    while True:
+        try:
+            chunk = next(chunks, None)
+        except CorruptError as error:
+            chunk, damage = None, error
+        if chunk is not None:
+            waiting.append(chunk)
+            count += len(chunk)
+        if waiting and (count >= size or chunk is None):
+            yield b"".join(waiting)
+            waiting, count = [], 0
+        if damage:
+            raise damage
+        if chunk is None:
+            return
+
+
+def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECORD_BYTES) -> Iterator[Piece]:
+    """The records of a text whose first chunk begins at `place` with a record.
+
+    If the text ends in `CorruptError`, what is left behind the last whole record is one reject.
+    """
+    left = b""
+    too_long: Reject | None = None  # the record whose end is being looked for
+    begin = place
+    for chunk, damage in _with_end(text):
+        body = left + chunk
+        if too_long:
+            end = body.find(b"\n") + 1
+            left, place = body[end or len(body) :], place + (end or len(body))
+            if not end and damage is None:
+                continue
+            yield _rejected(too_long, begin, place)
+            too_long, body = None, left
+        if damage:
+            reject = Reject(index=0, offset=place, reason=damage, raw=left[:MAX_RAW_BYTES])
+            yield _rejected(reject, place, place + len(left))
+            return
+        starts, ends, whole = cut(body, mark=place == 0, final=damage is not None, limit=limit)
+        yield from _within(body, starts, ends, place=place, next_place=place + whole, limit=limit)
+        left = body[whole:]
+        place += whole
+        if len(left) > limit + len(BOM) + 1:
+            # However it goes on, and whether it ends in a return or not, it is too long.
+            mark = len(BOM) if place == 0 and left.startswith(BOM) else 0
+            too_long, begin = _too_long(left[mark:], place + mark, limit), place
+            place += len(left)
+            left = b""
+
+
+def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
+    """The chunks, and behind them what ended them: damage, or nothing."""
+    try:
+        for chunk in text:
+            yield chunk, None
+    except CorruptError as error:
+        yield b"", f"{error}; the rest of the object cannot be read"
+    else:
+        yield b"", ""
+
+
+def _within(
+    body: bytes, starts: Offsets, ends: Offsets, *, place: int, next_place: int, limit: int
+) -> Iterator[Piece]:
+    """Records of a body that begins at `place`, those that are too long as rejects."""
+    begins = starts + place
+    if place == 0 and len(starts) and starts[0] == len(BOM) and body.startswith(BOM):
+        begins[0] = 0
+    index = np.zeros(len(starts), np.int64)
+    records = Records(body=body, start=starts, end=ends, index=index, offset=starts + place)
+    whole = Piece(records=records, begins=begins, next_place=next_place)
+    low = 0
+    for number in np.flatnonzero(ends - starts > limit).tolist():
+        yield whole.part(low, number)
+        one = whole.part(number, number + 1)
+        reject = _too_long(body[starts[number] : ends[number]], int(starts[number]) + place, limit)
+        yield _rejected(reject, int(begins[number]), one.next_place)
+        low = number + 1
+    yield whole.part(low, len(starts))
+
+
+def _rejected(reject: Reject, begin: int, next_place: int) -> Piece:
+    none = np.zeros(0, np.int64)
+    records = Records(body=b"", start=none, end=none, index=none, offset=none)
+    return Piece(records=records, begins=np.array([begin], np.int64), next_place=next_place, reject=reject)
+
+
+def _too_long(raw: bytes, offset: int, limit: int) -> Reject:
+    reason = f"longer than {limit} bytes, which is all that a record may have"
+    return Reject(index=0, offset=offset, reason=reason, raw=raw[: min(limit, MAX_RAW_BYTES)])

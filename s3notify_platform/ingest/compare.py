@@ -1,0 +1,371 @@
+"""What the tasks of the first job do: list the bucket or follow the entries, and compare with the committed state.
+
+A listing is made in chains (`listing`), and shuffled by slot; entries are read by as many tasks as there are, each for
+slots of its own, with nothing to shuffle. Entries are read before the bucket is looked at, so that whatever an
+entry tells of is seen, and the entry may go when the slot is committed.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from s3notify_platform.errors import CorruptError, NotFoundError, S3NotifyError, UsageError
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.keyspace import QUEUED, signal_key
+from s3notify_platform.protocols.notification_queue import Entry
+from s3notify_platform.protocols.source_enumerator import (
+    Chain,
+    Enumerator,
+    ObjectState,
+    ObjectVersion,
+    changes_of_slot,
+    listed_pages,
+)
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.commit import SlotCommit, SlotTable
+from s3notify_platform.table.layout import Generation
+
+IN_FLIGHT: Final = 32
+_WINDOW: Final = 4 * IN_FLIGHT
+_PAGE: Final = 10_000
+LISTED: Final = pa.schema(
+    [
+        ("slot", pa.int32()), ("kind", pa.string()), ("key", pa.string()), ("etag", pa.string()),
+        ("size", pa.int64()), ("generation", pa.int64()), ("entry", pa.string()),
+    ]
+)  # fmt: skip
+LISTED_DDL: Final = (
+    "slot int, kind string, key string, etag string, size bigint, generation bigint, entry string"
+)
+_PLANNED: Final = pa.schema(
+    [*LISTED, ("complete", pa.bool_()), ("start", pa.int64()), ("by_record", pa.bool_())]
+)
+PLANNED_DDL: Final = f"{LISTED_DDL}, complete boolean, start bigint, by_record boolean"
+COUNTS: Final = -1
+"""In place of a slot, on rows that count requests: kind is the request's, size the number."""
+
+OVERRAN: Final = "overran"
+"""In place of a request's kind: cuts that a chain passed over."""
+
+CHAINS_AT_ONCE: Final = 4
+"""Chains that one task lists at once: it waits for the server most of the time."""
+
+TOLD: Final = "told"
+"""In place of an entry, on changes that some entry tells of."""
+
+Batches = Iterator[pa.RecordBatch]
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found of one slot. `touched`: the keys that were looked at; None: all of them.
+
+    `known` is its newest generation, -1 if that is still to be asked for.
+    """
+
+    slot: Slot
+    known: int = -1
+    versions: list[ObjectVersion] = field(default_factory=list)
+    entries: list[Row] = field(default_factory=list)
+    touched: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a chain of LISTs begins: after a cut, or where the server's token says."""
+
+    after: str | None = None
+    token: str | None = None
+
+
+def lister(
+    source: Source, wanted: frozenset[Slot], parts: Sequence[Sequence[Start]], cuts: frozenset[str]
+) -> Callable[[Batches], Batches]:
+    """Tasks that list the chains of their part: every object of the slots."""
+
+    def run(batches: Batches) -> Batches:
+        for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
+            bucket = CountingStore(shared_store(source.bucket))
+            enumerator = Enumerator(bucket, prefix=source.prefix, slots=source.slots)
+            chains = [
+                Chain(bucket, source.prefix, cuts=cuts, after=start.after, token=start.token)
+                for start in parts[number]
+            ]
+            rows: list[Row] = []
+            for objects in listed_pages(chains, CHAINS_AT_ONCE):
+                rows += object_rows(enumerator.among(objects, wanted))
+                if len(rows) >= _PAGE:
+                    yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
+                    rows = []
+            rows += counted(bucket)
+            if overran := sum(chain.overran for chain in chains):
+                rows.append(_row(COUNTS, OVERRAN, size=overran))
+            yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
+
+    return run
+
+
+def slot_rows(source: Source, newest: Mapping[Slot, Generation | None], platform: CountingStore) -> list[Row]:
+    """One row for each slot, so that one whose objects are all gone is compared too; then the entries of the queue."""
+    rows = [
+        _row(slot, "slot", generation=-1 if generation is None else generation)
+        for slot, generation in newest.items()
+    ]
+    with suppress(NotFoundError):  # nobody follows this source yet
+        rows += [_entry_row(entry) for entry in source.queue(platform).entries(source.name, newest)]
+    return rows
+
+
+def object_rows(versions: Iterable[ObjectVersion]) -> list[Row]:
+    """One row for each object."""
+    return [
+        _row(version.slot, "object", key=version.key, etag=version.etag, size=version.size)
+        for version in versions
+    ]
+
+
+def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batches], Batches]:
+    """Tasks that compare what was listed, slot by slot; at most `quota` changes of each."""
+
+    def run(batches: Batches) -> Batches:
+        comparison = _Comparison(source, quota, skip)
+        yield from comparison.run(_by_slot(batches))
+        yield _planned([counted(comparison.store)])
+
+    return run
+
+
+def follower(
+    source: Source, parts: Sequence[Sequence[Slot]], quota: int, skip: frozenset[str]
+) -> Callable[[Batches], Batches]:
+    """Tasks that read the entries of their part of the slots, look at the keys they name, and compare."""
+
+    def run(batches: Batches) -> Batches:
+        for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
+            comparison = _Comparison(source, quota, skip)
+            bucket = CountingStore(shared_store(source.bucket))
+            yield from comparison.run(_followed(source, parts[number], comparison, bucket))
+            yield _planned([counted(comparison.store, bucket)])
+
+    return run
+
+
+def _followed(
+    source: Source, slots: Sequence[Slot], comparison: "_Comparison", bucket: CountingStore
+) -> Iterator[_Found]:
+    newest = source.table(store=comparison.store).newest(slots)
+    by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
+    for entry in source.queue(comparison.store).entries(source.name, slots):
+        by_slot[Slot(entry.slot)].append(entry)
+    enumerator = Enumerator(bucket, prefix=source.prefix, slots=source.slots)
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        for slot, entries in by_slot.items():
+            events: dict[str, list[Entry]] = {}
+            for entry in entries:
+                events.setdefault(entry.event.key, []).append(entry)
+            try:
+                versions = list(pool.map(lambda key: _version(enumerator, events[key]), events))  # noqa: B023
+            except UsageError:
+                raise
+            except S3NotifyError as error:
+                comparison.failed(slot, error)
+                continue
+            known = newest[slot]
+            yield _Found(
+                slot,
+                known=-1 if known is None else known,
+                versions=[version for version in versions if version is not None],
+                entries=[_entry_row(entry) for entry in entries],
+                touched=frozenset(events),
+            )
+
+
+def _version(enumerator: Enumerator, entries: Sequence[Entry]) -> ObjectVersion | None:
+    """What is there now under the key of these entries. No request if our own publisher has just said so.
+
+    If it is no longer true, the read, which is pinned, finds out, and the next entry tells of it.
+    """
+    event = entries[0].event
+    own = event.writer and event.op == "put" and event.etag is not None and event.size is not None
+    if own and len(entries) == 1 and enumerator.covers(event.key):
+        assert event.etag is not None
+        assert event.size is not None
+        return ObjectVersion(slot=Slot(entries[0].slot), key=event.key, etag=event.etag, size=event.size)
+    return enumerator.current(event.key)
+
+
+class _Comparison:
+    """Compares what was found of slots with their committed states, several at a time."""
+
+    def __init__(self, source: Source, quota: int, skip: frozenset[str]) -> None:
+        self.store = CountingStore(shared_store(source.platform))
+        self._source = source
+        self._quota = quota
+        self._skip = skip
+        self._table = source.table(store=self.store)
+        self._failed: list[Row] = []
+
+    def failed(self, slot: Slot, error: S3NotifyError) -> None:
+        """Note that a slot could not be looked at."""
+        self._failed.append(_row(slot, "error", key=f"{type(error).__name__}: {error}"))
+
+    def run(self, slots: Iterable[_Found]) -> Iterator[pa.RecordBatch]:
+        """The rows of these slots."""
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            window: list[_Found] = []
+            for found in slots:
+                window.append(found)
+                if len(window) >= _WINDOW:
+                    yield _planned(pool.map(self._compare, window))
+                    window = []
+            yield _planned(pool.map(self._compare, window))
+        yield _planned([self._failed])
+
+    def _compare(self, found: _Found) -> list[Row]:
+        if found.slot == COUNTS:
+            return found.entries
+        try:
+            plain = found.touched is not None and not self._queued(found.slot)
+            if plain and not found.touched:
+                return [_row(found.slot, "plain")]
+            head = _head(self._table, found)
+            pending = frozenset(head.pending if head else ())
+            version = self._source.code_version
+            # All rows of the slot have to be made anew, or some that an earlier batch could not.
+            other = version is not None and head is not None and head.code_version != version
+            looked_at = None if found.touched is None or other else found.touched | pending
+            states = self._table.states(head, looked_at)
+        except UsageError:
+            raise
+        except S3NotifyError as error:
+            return [_row(found.slot, "error", key=f"{type(error).__name__}: {error}")]
+        # What is in quarantine as a whole is left there, whatever the code.
+        stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
+        versions, touched = found.versions, found.touched
+        if touched is not None:
+            versions = versions + [
+                ObjectVersion(slot=found.slot, key=key, etag=ETag(states[key].etag), size=states[key].size)
+                for key in (stale | pending & states.keys()) - touched
+            ]
+        changes = changes_of_slot(
+            found.slot,
+            [each for each in versions if each.key not in self._skip],
+            # Skipped, not gone.
+            {key: s for key, s in states.items() if key not in self._skip or self._has_left(key, found)},
+            max_objects=self._quota,
+            touched=touched,
+            pending=pending,
+            stale=stale,
+        )
+        told = {row["key"]: TOLD for row in found.entries}
+        # Read on, or again: no change that anybody would have to tell of.
+        told |= {v.key: TOLD for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
+        rows = [
+            _row(
+                found.slot, "read", key=split.version.key, etag=split.version.etag, size=split.version.size,
+                entry=told.get(split.version.key), start=split.start, by_record=split.by_record,
+            )
+            for split in changes.read
+        ]  # fmt: skip
+        rows += [_row(found.slot, "gone", key=key, entry=told.get(key)) for key in changes.gone]
+        if plain:
+            rows.append(_row(found.slot, "plain"))
+        return [
+            *rows,
+            *found.entries,
+            _row(
+                found.slot,
+                "head",
+                generation=head.generation if head else 0,
+                complete=changes.complete,
+                start=changes.beyond,
+                size=len(versions) if touched is None else head.objects if head else 0,
+            ),
+        ]
+
+    @staticmethod
+    def _has_left(key: str, found: _Found) -> bool:
+        looked_at = found.touched is None or key in found.touched
+        return looked_at and all(version.key != key for version in found.versions)
+
+    def _queued(self, slot: Slot) -> bool:
+        """Whether the slot's last signal is of somebody who queues."""
+        signal = self.store.head(signal_key(self._source.keyspace_prefix, slot))
+        return signal is None or QUEUED in signal.metadata
+
+
+def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
+    return states[key].etag if key in states else None
+
+
+def _head(table: SlotTable, found: _Found) -> SlotCommit | None:
+    if found.known == 0:
+        return None
+    if found.known > 0:
+        try:
+            return table.read(found.slot, Generation(found.known))
+        except CorruptError:
+            pass  # vacuum took it, because a newer one exists; if none does, `head` says so
+    return table.head(found.slot)
+
+
+def _by_slot(batches: Batches) -> Iterator[_Found]:
+    current: _Found | None = None
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        if current is None or row["slot"] != current.slot:
+            if current is not None:
+                yield current
+            current = _Found(Slot(row["slot"]))
+        match row["kind"]:
+            case "slot":
+                current.known = row["generation"]
+            case "object":
+                current.versions.append(
+                    ObjectVersion(slot=current.slot, key=row["key"], etag=ETag(row["etag"]), size=row["size"])
+                )
+            case _:
+                current.entries.append(_row(**row))
+    if current is not None:
+        yield current
+
+
+def _planned(results: Iterable[Sequence[Row]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([row for rows in results for row in rows], schema=_PLANNED)
+
+
+def _entry_row(entry: Entry) -> Row:
+    return _row(
+        entry.slot,
+        "entry",
+        key=entry.event.key,
+        etag=entry.version,
+        size=entry.shard,
+        generation=entry.meter,
+        entry=f"{entry.epoch} {entry.id}",
+    )
+
+
+def counted(*stores: CountingStore) -> list[Row]:
+    """The requests made so far, by kind."""
+    return [_row(COUNTS, kind, size=count) for store in stores for kind, count in store.counts.items()]
+
+
+def _row(slot: int, kind: str, **fields: Any) -> Row:
+    blank = {
+        "key": None,
+        "etag": None,
+        "size": 0,
+        "generation": 0,
+        "entry": None,
+        "complete": True,
+        "start": 0,
+    }
+    return blank | {"slot": slot, "kind": kind, "by_record": False} | fields

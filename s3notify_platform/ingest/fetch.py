@@ -1,0 +1,138 @@
+"""The hot read path inside a task: whole objects, many requests in flight, each pinned to its ETag.
+
+obstore does the requests (0.3 to 0.5 ms of CPU an object against 3 ms with boto3); keys that its path type
+cannot express go through the ordinary store. While one window is being parsed, the next is being fetched:
+memory is bounded by two windows.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import obstore
+from obstore.exceptions import PreconditionError
+
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ports import Conflict, NotModified, ObjectStore
+from s3notify_platform.protocols.source_enumerator import ObjectVersion
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.stores.s3.obstore_client import fits_obstore, obstore_store
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+
+    from s3notify_platform.stores.config import S3Config
+
+IN_FLIGHT: Final = 64
+WINDOW_BYTES: Final = 32 << 20
+WINDOW_OBJECTS: Final = 512
+
+CHUNK_BYTES: Final = 8 << 20
+"""Larger objects are read in ranges, all pinned to one ETag: a request has to end within its time limit."""
+
+MAX_OBJECT_BYTES: Final = (1 << 31) - 1
+"""What one Arrow value holds, and a task reads whole."""
+
+_TOO_LARGE: Final = f"larger than {MAX_OBJECT_BYTES} bytes, which is all that a task reads of one object"
+
+Status = Literal["ok", "superseded", "deleted", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """One object, or why there is none: `superseded` (another ETag), `deleted`, `failed` with `reason`."""
+
+    version: ObjectVersion
+    status: Status
+    body: bytes = b""
+    reason: str = ""
+
+
+def fetch(config: "S3Config", versions: Iterable[ObjectVersion]) -> Iterator[list[Fetched]]:
+    """Windows of fetched objects, in order. One GET under If-Match for each `CHUNK_BYTES` of each object."""
+    fast = obstore_store(config)
+    slow = shared_store(config)
+
+    def window(part: Sequence[ObjectVersion]) -> list[Fetched]:
+        async def run() -> list[Fetched]:
+            gate = asyncio.Semaphore(IN_FLIGHT)
+
+            async def one(version: ObjectVersion) -> Fetched:
+                if version.size > MAX_OBJECT_BYTES:
+                    return Fetched(version=version, status="failed", reason=_TOO_LARGE)
+                if fits_obstore(version.key):
+                    return await _fetch_fast(fast, gate, version)
+                async with gate:
+                    return await asyncio.to_thread(_fetch_slow, slow, version)
+
+            return await asyncio.gather(*(one(version) for version in part))
+
+        return asyncio.run(run())
+
+    with ThreadPoolExecutor(1, thread_name_prefix="fetch") as ahead:
+        pending = None
+        for part in _windows(versions):
+            upcoming = ahead.submit(window, part)
+            if pending is not None:
+                yield pending.result()
+            pending = upcoming
+        if pending is not None:
+            yield pending.result()
+
+
+def gets_of(version: ObjectVersion) -> int:
+    """The GETs that `fetch` sends for an object. Pure."""
+    if version.size > MAX_OBJECT_BYTES:
+        return 0
+    return max(1, -(-version.size // CHUNK_BYTES)) if fits_obstore(version.key) else 1
+
+
+def _windows(versions: Iterable[ObjectVersion]) -> Iterator[list[ObjectVersion]]:
+    part: list[ObjectVersion] = []
+    size = 0
+    for version in versions:
+        if part and (size + version.size > WINDOW_BYTES or len(part) >= WINDOW_OBJECTS):
+            yield part
+            part, size = [], 0
+        part.append(version)
+        size += version.size
+    if part:
+        yield part
+
+
+async def _fetch_fast(
+    store: "obstore.store.S3Store", gate: asyncio.Semaphore, version: ObjectVersion
+) -> Fetched:
+    async def chunk(start: int) -> bytes:
+        options: GetOptions = {"if_match": f'"{version.etag}"'}
+        if version.size > CHUNK_BYTES:
+            options["range"] = (start, min(start + CHUNK_BYTES, version.size))
+        async with gate:
+            result = await obstore.get_async(store, version.key, options=options)
+            return bytes(await result.bytes_async())
+
+    try:
+        chunks = await asyncio.gather(*map(chunk, range(0, max(version.size, 1), CHUNK_BYTES)))
+        return Fetched(version=version, status="ok", body=chunks[0] if len(chunks) == 1 else b"".join(chunks))
+    except PreconditionError:
+        return Fetched(version=version, status="superseded")
+    except FileNotFoundError:
+        return Fetched(version=version, status="deleted")
+    except Exception as error:  # noqa: BLE001 - one object's failure, of whatever kind, stops no other
+        return Fetched(version=version, status="failed", reason=f"{type(error).__name__}: {str(error)[:300]}")
+
+
+def _fetch_slow(store: ObjectStore, version: ObjectVersion) -> Fetched:
+    try:
+        found = store.get(version.key, if_match=version.etag)
+    except S3NotifyError as error:
+        return Fetched(version=version, status="failed", reason=str(error)[:300])
+    match found:
+        case None:
+            return Fetched(version=version, status="deleted")
+        case Conflict() | NotModified():
+            return Fetched(version=version, status="superseded")
+        case _:
+            return Fetched(version=version, status="ok", body=found.body)

@@ -1,0 +1,111 @@
+"""The sensor of a source: polls the keyspace and requests one run with exactly the changed slots."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import dagster as dg
+from dagster import DagsterRunStatus, RunsFilter
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from s3notify_platform.ingest.scheduler import (
+    EVERYTHING,
+    BatchPlanner,
+    BatchRequest,
+    BatchSettings,
+    RunView,
+    SensorState,
+)
+from s3notify_platform.orchestration.assets import SourceAssets
+from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
+from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
+from s3notify_platform.orchestration.resources import beats_of
+
+ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
+STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})
+
+
+def build_sensor(
+    assets: SourceAssets,
+    job: UnresolvedAssetJobDefinition,
+    *,
+    settings: BatchSettings,
+    interval_seconds: int,
+    status: dg.DefaultSensorStatus,
+) -> dg.SensorDefinition:
+    """A tick is 1 HEAD when nothing changed, 1 HEAD and 1 LIST when something did, whatever the bucket holds.
+
+    While batches are open, 1 GET more for each and for each of their runs.
+    """
+
+    @dg.sensor(
+        name=f"{assets.name}_sensor",
+        description=f"Polls the keyspace of {assets.name!r}: one HEAD, and one LIST if something changed.",
+        job=job,
+        minimum_interval_seconds=interval_seconds,
+        default_status=status,
+        required_resource_keys={assets.io_key},
+    )
+    def poll_keyspace(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        io: SlotIOManager = getattr(context.resources, assets.io_key)
+        records = io.records
+
+        def runs_of(batch: str) -> Sequence[RunView]:
+            views = []
+            for run in context.instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch})):
+                ended = run.status in ENDED
+                started = run.status in STARTED
+                views.append(
+                    RunView(
+                        run_id=run.run_id,
+                        ended=ended,
+                        queued=run.status is DagsterRunStatus.QUEUED,
+                        beats=beats_of(records, run.run_id) if started else None,
+                        failure=run.tags.get(FAILURE_TAG, ""),
+                    )
+                )
+            return views
+
+        planner = BatchPlanner(
+            source=assets.name,
+            watcher=io.watcher(),
+            chains=io.chains,
+            debt=io.debt,
+            topic_epoch=io.topic_epoch,
+            runs_of=runs_of,
+            settings=settings,
+        )
+        if not context.cursor:
+            return dg.SensorResult(
+                cursor=planner.first().dumps(), skip_reason="first tick: next one enumerates the source"
+            )
+        tick = planner.tick(SensorState.loads(context.cursor))
+        for run_id in tick.silent_runs:
+            if (run := context.instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
+                context.instance.report_run_failed(
+                    run, message="the run fell silent; its slots are asked for again"
+                )
+        requests = [_run_request(assets, request) for request in tick.requests]
+        return dg.SensorResult(
+            run_requests=requests, cursor=tick.state.dumps(), skip_reason=None if requests else tick.note
+        )
+
+    return poll_keyspace
+
+
+def _run_request(assets: SourceAssets, request: BatchRequest) -> dg.RunRequest:
+    everything = EVERYTHING in request.slots
+    config = {
+        "batch": request.batch,
+        "everything": everything,
+        "anew": False,
+        "slots": [] if everything else list(request.slots),
+    }
+    return dg.RunRequest(
+        run_key=request.run_key,
+        run_config={"ops": {assets.op_name: {"config": config}}},
+        tags={
+            BATCH_TAG: request.batch,
+            PART_TAG: f"{request.part + 1}/{request.parts}",
+            SOURCE_TAG: assets.name,
+        },
+    )

@@ -1,0 +1,151 @@
+"""Options of the data source, by which Spark names a source: strings in, a `Source` out. Pure but for credentials.
+
+Spark shows options in its plans, so none of them is a secret: keys are given by the names of environment variables,
+and else come from boto3's own chain. What is named is looked up on the driver (with Spark Connect, on the server).
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeVar, get_args
+from urllib.parse import urlsplit
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.slots import Slot, slot_from_partition_key
+from s3notify_platform.stores.config import DynamoConfig, S3Config, default_region
+from s3notify_platform.table.layout import Generation
+
+T = TypeVar("T", int, float)
+
+Read = Literal["objects", "table", "slots"]
+Rejects = Literal["column", "fail", "drop"]
+
+TEXTS: Final = (
+    "name", "bucket", "prefix", "format", "schema", "encoding", "platform_prefix", "keyspace_prefix",
+    "queue_prefix", "code_version", "commit", "misfits",
+)  # fmt: skip
+NUMBERS: Final = ("slots", "max_objects", "max_bytes", "split_bytes")
+PLACES: Final = (
+    "path", "platform_bucket", "endpoint_url", "region", "access_key_id_env", "secret_access_key_env",
+    "session_token_env", "dynamodb_endpoint_url", "lease_table", "records_table",
+)  # fmt: skip
+READING: Final = ("read", "rejects", "only", "generations", "topic", "poll_seconds", "list_seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is to be read of a source, and how.
+
+    `read`: the bucket's `objects`, the committed `table`, or only which `slots` changed. `rejects`: bad records as
+    rows of their own (`column`), as an error, or not at all. `only` some slots. `generations`: of some slots of the
+    table, in place of their newest. At most one poll in `poll_seconds`, one listing of the bucket in `list_seconds`.
+    """
+
+    source: Source
+    read: Read = "objects"
+    rejects: Rejects = "column"
+    only: frozenset[Slot] | None = None
+    generations: Mapping[Slot, Generation]
+    topic: str | None = None
+    """Of the notification queue, made for this stream alone: its entries take the place of listings."""
+    poll_seconds: float = 1.0
+    list_seconds: float = 10.0
+
+    @property
+    def wanted(self) -> list[Slot]:
+        """The slots to be read."""
+        return sorted(self.source.all_slots() if self.only is None else self.only)
+
+
+def reading_of(options: Mapping[str, str]) -> Reading:
+    """What the options say; `UsageError` for one that is unknown, missing or makes no sense."""
+    given = {name.lower(): value for name, value in options.items()}
+    known = (*TEXTS, *NUMBERS, *PLACES, *READING)
+    if unknown := sorted(given.keys() - set(known)):
+        raise UsageError(f"option {unknown[0]!r}: there is none; use {', '.join(known)}")
+    source = _source(given)
+    read = given.get("read", "objects")
+    rejects = given.get("rejects", "column")
+    if read not in get_args(Read):
+        raise UsageError(f"read={read!r}: use one of {', '.join(get_args(Read))}")
+    if rejects not in get_args(Rejects):
+        raise UsageError(f"rejects={rejects!r}: use one of {', '.join(get_args(Rejects))}")
+    return Reading(
+        source=source,
+        read=read,  # type: ignore[arg-type] # checked
+        rejects=rejects,  # type: ignore[arg-type] # checked
+        only=_slots(given["only"], source.slots) if "only" in given else None,
+        generations=_generations(given.get("generations", "{}"), source.slots),
+        topic=given.get("topic"),
+        poll_seconds=_number("poll_seconds", given.get("poll_seconds", "1"), float),
+        list_seconds=_number("list_seconds", given.get("list_seconds", "10"), float),
+    )
+
+
+def _source(given: Mapping[str, str]) -> Source:
+    fields: dict[str, object] = {name: given[name] for name in TEXTS if name in given}
+    fields |= {name: _number(name, given[name], int) for name in NUMBERS if name in given}
+    if path := given.get("path"):
+        place = urlsplit(path)
+        if place.scheme not in ("s3", "s3a") or not place.netloc or "bucket" in given:
+            raise UsageError(f"path {path!r}: give s3://bucket/prefix, or the options bucket and prefix")
+        fields |= {"bucket": place.netloc, "prefix": place.path.removeprefix("/")}
+    if not fields.get("bucket"):
+        raise UsageError("option 'bucket' is missing: name the bucket, or load s3://bucket/prefix")
+    keys = {
+        field: _variable(option, given[option])
+        for field, option in (
+            ("access_key_id", "access_key_id_env"),
+            ("secret_access_key", "secret_access_key_env"),
+            ("session_token", "session_token_env"),
+        )
+        if option in given
+    }
+    region = given.get("region") or default_region()
+    bucket = S3Config(
+        bucket=str(fields.pop("bucket")), region=region, endpoint_url=given.get("endpoint_url"), **keys
+    )
+    fields |= {
+        name: DynamoConfig(
+            table=given[name], region=region, endpoint_url=given.get("dynamodb_endpoint_url"), **keys
+        )
+        for name in ("lease_table", "records_table")
+        if name in given
+    }
+    return Source(
+        **{"name": "source", "prefix": "", "format": "auto"} | fields,  # type: ignore[arg-type]
+        bucket=bucket,
+        platform=replace(bucket, bucket=given.get("platform_bucket", bucket.bucket)),
+    )
+
+
+def _number(name: str, value: str, kind: Callable[[str], T]) -> T:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise UsageError(f"option {name}={value!r}: give a number") from error
+
+
+def _variable(option: str, name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise UsageError(
+            f"option {option}: the driver has no environment variable of that name, or it is empty"
+        )
+    return value
+
+
+def _slots(text: str, slots: int) -> frozenset[Slot]:
+    return frozenset(slot_from_partition_key(part.strip(), slots) for part in text.split(","))
+
+
+def _generations(text: str, slots: int) -> dict[Slot, Generation]:
+    try:
+        return {
+            slot_from_partition_key(slot, slots): Generation(int(number))
+            for slot, number in json.loads(text).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f'option generations={text!r}: give JSON like {{"42": 7}}') from error

@@ -1,0 +1,338 @@
+"""What a stream has read, and what it is about to: its offset, the plans of its micro-batches, its state on the bucket.
+
+`streaming` says how they hang together.
+"""
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from s3notify_platform.clock import Clock, unique_name
+from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
+from s3notify_platform.ports import ETag, ObjectStore, StoredObject, Written
+from s3notify_platform.protocols.conditional_commit import Committed
+from s3notify_platform.protocols.keyspace import (
+    DIGEST_BYTES,
+    NEVER_SEEN,
+    Watcher,
+)
+from s3notify_platform.protocols.notification_queue import Entry, Event
+from s3notify_platform.protocols.source_enumerator import (
+    ObjectState,
+    ObjectVersion,
+)
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.datasource.batch import REQUESTS_IN_FLIGHT
+from s3notify_platform.spark.datasource.options import Reading
+from s3notify_platform.table.commit import SlotCommit, SlotTable
+from s3notify_platform.table.layout import Generation, TableLayout
+from s3notify_platform.table.states import States
+
+UNSIGNALLED: Final = b"\xff" * DIGEST_BYTES
+"""In place of a digest: the slot was read when it had no signal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """How far a stream is. `plan` is its last one's name, "" before the first; `number` counts plans."""
+
+    digests: bytes
+    stream: str = ""
+    number: int = 0
+    plan: str = ""
+    epoch: str = ""
+    """The life of the topic whose entries are followed; "": the bucket is listed."""
+
+    def dumps(self) -> dict[str, Any]:
+        """As Spark writes it to the checkpoint."""
+        return {
+            "v": 1,
+            "stream": self.stream,
+            "number": self.number,
+            "plan": self.plan,
+            "epoch": self.epoch,
+            "digests": b64encode(self.digests).decode("ascii"),
+        }
+
+    @classmethod
+    def loads(cls, body: Mapping[str, Any], slots: int) -> "Offset":
+        """Inverse of `dumps`; `CorruptError` for anything else, `UsageError` if it is of another number of slots."""
+        try:
+            digests = b64decode(body["digests"], validate=True)
+            names = ("stream", "number", "plan", "epoch")
+            offset = cls(digests=digests, **{name: body[name] for name in names})
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(f"not an offset of this format: {str(body)[:80]}") from error
+        if len(digests) != DIGEST_BYTES * slots:
+            raise UsageError(
+                f"the checkpoint is of {len(digests) // DIGEST_BYTES} slots, the source has {slots}: they "
+                "cannot change; begin with another checkpoint"
+            )
+        return offset
+
+    def advanced(self, slots: Iterable[Slot], target: bytes) -> bytes:
+        """The digests, with those of `slots` as in `target`."""
+        vector = bytearray(self.digests)
+        for slot in slots:
+            place = slice(DIGEST_BYTES * slot, DIGEST_BYTES * (slot + 1))
+            vector[place] = target[place]
+        return bytes(vector)
+
+
+def changed_between(start: bytes, end: bytes) -> list[Slot]:
+    """The slots whose digests differ. Pure."""
+    return [
+        Slot(place // DIGEST_BYTES)
+        for place in range(0, len(end), DIGEST_BYTES)
+        if start[place : place + DIGEST_BYTES] != end[place : place + DIGEST_BYTES]
+    ]
+
+
+def digest_at(digests: bytes, slot: Slot) -> bytes:
+    """A slot's digest. Pure."""
+    return digests[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)]
+
+
+class Poller:
+    """The vector of all slots' digests, as of a poll that is at most `poll_seconds` old."""
+
+    def __init__(self, reading: Reading, store: ObjectStore, clock: Clock) -> None:
+        source = reading.source
+        self._watcher = Watcher(store, prefix=source.keyspace_prefix, slots=source.slots, clock=clock)
+        self._seconds = reading.poll_seconds
+        self._clock = clock
+        self._polled_at: float | None = None
+        self.signals: dict[Slot, ETag] = {}
+
+    def poll(self) -> bytes:
+        """1 HEAD if nothing changed, and 1 LIST if something did, or this is the first; nothing if it is too soon."""
+        now = self._clock.monotonic()
+        if self._polled_at is None or now - self._polled_at >= self._seconds:
+            self.signals |= self._watcher.poll().signals
+            self._polled_at = now
+        digests = self._watcher.state.digests
+        seen = [digests[n : n + DIGEST_BYTES] for n in range(0, len(digests), DIGEST_BYTES)]
+        return b"".join(UNSIGNALLED if digest == NEVER_SEEN else digest for digest in seen)
+
+
+# Plans
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotWork:
+    """What one micro-batch does to a slot, on top of which generation of its states.
+
+    `gone`: versions that no longer hold, as (key, etag). `objects`: how many the stream then knows of.
+    """
+
+    slot: Slot
+    generation: Generation
+    read: tuple[ObjectVersion, ...] = ()
+    gone: tuple[tuple[str, str], ...] = ()
+    objects: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPlan:
+    """One micro-batch."""
+
+    name: str
+    slots: tuple[SlotWork, ...]
+    entries: tuple[Entry, ...] = ()
+    """Of the topic, that were there before the bucket was looked at: removed when the batch is done."""
+
+    def dumps(self) -> bytes:
+        """JSON."""
+        slots = [
+            {
+                "slot": work.slot,
+                "generation": work.generation,
+                "objects": work.objects,
+                "read": [[v.key, v.etag, v.size] for v in work.read],
+                "gone": work.gone,
+            }
+            for work in self.slots
+        ]
+        entries = [
+            [e.topic, e.shard, e.epoch, e.id, e.slot, e.meter, e.version, e.event.key] for e in self.entries
+        ]
+        body = {"v": 1, "name": self.name, "slots": slots, "entries": entries}
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    @classmethod
+    def loads(cls, body: bytes) -> "StreamPlan":
+        """Inverse of `dumps`; `CorruptError` for anything else."""
+        try:
+            found = json.loads(body)
+            slots = tuple(
+                SlotWork(
+                    slot=Slot(work["slot"]),
+                    generation=Generation(work["generation"]),
+                    objects=work["objects"],
+                    read=tuple(
+                        ObjectVersion(slot=Slot(work["slot"]), key=key, etag=ETag(etag), size=size)
+                        for key, etag, size in work["read"]
+                    ),
+                    gone=tuple((key, etag) for key, etag in work["gone"]),
+                )
+                for work in found["slots"]
+            )
+            entries = tuple(
+                Entry(
+                    topic=topic,
+                    shard=shard,
+                    epoch=epoch,
+                    id=name,
+                    slot=slot,
+                    meter=meter,
+                    state="committed",
+                    event=Event(key=key),
+                    version=version,
+                )
+                for topic, shard, epoch, name, slot, meter, version, key in found["entries"]
+            )
+            return cls(name=found["name"], slots=slots, entries=entries)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptError(f"not a plan of a stream: {body[:80]!r}") from error
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamState:
+    """What a stream has read, and what it is about to, on the bucket."""
+
+    reading: Reading
+    stream: str
+    store: ObjectStore
+    clock: Clock
+    table: SlotTable = field(init=False)
+    _plans: dict[str, StreamPlan] = field(default_factory=dict)
+    _done: str = ""
+
+    def __post_init__(self) -> None:
+        source = self.reading.source
+        layout = TableLayout(prefix=f"{source.platform_prefix}streams/{self.stream}/")
+        self.table = source.table(layout, store=self.store)
+
+    def _key(self, name: str) -> str:
+        return f"{self.table.layout.prefix}plans/{name}.json"
+
+    def pin(self, plan: StreamPlan) -> None:
+        """Make a plan durable, under a name of its own: that only the offset which names it counts. 1 PUT."""
+        if not isinstance(outcome := self.store.put(self._key(plan.name), plan.dumps()), Written):
+            raise UnavailableError(f"plan {plan.name}: {outcome}")
+        self._plans = {plan.name: plan}
+
+    def plan(self, name: str) -> StreamPlan | None:
+        """The plan, None if it was settled and removed. 1 GET, unless this process made it."""
+        if name not in self._plans:
+            found = self.store.get(self._key(name))
+            if not isinstance(found, StoredObject):
+                return None
+            self._plans = {name: StreamPlan.loads(found.body)}
+        return self._plans[name]
+
+    def heads(self, slots: Sequence[Slot]) -> dict[Slot, SlotCommit | None]:
+        """The newest states of slots. 1 LIST and more (`SlotTable.newest`), and 1 GET each."""
+        newest = self.table.newest(slots)
+
+        def head(slot: Slot) -> SlotCommit | None:
+            generation = newest[slot]
+            if generation == 0:
+                return None
+            if generation is not None:
+                try:
+                    return self.table.read(slot, generation)
+                except CorruptError:
+                    pass  # vacuum took it, because a newer one exists; if none does, `head` says so
+            return self.table.head(slot)
+
+        return dict(zip(slots, self._each(head, slots), strict=True))
+
+    def states(
+        self, heads: Mapping[Slot, SlotCommit | None], keys: Mapping[Slot, Collection[str]]
+    ) -> Iterator[tuple[Slot, States]]:
+        """What is known of the objects of these slots, or of the `keys` of some, slot by slot."""
+        slots = [*heads]
+        for first in range(0, len(slots), REQUESTS_IN_FLIGHT):
+            part = slots[first : first + REQUESTS_IN_FLIGHT]
+            found = self._each(lambda slot: self.table.states(heads[slot], keys.get(slot)), part)
+            yield from zip(part, found, strict=True)
+
+    def check(self, offset: Offset, heads: Mapping[Slot, SlotCommit | None]) -> None:
+        """`CorruptError` if the states are not those that the checkpoint was written with."""
+        newest = max((_number(head.batch) for head in heads.values() if head), default=0)
+        if newest > offset.number:
+            raise CorruptError(
+                f"stream {self.stream} has gone on to batch {newest}, and its checkpoint is of {offset.number}: "
+                "an older copy? Rows would be missing; begin with a new checkpoint, which reads everything"
+            )
+        if (
+            offset.number
+            and not newest
+            and not self.store.list(self.table.layout.all_commits, limit=1).objects
+        ):
+            raise CorruptError(
+                f"the state of stream {self.stream} below {self.table.layout.prefix!r} is gone: restore it, or "
+                "begin with a new checkpoint, which reads everything"
+            )
+
+    def settle(self, name: str) -> None:
+        """The micro-batch of this plan is done: commit its states, then remove the plan. May be repeated.
+
+        Requests: none if this process did it; else as `heads`, 1 PUT for each slot (and folded state pages) and 1
+        DELETE; 1 GET if that was done before. `ConflictError` if another query moved the states.
+        """
+        if name in ("", self._done):
+            return
+        if (plan := self.plan(name)) is not None:
+            heads = self.heads([work.slot for work in plan.slots])
+            planned_at = self.clock.monotonic()
+            list(self._each(lambda w: self._settle(plan, w, heads[w.slot], planned_at), plan.slots))
+            if plan.entries:
+                self.reading.source.queue(self.store).remove(plan.entries)
+            self.store.delete(self._key(name))
+        self._done, self._plans = name, {}
+
+    def _settle(self, plan: StreamPlan, work: SlotWork, head: SlotCommit | None, planned_at: float) -> None:
+        if head is not None and head.batch == plan.name:
+            return
+        moved = ConflictError(
+            f"slot {work.slot} of stream {self.stream} was moved on by another query: stop one"
+        )
+        if (head.generation if head else 0) != work.generation:
+            raise moved
+        generation = Generation(work.generation + 1)
+        read = {
+            v.key: ObjectState(
+                key=v.key, etag=v.etag, size=v.size, offset=v.size, since=generation, until=generation
+            )
+            for v in work.read
+        }
+        gone = [ObjectState(key=key, etag="", size=0, gone=True) for key, _ in work.gone if key not in read]
+        pages, deltas = self.table.carry(work.slot, head, [*read.values(), *gone])
+        commit = SlotCommit(
+            slot=work.slot,
+            generation=generation,
+            commit_id=unique_name(self.clock),
+            parent_id=head.commit_id if head else None,
+            batch=plan.name,
+            created_ms=self.clock.wall_ms(),
+            objects=work.objects,
+            pages=pages,
+            deltas=deltas,
+        )
+        if not isinstance(self.table.commit(commit, planned_at=planned_at), Committed):
+            newest = self.table.head(work.slot)
+            if newest is None or newest.batch != plan.name:
+                raise moved
+
+    def _each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+            return list(pool.map(function, items))
+
+
+def _number(plan: str) -> int:
+    return int(plan.partition("-")[0])

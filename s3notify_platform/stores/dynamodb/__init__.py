@@ -1,0 +1,1 @@
+"""What stands in DynamoDB tables: records, commit leases, and the table of xor-ack."""

@@ -1,0 +1,115 @@
+"""`Leases` on a DynamoDB table, item for item as object_store's DynamoCommit writes them, so that both may race.
+
+    path        S  partition key: the object's key
+    etag        S  sort key: `*`, or the ETag with its quotes
+    generation  N
+    timeout     N  milliseconds; 0: done
+    ttl         N  unix seconds: the table's TTL attribute
+    writer      S  ours only: who put it. object_store reads no attribute of a type other than S and N
+
+Guarantees. Each put is one conditional request: of all that replace one lease, one is granted. A lost answer is
+`Unknown`; the caller knows its own lease by the writer when it puts it again.
+
+Requests: 1 each. Where a server does not tell the item that was in the way, 1 more.
+"""
+
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.ports import Unknown
+from s3notify_platform.protocols.conditional_commit import Granted, Lease, LeaseOutcome, Occupied
+from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused
+from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+LEASE_TABLE: Final = TableSchema(partition_key="path", sort_key="etag", ttl="ttl")
+
+
+def create_lease_table(config: DynamoConfig, *, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """See `dynamo_schema.create_table`."""
+    return create_table(DynamoTable(config, clock=clock), LEASE_TABLE, clock=clock)
+
+
+class DynamoLeases:
+    """The leases of one bucket. Thread-safe; no request before a call."""
+
+    def __init__(
+        self, config: DynamoConfig, *, clock: Clock = SYSTEM_CLOCK, client: "DynamoDBClient | None" = None
+    ) -> None:
+        self._table = DynamoTable(config, clock=clock, client=client)
+
+    def close(self) -> None:
+        """Close the connections. The leases may be used again."""
+        self._table.close()
+
+    def put(self, lease: Lease, *, seen: Lease | None) -> LeaseOutcome:
+        """See `Leases.put`."""
+        match self._table.write("put_item", Item=_item(lease), **_condition(seen)):
+            case Applied():
+                return Granted()
+            case Refused(found=None):
+                return Occupied(found=self.read(lease.path, lease.etag))
+            case Refused(found=found):
+                return Occupied(found=_lease(found))
+            case Unknown() as unknown:
+                return unknown
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def read(self, path: str, etag: str) -> Lease | None:
+        """See `Leases.read`."""
+        found = self._table.get({"path": {"S": path}, "etag": {"S": _quoted(etag)}})
+        return _lease(found) if found is not None else None
+
+
+def _condition(seen: Lease | None) -> dict[str, Any]:
+    if seen is None:
+        return {
+            "ConditionExpression": "attribute_not_exists(#path)",
+            "ExpressionAttributeNames": {"#path": "path"},
+        }
+    names = {"#generation": "generation", "#writer": "writer"}
+    values: dict[str, Any] = {":generation": {"N": str(seen.generation)}}
+    if seen.writer is None:
+        writer = "attribute_not_exists(#writer)"
+    else:
+        writer, values[":writer"] = "#writer = :writer", {"S": seen.writer}
+    return {
+        "ConditionExpression": f"#generation = :generation AND {writer}",
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": values,
+    }
+
+
+def _quoted(etag: str) -> str:
+    return etag if etag == "*" else f'"{etag}"'
+
+
+def _item(lease: Lease) -> Item:
+    return {
+        "path": {"S": lease.path},
+        "etag": {"S": _quoted(lease.etag)},
+        "generation": {"N": str(lease.generation)},
+        "timeout": {"N": str(lease.timeout_ms)},
+        "ttl": {"N": str(lease.ttl)},
+        **({"writer": {"S": lease.writer}} if lease.writer is not None else {}),
+    }
+
+
+def _lease(item: Item | None) -> Lease:
+    try:
+        assert item is not None
+        return Lease(
+            path=item["path"]["S"],
+            etag=item["etag"]["S"].strip('"'),
+            generation=int(item["generation"]["N"]),
+            timeout_ms=int(item["timeout"]["N"]),
+            ttl=int(item["ttl"]["N"]),
+            writer=item["writer"]["S"] if "writer" in item else None,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise CorruptError(f"{item!r} is no lease: is this table one for leases?") from error

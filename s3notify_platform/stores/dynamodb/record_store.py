@@ -1,0 +1,260 @@
+r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack `If-Match`.
+
+    partition  S  partition key: `{scope}{partition}`
+    key        S  sort key, which DynamoDB orders by its UTF-8 bytes: so records are scanned in key order
+    version    S  32 hex digits, drawn for each write
+    value      B  of a record
+    count      N  of a counter, in place of `value`
+
+Guarantees. Every write is one conditional request, so that of all writers that expect one version one succeeds,
+and carries a token of its own (the version): a write whose answer was lost is recognised as one's own when the
+record is read again. `Unknown` is left over only where the record has changed since, or is gone, or the table
+stays unreachable. Reads are consistent. Several sources share a table by different scopes.
+
+| operation | requests, undisturbed |
+|---|---|
+| create, read, replace, remove, add | 1 |
+| scan | 1 for each megabyte |
+
+Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024: what is larger is refused
+with `UsageError` before anything is sent. Only records made by `add` are counters. A creation whose request is
+held up may take effect after the record was removed, under a version that nobody was told.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome, Written
+from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused
+from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+RECORD_TABLE: Final = TableSchema(partition_key="partition", sort_key="key")
+
+ATTEMPTS: Final = 6
+"""Tries to settle one write whose outcome is unknown."""
+
+ITEM_MAX_BYTES: Final = 400 * 1024
+PARTITION_MAX_BYTES: Final = 2048
+KEY_MAX_BYTES: Final = 1024
+
+_OVERHEAD_BYTES: Final = len("partitionkeyvalueversion") + 32
+"""Names of the attributes, and the version."""
+
+
+def create_record_table(config: DynamoConfig, *, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """See `dynamo_schema.create_table`."""
+    return create_table(DynamoTable(config, clock=clock), RECORD_TABLE, clock=clock)
+
+
+class DynamoRecordStore:
+    """Records in one table, or in the part of it that `scope` names. Thread-safe; no request before a call."""
+
+    def __init__(
+        self,
+        config: DynamoConfig,
+        *,
+        scope: str = "",
+        clock: Clock = SYSTEM_CLOCK,
+        client: "DynamoDBClient | None" = None,
+    ) -> None:
+        self._table = DynamoTable(config, clock=clock, client=client)
+        self._scope = scope
+        self._clock = clock
+
+    def close(self) -> None:
+        """Close the connections. The store may be used again."""
+        self._table.close()
+
+    def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
+        """See `RecordStore.create`."""
+        return self._put(self._key(partition, key), value, None)
+
+    def read(self, partition: str, key: str) -> Record | None:
+        """See `RecordStore.read`."""
+        item = self._table.get(self._key(partition, key))
+        return _record(item) if item is not None else None
+
+    def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
+        """See `RecordStore.replace`."""
+        return self._put(self._key(partition, key), value, expected)
+
+    def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
+        """See `RecordStore.remove`. A lost answer stays `Unknown` if the record is gone: nobody signed that."""
+        place = self._key(partition, key)
+        doubt: Unknown | None = None
+        for attempt in range(ATTEMPTS):
+            if doubt is not None:
+                self._pause(attempt)
+            try:
+                match self._table.write("delete_item", Key=place, **_condition(expected)):
+                    case Applied():
+                        return Written(etag=None)
+                    case Refused():
+                        return doubt or Conflict()
+                    case Unknown() as doubt:
+                        pass
+                    case _ as unreachable:
+                        assert_never(unreachable)
+                if not _is(self._table.get(place), expected):
+                    return doubt
+            except UnavailableError as error:
+                if doubt is None:
+                    raise
+                doubt = Unknown(cause=str(error))
+        return doubt or Unknown(cause=f"{place}: no answer")
+
+    def scan(
+        self,
+        partition: str,
+        *,
+        prefix: str = "",
+        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+    ) -> Iterator[Record]:
+        """See `RecordStore.scan`. Not a snapshot: each page is as it is when its turn comes.
+
+        A page holds the records whole, so what is known is of no use.
+        """
+        for item in self._table.query(
+            "partition", self._partition(partition), sorted_by="key", prefix=prefix
+        ):
+            yield _record(item)
+
+    def add(
+        self, partition: str, key: str, amount: int, *, ceiling: int | None = None
+    ) -> int | Conflict | Unknown:
+        """See `RecordStore.add`. `Unknown` if the answer was lost and somebody has added since."""
+        place = self._key(partition, key)
+        if amount < 0:
+            condition, bound = "#count >= :bound", -amount
+        elif amount > 0 and ceiling is not None:
+            if amount > ceiling:
+                return Conflict()
+            condition = "attribute_not_exists(#version) OR #count <= :bound"
+            bound = ceiling - amount
+        else:
+            condition, bound = "attribute_not_exists(#version) OR #count >= :bound", 0
+        token = unique_name(self._clock)
+        outcome = self._table.write(
+            "update_item",
+            Key=place,
+            UpdateExpression="ADD #count :amount SET #version = :token",
+            ConditionExpression=condition,
+            ExpressionAttributeNames={"#count": "count", "#version": "version"},
+            ExpressionAttributeValues={
+                ":amount": {"N": str(amount)},
+                ":bound": {"N": str(bound)},
+                ":token": {"S": token},
+            },
+            ReturnValues="ALL_NEW",
+        )
+        match outcome:
+            case Applied(attributes=attributes):
+                return int(attributes["count"]["N"])
+            case Refused(found=found):
+                if (item := found or self._table.get(place)) is not None and "count" not in item:
+                    raise CorruptError(f"{place}: holds {_record(item).value[:60]!r}, which no `add` made")
+                return Conflict()
+            case Unknown():
+                return self._settled(place, token) or outcome
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def _settled(self, place: Item, token: str) -> int | None:
+        """The counter, if its last addition was this one. It is sent once: twice might count twice."""
+        try:
+            item = self._table.get(place)
+        except UnavailableError:
+            return None
+        return int(item["count"]["N"]) if item is not None and _is(item, token) else None
+
+    def _put(self, place: Mapping[str, Any], value: bytes, expected: Version | None) -> WriteOutcome:
+        """One conditional put, and where its outcome is unknown, as much looking as it takes to know."""
+        size = sum(len(name["S"].encode()) for name in place.values()) + len(value) + _OVERHEAD_BYTES
+        if size > ITEM_MAX_BYTES:
+            raise UsageError(f"{place}: a record of {size} bytes; DynamoDB takes {ITEM_MAX_BYTES}")
+        sent: set[str] = set()
+        doubt: Unknown | None = None
+        for attempt in range(ATTEMPTS):
+            if doubt is not None:
+                self._pause(attempt)
+            # Each try has a token of its own: a late one that lands after a removal brings no version back.
+            token = unique_name(self._clock)
+            sent.add(token)
+            item = {**place, "value": {"B": value}, "version": {"S": token}}
+            try:
+                outcome = self._table.write("put_item", Item=item, **_condition(expected))
+                if isinstance(outcome, Applied):
+                    return Written(etag=ETag(token))
+                if isinstance(outcome, Refused) and doubt is None:
+                    return Conflict()
+                doubt = outcome if isinstance(outcome, Unknown) else doubt
+                found = self._table.get(place)
+            except UnavailableError as error:
+                if doubt is None:
+                    raise
+                doubt = Unknown(cause=str(error))
+                continue
+            if found is not None and (version := _version(found)) in sent:
+                return Written(etag=ETag(version))
+            untouched = found is None if expected is None else _is(found, expected)
+            if not untouched:
+                break
+        return doubt or Unknown(cause=f"{place}: no answer")
+
+    def _pause(self, attempt: int) -> None:
+        self._clock.sleep(backoff_seconds(attempt, self._clock))
+
+    def _partition(self, partition: str) -> str:
+        if not partition:
+            raise UsageError("a record's partition is not empty")
+        return _checked(f"{self._scope}{partition}", PARTITION_MAX_BYTES)
+
+    def _key(self, partition: str, key: str) -> dict[str, Any]:
+        if not key:
+            raise UsageError("a record's key is not empty")
+        return {"partition": {"S": self._partition(partition)}, "key": {"S": _checked(key, KEY_MAX_BYTES)}}
+
+
+def _checked(name: str, limit: int) -> str:
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise UsageError(f"{name[:60]!r} is no UTF-8: rename the record") from None
+    if size > limit:
+        raise UsageError(f"{name[:60]!r}… has {size} bytes; DynamoDB takes {limit} here: use a shorter name")
+    return name
+
+
+def _condition(expected: Version | None) -> dict[str, Any]:
+    if expected is None:
+        return {
+            "ConditionExpression": "attribute_not_exists(#version)",
+            "ExpressionAttributeNames": {"#version": "version"},
+        }
+    return {
+        "ConditionExpression": "#version = :expected",
+        "ExpressionAttributeNames": {"#version": "version"},
+        "ExpressionAttributeValues": {":expected": {"S": expected}},
+    }
+
+
+def _is(item: Item | None, version: str) -> bool:
+    return item is not None and _version(item) == version
+
+
+def _version(item: Item) -> str:
+    return str(item.get("version", {}).get("S"))
+
+
+def _record(item: Item) -> Record:
+    try:
+        value = bytes(item["value"]["B"]) if "value" in item else item["count"]["N"].encode()
+        return Record(key=item["key"]["S"], value=value, version=Version(item["version"]["S"]))
+    except KeyError as missing:
+        raise CorruptError(f"the item {sorted(item)} lacks {missing}: it is no record of ours") from None

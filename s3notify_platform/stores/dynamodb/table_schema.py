@@ -1,0 +1,152 @@
+"""What a DynamoDB table must look like: created so, and looked at by `s3notify doctor`.
+
+Tables are billed by request, so an idle one costs its storage only. Creating is idempotent: a table that is
+there, with the same keys, is left as it is; one with other keys is refused, never changed.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, place
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+CREATE_ATTEMPTS: Final = 120
+POLL_CEILING_SECONDS: Final = 2.0
+"""Together two minutes on average; AWS takes some 10 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSchema:
+    """Key attributes, all of them strings, and the attribute (unix seconds) that items expire by, if any."""
+
+    partition_key: str
+    sort_key: str | None = None
+    ttl: str | None = None
+
+    @property
+    def keys(self) -> list[dict[str, str]]:
+        """As DynamoDB, and CloudFormation, spell it."""
+        names = [(self.partition_key, "HASH"), *([(self.sort_key, "RANGE")] if self.sort_key else [])]
+        return [{"AttributeName": name, "KeyType": kind} for name, kind in names]
+
+    @property
+    def attributes(self) -> list[dict[str, str]]:
+        """Types of the keys, likewise."""
+        return [{"AttributeName": key["AttributeName"], "AttributeType": "S"} for key in self.keys]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key['AttributeName']} (S, {key['KeyType']})" for key in self.keys)
+
+
+def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> bool:
+    """Create the table and wait until it can be used; False if it was there. About 4 requests.
+
+    `UsageError` if it is there with other keys, or expires by another attribute: it is left as it is.
+    """
+    created = False
+    for attempt in range(CREATE_ATTEMPTS):
+        found = describe(table)
+        if found is None:
+            # Whatever this comes to, the next round looks.
+            created |= table.inspect(lambda client: _create(client, table.config.table, schema))
+            continue
+        if wrong := _wrong_keys(found, schema):
+            raise UsageError(f"{place(table.config)} {wrong}: name another table")
+        if found["TableStatus"] in ("ACTIVE", "UPDATING") and _expires(table, schema):
+            return created
+        clock.sleep(backoff_seconds(attempt, clock, base=0.05, ceiling=POLL_CEILING_SECONDS))
+    raise UnavailableError(f"{place(table.config)} is still not ready to use: run this again")
+
+
+def examine(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> tuple[str, ...]:
+    """What is wrong with the table, as texts for people; none if it can be used. 6 requests.
+
+    Puts an item under a condition twice, of which one must be refused, and removes it.
+    """
+    try:
+        found = describe(table)
+        if found is None:
+            return ("does not exist: create it with `s3notify init`",)
+        if wrong := _wrong_keys(found, schema):
+            return (wrong,)
+        problems = []
+        if schema.ttl is not None and _ttl(table) != schema.ttl:
+            problems.append(f"does not expire items by {schema.ttl!r}: `s3notify init` switches that on")
+        if not _keeps_conditions(table, schema, clock):
+            problems.append("does not keep conditions on puts: no commit is safe on it")
+        return tuple(problems)
+    except S3NotifyError as error:
+        return (str(error),)
+
+
+def describe(table: DynamoTable) -> Item | None:
+    """DynamoDB's own description of the table; None if there is none. 1 request."""
+
+    def ask(client: "DynamoDBClient") -> Any:
+        try:
+            return client.describe_table(TableName=table.config.table)["Table"]
+        except client.exceptions.ResourceNotFoundException:
+            return None
+
+    return table.inspect(ask)  # type: ignore[no-any-return]
+
+
+def _create(client: "DynamoDBClient", name: str, schema: TableSchema) -> bool:
+    try:
+        client.create_table(
+            TableName=name,
+            KeySchema=schema.keys,  # type: ignore[arg-type]
+            AttributeDefinitions=schema.attributes,  # type: ignore[arg-type]
+            BillingMode="PAY_PER_REQUEST",
+        )
+    except client.exceptions.ResourceInUseException:
+        return False
+    return True
+
+
+def _wrong_keys(found: Item, schema: TableSchema) -> str:
+    types = {item["AttributeName"]: item["AttributeType"] for item in found["AttributeDefinitions"]}
+    spelled = ", ".join(
+        f"{key['AttributeName']} ({types[key['AttributeName']]}, {key['KeyType']})"
+        for key in found["KeySchema"]
+    )
+    return "" if spelled == str(schema) else f"has the keys {spelled}, not {schema}"
+
+
+def _ttl(table: DynamoTable) -> str | None:
+    def ask(client: "DynamoDBClient") -> str | None:
+        found = client.describe_time_to_live(TableName=table.config.table)["TimeToLiveDescription"]
+        on = found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING")
+        return found.get("AttributeName") if on else None
+
+    return table.inspect(ask)
+
+
+def _expires(table: DynamoTable, schema: TableSchema) -> bool:
+    """Whether items expire as they should; if not, that is switched on, to be seen in the next round."""
+    if schema.ttl is None or (found := _ttl(table)) == schema.ttl:
+        return True
+    if found is not None:
+        raise UsageError(f"{place(table.config)} expires items by {found!r}, not {schema.ttl!r}")
+    wanted: Any = {"Enabled": True, "AttributeName": schema.ttl}
+    table.inspect(
+        lambda client: client.update_time_to_live(
+            TableName=table.config.table, TimeToLiveSpecification=wanted
+        )
+    )
+    return False
+
+
+def _keeps_conditions(table: DynamoTable, schema: TableSchema, clock: Clock) -> bool:
+    scratch = {key["AttributeName"]: {"S": f".s3notify-probe-{unique_name(clock)}"} for key in schema.keys}
+    condition = {
+        "ConditionExpression": "attribute_not_exists(#key)",
+        "ExpressionAttributeNames": {"#key": schema.partition_key},
+    }
+    outcomes = [table.write("put_item", Item=scratch, **condition) for _ in range(2)]
+    table.write("delete_item", Key=scratch)
+    return isinstance(outcomes[0], Applied) and isinstance(outcomes[1], Refused)

@@ -1,0 +1,224 @@
+r"""Ack chains in the table of the npm package xor-ack-dynamodb, so that its users and ours work the same chains.
+
+    {partition_key}: tag               stamp (binary)                      the package's item, its only one
+    {partition_key}: tag "\0s3notify"  record, version, ttl (once closed)  ours: names, operations, tombstone
+
+That package replaces its item whole with every stamp, so nothing of ours can stand there; and it deletes it when
+the XOR is zero. The two items of a chain are read in one transaction and written in one transaction, each under
+the condition that it is what was read. The version of a record covers both.
+
+| found | read as |
+|---|---|
+| its item alone | a chain that the package began: a stamp and nothing else. Our first write adds our item |
+| both, ours open | a chain with all we know of it, and the stamp of whoever wrote last |
+| ours alone, open | acked: the package saw zero and deleted its item (or was told to `delete` the tag) |
+| ours alone, closed | the tombstone: closing a chain deletes the package's item |
+| both, ours closed | a chain that the package began anew under the tag |
+
+Guarantees. As `RecordStore` says, for the records of `AckChains` with one lane. What the package does between
+our read and our write makes the write a conflict, and what we do makes its own a `StaleLocalData`.
+
+Limits. The package knows no operation ids, names, deadlines and failures: what it stamps twice is stamped twice,
+and a chain that we fail is, to it, a tag that does not exist. While an item is in a transaction of ours, the
+package's write to it may be refused with `TransactionConflictException`, which its caller has to try again. A
+tag must not be begun anew by the package while our item of it is open. `ttl` is for tidiness (unix seconds; switch
+TTL on for that attribute, or call `AckChains.purge`). Items that share the table but hold no chain are refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome, Written
+from s3notify_platform.protocols.ack_chain.chains import TOMBSTONE_SECONDS
+from s3notify_platform.protocols.ack_chain.plans import acked
+from s3notify_platform.protocols.ack_chain.record import Chain, decode, encode
+from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+SUFFIX: Final = "\0s3notify"
+NONE: Final = "-"
+TAGS_TOGETHER: Final = 25
+"""Chains of one read of a scan."""
+
+_NAMES: Final = {"#stamp": "stamp", "#version": "version"}
+
+
+class XorAckTable:
+    """A `RecordStore` for `AckChains(records, partition=partition)`. Thread-safe.
+
+    create, read, replace, remove: 1 request each, a transaction of two items. scan: 1 request a megabyte of
+    table, and 1 for each `TAGS_TOGETHER` chains.
+    """
+
+    def __init__(
+        self,
+        config: DynamoConfig,
+        *,
+        partition_key: str = "tagID",
+        partition: str = "ack",
+        clock: Clock = SYSTEM_CLOCK,
+        client: "DynamoDBClient | None" = None,
+    ) -> None:
+        self._table = DynamoTable(config, clock=clock, client=client)
+        self._key = partition_key
+        self._partition = partition
+        self._clock = clock
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._table.close()
+
+    def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
+        """See `RecordStore.create`."""
+        return self._write(self._tag(partition, key), decode(key, value), stamp=NONE, version=NONE)
+
+    def read(self, partition: str, key: str) -> Record | None:
+        """See `RecordStore.read`."""
+        if partition != self._partition:
+            return None
+        theirs, ours = self._table.get_together(self._both(self._tag(partition, key)))
+        return _record(key, theirs, ours)
+
+    def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
+        """See `RecordStore.replace`."""
+        stamp, version = _taken_apart(expected)
+        return self._write(self._tag(partition, key), decode(key, value), stamp=stamp, version=version)
+
+    def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
+        """See `RecordStore.remove`."""
+        stamp, version = _taken_apart(expected)
+        tag = self._tag(partition, key)
+        return self._transact(
+            self._gone(tag, stamp=stamp), self._gone(tag + SUFFIX, version=version), etag=None
+        )
+
+    def scan(
+        self,
+        partition: str,
+        *,
+        prefix: str = "",
+        known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+    ) -> Iterator[Record]:
+        """See `RecordStore.scan`. Each chain as it is when its turn comes."""
+        if partition != self._partition:
+            return
+        found = {key.removesuffix(SUFFIX) for key in self._table.keys(self._key)}
+        tags = sorted(tag for tag in found if tag.startswith(prefix))
+        for first in range(0, len(tags), TAGS_TOGETHER):
+            some = tags[first : first + TAGS_TOGETHER]
+            items = self._table.get_together([item for tag in some for item in self._both(tag)])
+            for number, tag in enumerate(some):
+                if (record := _record(tag, *items[2 * number : 2 * number + 2])) is not None:
+                    yield record
+
+    def add(
+        self, partition: str, key: str, amount: int, *, ceiling: int | None = None
+    ) -> int | Conflict | Unknown:
+        """There are no counters in this table: `UsageError`."""
+        raise UsageError(
+            f"{partition}/{key}: the table of ack chains keeps no counters ({amount}, {ceiling})"
+        )
+
+    def _tag(self, partition: str, key: str) -> str:
+        if partition != self._partition:
+            raise UsageError(
+                f"this table keeps the ack chains of partition {self._partition!r} alone, not {partition!r}"
+            )
+        if not key or "\0" in key:
+            raise UsageError(f"ack chain {key!r}: a tag is not empty, and has no NUL here")
+        return key
+
+    def _both(self, tag: str) -> list[Item]:
+        return [{self._key: {"S": tag}}, {self._key: {"S": tag + SUFFIX}}]
+
+    def _write(self, tag: str, chain: Chain, *, stamp: str, version: str) -> WriteOutcome:
+        """The chain, in place of items with this stamp and version; `NONE` where there is none."""
+        if chain.lanes > 1:
+            raise UsageError(
+                f"ack chain {tag!r}: chains in the npm package's table have one lane, not {chain.lanes}"
+            )
+        drawn = unique_name(self._clock)
+        ours: dict[str, Any] = {
+            "record": {"B": encode(replace(chain, stamp=b""))},
+            "version": {"S": drawn},
+        }
+        if chain.expires_ms is not None:
+            ours["ttl"] = {"N": str(chain.expires_ms // 1000)}
+        is_open = chain.status == "open"
+        theirs = (
+            self._put(tag, {"stamp": {"B": chain.stamp}}, stamp=stamp)
+            if is_open
+            else self._gone(tag, stamp=stamp)
+        )
+        etag = ETag(f"{chain.stamp.hex() if is_open else NONE} {drawn}")
+        return self._transact(theirs, self._put(tag + SUFFIX, ours, version=version), etag=etag)
+
+    def _transact(self, *changes: Mapping[str, Any], etag: ETag | None) -> WriteOutcome:
+        # A token of its own for each transaction: sent again, it is applied once.
+        outcome = self._table.write(
+            "transact_write_items", TransactItems=list(changes), ClientRequestToken=unique_name(self._clock)
+        )
+        match outcome:
+            case Applied():
+                return Written(etag=etag)
+            case Refused():
+                return Conflict()
+            case Unknown():
+                return outcome
+
+    def _put(self, key: str, attributes: Mapping[str, Any], **was: str) -> dict[str, Any]:
+        return {"Put": self._under(was) | {"Item": {self._key: {"S": key}, **attributes}}}
+
+    def _gone(self, key: str, **was: str) -> dict[str, Any]:
+        return {"Delete": self._under(was) | {"Key": {self._key: {"S": key}}}}
+
+    def _under(self, was: Mapping[str, str]) -> dict[str, Any]:
+        """The condition that an item's attribute is what it was."""
+        ((name, value),) = was.items()
+        table = {"TableName": self._table.config.table}
+        if value == NONE:
+            return table | {
+                "ConditionExpression": "attribute_not_exists(#key)",
+                "ExpressionAttributeNames": {"#key": self._key},
+            }
+        expected: Mapping[str, Any] = {"B": bytes.fromhex(value)} if name == "stamp" else {"S": value}
+        return table | {
+            "ConditionExpression": f"#{name} = :was",
+            "ExpressionAttributeNames": {f"#{name}": _NAMES[f"#{name}"]},
+            "ExpressionAttributeValues": {":was": expected},
+        }
+
+
+def _taken_apart(version: Version) -> tuple[str, str]:
+    stamp, _, drawn = version.partition(" ")
+    return stamp, drawn
+
+
+def _record(tag: str, theirs: Item | None, ours: Item | None) -> Record | None:
+    """The chain that two items are, by the table above."""
+    if theirs is None and ours is None:
+        return None
+    try:
+        stamp: bytes | None = bytes(theirs["stamp"]["B"]) if theirs is not None else None
+        chain = decode(tag, bytes(ours["record"]["B"])) if ours is not None else None
+        version = str(ours["version"]["S"]) if ours is not None else NONE
+    except (KeyError, TypeError) as error:
+        raise CorruptError(f"the items of {tag!r} are no ack chain: {theirs} {ours}") from error
+    if stamp is not None:
+        ours_open = chain is not None and chain.status == "open"
+        chain = replace(chain, stamp=stamp) if chain and ours_open else Chain(identity="", stamp=stamp)
+    elif chain is not None and chain.status == "open":
+        # When it was finished nobody has noted: the tombstone's time counts from the beginning.
+        chain = acked(replace(chain, last=b""), chain.created_ms + int(TOMBSTONE_SECONDS * 1000))
+    assert chain is not None
+    return Record(
+        key=tag,
+        value=encode(chain),
+        version=Version(f"{stamp.hex() if stamp is not None else NONE} {version}"),
+    )

@@ -1,0 +1,358 @@
+"""`ObjectStore` over the S3 API, by boto3. AWS, Ceph RGW, SeaweedFS and others.
+
+Guarantees. A conditional write is sent once, and what it came to is told apart: applied, refused, unknown
+(`s3_faults` is the table). It is sent again only if the store certainly did nothing with it. Reads and
+unconditional writes are sent up to `attempts` times, with backoff and jitter; an unconditional write that was
+sent twice may take effect twice, so where that matters, write under a condition.
+
+Requests: one a call, plus the retries. The first HEAD that finds nothing asks once whether the bucket exists,
+because a HEAD cannot tell a missing key from a missing bucket.
+
+ETags go out unquoted in If-Match of PUT and DELETE: Ceph RGW answers 412 to a quoted one, and the others take
+either.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
+from s3notify_platform.ports import (
+    Absent,
+    Conflict,
+    ETag,
+    IfMatch,
+    NotModified,
+    ObjectMeta,
+    Page,
+    Precondition,
+    StoredObject,
+    Unknown,
+    WriteOutcome,
+    Written,
+)
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.faults import SDK_ERRORS, Fault, Verdict, judge, place
+from s3notify_platform.stores.memory import check_copy, check_key, check_page_limit
+from s3notify_platform.stores.sdk import sdk_client
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+RETRY_BASE_SECONDS = 0.1
+RETRY_CEILING_SECONDS = 2.0
+
+_CONTENT_HEADERS = (
+    "ContentType", "ContentEncoding", "ContentLanguage", "ContentDisposition", "CacheControl",
+)  # fmt: skip
+
+
+def new_client(
+    config: S3Config, *, pool_size: int = 32, connect_seconds: float = 5.0, read_seconds: float = 30.0
+) -> "S3Client":
+    """A boto3 client that retries nothing by itself. No request. `UsageError` for a bad configuration."""
+    client: S3Client = sdk_client(
+        "s3",
+        config,
+        place(config),
+        pool_size=pool_size,
+        connect_seconds=connect_seconds,
+        read_seconds=read_seconds,
+        # Other stores than AWS neither know the newer checksums nor resolve bucket names as host names.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path" if config.endpoint_url else "auto"},
+    )
+    return client
+
+
+class S3ObjectStore:
+    """One bucket. Thread-safe; nothing is sent, and no credential looked up, before the first call."""
+
+    def __init__(
+        self,
+        config: S3Config,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        client: "S3Client | None" = None,
+        pool_size: int = 32,
+        connect_seconds: float = 5.0,
+        read_seconds: float = 30.0,
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        self.config = config
+        self._clock = clock
+        self._client = client
+        self._client_settings = {
+            "pool_size": pool_size,
+            "connect_seconds": connect_seconds,
+            "read_seconds": read_seconds,
+        }
+        self._attempts = attempts
+        self._lock = Lock()
+        self._bucket_seen = False
+
+    @property
+    def client(self) -> "S3Client":
+        """The SDK's client, made at first use."""
+        if self._client is None:
+            with self._lock:
+                if self._client is None:
+                    self._client = new_client(self.config, **self._client_settings)  # type: ignore[arg-type]
+        return self._client
+
+    def close(self) -> None:
+        """Close the connections. The store may be used again."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+
+    def get(
+        self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
+    ) -> StoredObject | NotModified | Conflict | None:
+        """See `ObjectStore.get`. Body and metadata are of one version."""
+        arguments: dict[str, Any] = {}
+        if if_match is not None:
+            arguments["IfMatch"] = f'"{if_match}"'
+        if if_none_match is not None:
+            arguments["IfNoneMatch"] = f'"{if_none_match}"'
+
+        def read() -> StoredObject:
+            answer = self.client.get_object(Bucket=self.config.bucket, Key=check_key(key), **arguments)
+            with answer["Body"] as stream:
+                body = stream.read()
+            return StoredObject(meta=_meta(key, answer), body=body)
+
+        found = self._send(read)
+        if not isinstance(found, Fault):
+            return found
+        match found.verdict:
+            case Verdict.MISSING:
+                return None
+            case Verdict.PRECONDITION:
+                return Conflict()
+            case Verdict.NOT_MODIFIED:
+                return NotModified()
+            case _:
+                raise self._unavailable(found)
+
+    def head(self, key: str) -> ObjectMeta | None:
+        """See `ObjectStore.head`."""
+        found = self._send(
+            lambda: _meta(key, self.client.head_object(Bucket=self.config.bucket, Key=check_key(key)))
+        )
+        if not isinstance(found, Fault):
+            return found
+        if found.verdict is not Verdict.MISSING:
+            raise self._unavailable(found)
+        self._check_bucket()
+        return None
+
+    def put(
+        self,
+        key: str,
+        body: bytes,
+        *,
+        precondition: Precondition | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
+        """See `ObjectStore.put`."""
+        arguments: dict[str, Any] = {}
+        match precondition:
+            case Absent():
+                arguments["IfNoneMatch"] = "*"
+            case IfMatch(etag=etag):
+                arguments["IfMatch"] = etag
+        written = self._send(
+            lambda: self.client.put_object(
+                Bucket=self.config.bucket,
+                Key=check_key(key),
+                Body=body,
+                Metadata=dict(metadata or {}),
+                **arguments,
+            ),
+            conditional=precondition is not None,
+        )
+        return self._outcome(written) if isinstance(written, Fault) else Written(etag=_etag(written))
+
+    def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
+        """See `ObjectStore.delete`. Some stores ignore the condition: ask `capabilities.probe`."""
+        arguments: dict[str, Any] = {} if precondition is None else {"IfMatch": precondition.etag}
+        deleted = self._send(
+            lambda: self.client.delete_object(Bucket=self.config.bucket, Key=check_key(key), **arguments),
+            conditional=precondition is not None,
+        )
+        if not isinstance(deleted, Fault):
+            return Written(etag=None)
+        if deleted.verdict is Verdict.MISSING and precondition is None:
+            return Written(etag=None)
+        return self._outcome(deleted)
+
+    def copy(
+        self,
+        source: str,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> WriteOutcome:
+        """See `ObjectStore.copy`. Up to 5 GB. Some stores ignore the condition.
+
+        With `metadata`, a source that is overwritten meanwhile may give the body of one version and the
+        headers of the one before.
+        """
+        check_copy(check_key(source), check_key(target))
+        arguments: dict[str, Any] = {} if precondition is None else {"IfNoneMatch": "*"}
+        if metadata is not None:
+            arguments |= self._headers_of(source, metadata)
+        copied = self._send(
+            lambda: self.client.copy_object(
+                Bucket=self.config.bucket,
+                Key=target,
+                CopySource={"Bucket": self.config.bucket, "Key": source},
+                **arguments,
+            ),
+            conditional=precondition is not None,
+        )
+        if not isinstance(copied, Fault):
+            return Written(etag=_etag(copied["CopyObjectResult"]))
+        if copied.verdict is Verdict.MISSING:
+            raise self._no_source(source)
+        return self._outcome(copied)
+
+    def list(
+        self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
+    ) -> Page:
+        """See `ObjectStore.list`: ListObjectsV2. Keys are asked for URL-encoded, and decoded by botocore."""
+        arguments: dict[str, Any] = {"Prefix": prefix, "MaxKeys": check_page_limit(limit)}
+        if token is not None:
+            arguments["ContinuationToken"] = token
+        elif start_after is not None:
+            arguments["StartAfter"] = start_after
+        answer = self._send(lambda: self.client.list_objects_v2(Bucket=self.config.bucket, **arguments))
+        if isinstance(answer, Fault):
+            raise self._unavailable(answer)
+        objects = tuple(
+            ObjectMeta(
+                key=entry["Key"],
+                etag=_etag(entry),
+                size=entry["Size"],
+                modified_ms=int(entry["LastModified"].timestamp() * 1000),
+            )
+            for entry in answer.get("Contents", ())
+        )
+        return Page(
+            objects=objects, next_token=answer.get("NextContinuationToken") if answer["IsTruncated"] else None
+        )
+
+    def create_bucket(self) -> None:
+        """Create the bucket; one that is one's own already is fine. 1 request."""
+        region = self.config.region
+        arguments: dict[str, Any] = {}
+        if self.config.endpoint_url is None and region != "us-east-1":
+            arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
+
+        def create() -> None:
+            # Both answer 409, which elsewhere means that the outcome is unknown.
+            with suppress(self.client.exceptions.BucketAlreadyOwnedByYou):
+                self.client.create_bucket(Bucket=self.config.bucket, **arguments)
+
+        created = self._send(create)
+        if isinstance(created, Fault):
+            raise self._unavailable(created)
+
+    def server_date_ms(self) -> int | None:
+        """The server's wall clock, to the second, from one HEAD of the bucket; None if it does not tell."""
+        answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
+        if isinstance(answer, Fault):
+            return None
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        try:
+            return int(parsedate_to_datetime(date).timestamp() * 1000) if date else None
+        except ValueError:
+            return None
+
+    def _send(self, request: Callable[[], T], *, conditional: bool = False) -> T | Fault:
+        """Send, and send again where that is safe; the answer, or what the failures came to."""
+        maybe_applied: Fault | None = None
+        attempt = 0
+        while True:
+            try:
+                answer = request()
+                self._bucket_seen = True
+                return answer
+            except SDK_ERRORS as error:
+                fault = judge(error, self.config)
+            if fault.verdict is Verdict.AMBIGUOUS:
+                maybe_applied = fault
+                if conditional:
+                    return fault
+            elif fault.verdict is not Verdict.NOT_APPLIED:
+                return fault
+            attempt += 1
+            if attempt == self._attempts:
+                return maybe_applied or fault
+            self._clock.sleep(
+                backoff_seconds(
+                    attempt - 1, self._clock, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS
+                )
+            )
+
+    def _headers_of(self, source: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+        """What a copy has to be told, since replacing one piece of metadata replaces them all."""
+        found: Any = self._send(lambda: self.client.head_object(Bucket=self.config.bucket, Key=source))
+        if isinstance(found, Fault):
+            if found.verdict is Verdict.MISSING:
+                raise self._no_source(source)
+            raise self._unavailable(found)
+        return {
+            "MetadataDirective": "REPLACE",
+            "Metadata": {**found.get("Metadata", {}), **metadata},
+            **{name: found[name] for name in _CONTENT_HEADERS if found.get(name)},
+        }
+
+    def _no_source(self, source: str) -> NotFoundError:
+        return NotFoundError(f"copy: no object {source!r} in {place(self.config)}")
+
+    def _outcome(self, fault: Fault) -> WriteOutcome:
+        match fault.verdict:
+            case Verdict.PRECONDITION | Verdict.MISSING:
+                # If-Match on an object that is gone is a 404 on AWS.
+                return Conflict()
+            case Verdict.AMBIGUOUS:
+                return Unknown(cause=f"{fault.cause} from {place(self.config)}")
+            case _:
+                raise self._unavailable(fault)
+
+    def _unavailable(self, fault: Fault) -> UnavailableError:
+        return UnavailableError(f"{place(self.config)} is unavailable: {fault.cause}")
+
+    def _check_bucket(self) -> None:
+        if self._bucket_seen:
+            return
+        answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
+        if isinstance(answer, Fault) and answer.verdict is Verdict.MISSING:
+            raise UsageError(
+                f"no {place(self.config)}: create it, or correct the bucket's name or the endpoint"
+            )
+
+
+def _etag(answer: Any) -> ETag:
+    return ETag(answer["ETag"].strip('"'))
+
+
+def _meta(key: str, answer: Any) -> ObjectMeta:
+    return ObjectMeta(
+        key=key,
+        etag=_etag(answer),
+        size=answer["ContentLength"],
+        modified_ms=int(answer["LastModified"].timestamp() * 1000),
+        metadata=dict(answer.get("Metadata", {})),
+    )

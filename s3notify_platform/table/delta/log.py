@@ -1,0 +1,186 @@
+"""Reads the Delta log of a table, and writes its versions and checkpoints. Who adds what is `delta`'s business."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.ports import ObjectMeta, ObjectStore, StoredObject, Written, list_all
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.delta.format import (
+    Json,
+    LogState,
+    Summary,
+    decode_checkpoint,
+    encode_checkpoint,
+    load_version,
+    slot_of_app,
+    slot_of_path,
+)
+from s3notify_platform.table.layout import Generation, TableLayout
+
+REQUESTS_IN_FLIGHT: Final = 16
+
+NO_VERSION: Final = -1
+
+_VERSION: Final = re.compile(r".*/(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r".*/(\d{20})\.checkpoint\.parquet")
+_OF_A_VERSION: Final = re.compile(r".*/(\d{20})\.[^/]+")
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogView:
+    """The log at its last version. `summary` is None if another program wrote that; `state` is there if replayed."""
+
+    version: int = NO_VERSION
+    checkpoint: int = NO_VERSION
+    summary: Summary | None = None
+    generations: Mapping[Slot, Generation] = field(default_factory=dict)
+    state: LogState | None = None
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another program wrote the last version."""
+        return self.version != NO_VERSION and self.summary is None
+
+
+class DeltaLog:
+    """The log of one table. `parallelism`: requests at once."""
+
+    def __init__(
+        self, store: ObjectStore, layout: TableLayout, *, parallelism: int = REQUESTS_IN_FLIGHT
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._parallelism = parallelism
+
+    def read(self, *, replay: bool = False) -> LogView:
+        """The last version, and which generation of each slot it shows; nothing if there is no log.
+
+        2 GETs and 1 LIST. With `replay`, and if another program wrote the last version: 1 GET of the checkpoint, and 1
+        of each version since. `CorruptError` if something is missing.
+        """
+        hint = self._hint()
+        last = self._last_version(hint)
+        if last is None:
+            if hint is not None:
+                raise self.damaged("has a checkpoint and no version")
+            return LogView()
+        summary = Summary.of(self._version(last))
+        state = self.replayed(last, hint) if replay or summary is None else None
+        return LogView(
+            version=last,
+            checkpoint=NO_VERSION if hint is None else hint,
+            summary=summary,
+            generations=summary.generations if summary else _generations(state),
+            state=state,
+        )
+
+    def replayed(self, last: int, hint: int | None) -> LogState:
+        """What the log adds up to at version `last`."""
+        start, state = self._base(last, hint)
+        for actions in self.each(self._version, range(start + 1, last + 1)):
+            state.apply(actions)
+        if state.metadata is None or state.protocol is None:
+            raise self.damaged("has no metaData")
+        return state
+
+    def files_by_slot(self, state: LogState) -> dict[Slot, dict[str, int]]:
+        """The live files: path and bytes. `CorruptError` if another program has left what cannot be undone."""
+        found: dict[Slot, dict[str, int]] = {}
+        for path, add in state.files.items():
+            slot = slot_of_path(path)
+            if slot is None or add.get("deletionVector"):
+                raise self.damaged(f"was changed by another program, which wrote {path!r}")
+            found.setdefault(slot, {})[path] = add.get("size", 0)
+        return found
+
+    def checkpoint(self, view: LogView) -> None:
+        """Write the checkpoint of a version. Replays the log, and 2 PUTs."""
+        hint = None if view.checkpoint == NO_VERSION else view.checkpoint
+        body, size = encode_checkpoint(view.state or self.replayed(view.version, hint))
+        self._put(self._layout.log_checkpoint(view.version), body)
+        # An older one may come last: it is a hint, from which readers look for newer ones.
+        self._put(self._layout.log_hint, json.dumps({"version": view.version, "size": size}).encode())
+
+    def expired(self, oldest_ms: float) -> Iterator[ObjectMeta]:
+        """Objects of the log that no reader of a version younger than `oldest_ms` needs. LISTs.
+
+        Oldest first. What is behind the newest checkpoint of that age goes; the log can be read from there on.
+        """
+        metas = list(list_all(self._store, self._layout.log))
+        old = [meta for meta in metas if meta.modified_ms < oldest_ms]
+        bases = [int(match[1]) for meta in old if (match := _CHECKPOINT.fullmatch(meta.key))]
+        for meta in old if bases else ():
+            match = _OF_A_VERSION.fullmatch(meta.key)
+            if match and int(match[1]) < max(bases):
+                yield meta
+
+    def damaged(self, what: str) -> CorruptError:
+        """The error that says what is wrong with the log, and what to do."""
+        return CorruptError(
+            f"{self._layout.log}: {what}; remove all of it and sync all slots: the log is made anew"
+        )
+
+    def each(self, function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
+        """`function` of each, in order, some at once."""
+        if self._parallelism == 1:
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(self._parallelism) as pool:
+            return list(pool.map(function, items))
+
+    def _hint(self) -> int | None:
+        found = self._store.get(self._layout.log_hint)
+        if not isinstance(found, StoredObject):
+            return None
+        try:
+            return int(json.loads(found.body)["version"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise self.damaged(f"holds {found.body[:80]!r} as _last_checkpoint") from error
+
+    def _last_version(self, hint: int | None) -> int | None:
+        after = None if hint is None else f"{self._layout.log}{hint:020d}"
+        metas = list_all(self._store, self._layout.log, start_after=after)
+        return max((int(match[1]) for meta in metas if (match := _VERSION.fullmatch(meta.key))), default=None)
+
+    def _version(self, version: int) -> list[Json]:
+        key = self._layout.log_version(version)
+        found = self._store.get(key)
+        if not isinstance(found, StoredObject):
+            raise self.damaged(f"lacks version {version}")
+        return load_version(found.body, where=key)
+
+    def _base(self, last: int, hint: int | None) -> tuple[int, LogState]:
+        """The newest checkpoint that stands in one object, and what it holds."""
+        for version in self._checkpoints(last, hint):
+            key = self._layout.log_checkpoint(version)
+            if isinstance(found := self._store.get(key), StoredObject):
+                return version, decode_checkpoint(found.body, where=key)
+        return NO_VERSION, LogState()
+
+    def _checkpoints(self, last: int, hint: int | None) -> Iterator[int]:
+        if hint is not None:
+            yield hint
+        # No hint, after a crash; or one of another program's, in several objects, or removed: the newest there is.
+        metas = list_all(self._store, self._layout.log)
+        found = [int(match[1]) for meta in metas if (match := _CHECKPOINT.fullmatch(meta.key))]
+        yield from sorted((version for version in found if version <= last), reverse=True)
+
+    def _put(self, key: str, body: bytes) -> None:
+        # Unconditional: whoever writes it writes the same.
+        if not isinstance(outcome := self._store.put(key, body), Written):
+            raise UnavailableError(f"{key}: {outcome}; the next sync writes it")
+
+
+def _generations(state: LogState | None) -> Mapping[Slot, Generation]:
+    found = {}
+    for app, txn in (state.txns if state else {}).items():
+        if (slot := slot_of_app(app)) is not None:
+            found[slot] = Generation(txn["version"])
+    return found

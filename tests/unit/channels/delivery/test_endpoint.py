@@ -1,0 +1,202 @@
+"""Endpoints: what may be named, what may be connected to, and signatures."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.channels.delivery.endpoint import (
+    BATCH_MAX,
+    Egress,
+    Endpoint,
+    check_secret,
+    sign,
+    verify_signature,
+)
+from s3notify_platform.errors import UsageError
+
+REFUSED = [
+    "127.0.0.1",
+    "127.8.8.8",
+    "0.0.0.0",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "100.64.0.1",
+    "100.100.100.200",  # Alibaba's metadata
+    "169.254.169.254",  # metadata nearly everywhere
+    "168.63.129.16",  # Azure's
+    "192.0.0.192",  # Oracle's
+    "192.0.2.1",
+    "198.18.0.1",
+    "224.0.0.1",
+    "239.1.1.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "::",
+    "::1",
+    "::7f00:1",
+    "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::808:808",
+    "2002:7f00:1::",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+    "2001:db8::1",
+    "3fff::1",
+    "fc00::1",
+    "fd00:ec2::254",  # AWS metadata
+    "fe80::1",
+    "fe80::1%eth0",
+    "fec0::1",
+    "ff02::1",
+    "5f00::1",
+]
+PERMITTED = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+
+
+@pytest.mark.parametrize("address", REFUSED)
+def test_addresses_that_are_not_public_are_refused(address):
+    """Loopback, private, link-local, metadata, multicast, and IPv4 hidden in IPv6."""
+    assert not Egress().permits(address)
+
+
+@pytest.mark.parametrize("address", PERMITTED)
+def test_public_addresses_are_permitted(address):
+    """Also an IPv4 one that comes as an IPv6 one."""
+    assert Egress().permits(address)
+
+
+@given(st.ip_addresses(v=6, network="2000::/3") | st.ip_addresses(v=4))
+def test_naming_every_network_permits_everything(address):
+    """The operator's list wins over what an address is."""
+    assert Egress.of(["0.0.0.0/0", "::/0"]).permits(str(address))
+
+
+def test_the_operators_networks():
+    """Exactly these, whichever way the address is written."""
+    egress = Egress.of(["10.1.0.0/16", "::1/128"])
+    assert egress.permits("10.1.2.3")
+    assert egress.permits("::ffff:10.1.2.3")
+    assert egress.permits("::1")
+    assert not egress.permits("10.2.0.1")
+    assert not egress.permits("127.0.0.1")
+    with pytest.raises(UsageError, match="no network"):
+        Egress.of(["10.1.0.1/16"])
+
+
+URL = "https://hooks.example.com/events?team=1"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": "ftp://example.com/"},
+        {"url": "file:///etc/passwd"},
+        {"url": "//example.com/"},
+        {"url": "https:///path"},
+        {"url": "https://user:password@example.com/"},
+        {"url": "https://example.com/#part"},
+        {"url": "https://example.com:0/"},
+        {"url": "https://example.com:99999/"},
+        {"url": "https://[::1/"},
+        {"url": "https://example.com\\@127.0.0.1/"},
+        {"url": "https://example.com/ HTTP/1.1\r\nhost: other"},
+        {"url": "https://bücher.example/"},
+        {"url": ""},
+        {"secret_env": "AWS_SECRET_ACCESS_KEY"},
+        {"secret_env": "S3NOTIFY_PUSH_"},
+        {"batch_size": 0},
+        {"batch_size": BATCH_MAX + 1},
+        {"concurrency": 0},
+        {"concurrency": 65},
+        {"timeout_seconds": 0},
+        {"timeout_seconds": 1000},
+    ],
+)
+def test_what_no_topic_may_name(fields):
+    """Other schemes, credentials, what parsers read differently, other variables than those for it, no limits."""
+    with pytest.raises(UsageError):
+        Endpoint(**({"url": URL} | fields))
+    with pytest.raises(UsageError):
+        Endpoint.loads(json.dumps({"url": URL} | fields))
+
+
+def test_endpoints_are_stored_as_json_without_defaults():
+    """And come back; what is no endpoint is refused."""
+    endpoint = Endpoint(url=URL, secret_env="S3NOTIFY_PUSH_A", batch_size=7, verify=False)
+    assert Endpoint.loads(endpoint.dumps()) == endpoint
+    assert Endpoint(url=URL).dumps() == json.dumps({"url": URL}, separators=(",", ":"))
+    for text in ("", "{}", "[]", "1", '"x"', '{"url": 1}', '{"url": "https://x/", "proxy": "y"}'):
+        with pytest.raises(UsageError):
+            Endpoint.loads(text)
+
+
+def test_plain_http_and_unverified_tls_need_the_operators_word():
+    """A topic alone cannot lower either."""
+    http, unverified = Endpoint(url="http://example.com/"), Endpoint(url=URL, verify=False)
+    for endpoint in (http, unverified, Endpoint(url="HTTP://example.com/")):
+        with pytest.raises(UsageError, match="does not allow http"):
+            Egress().check(endpoint)
+        Egress(allow_http=True).check(endpoint)
+    Egress().check(Endpoint(url=URL))
+
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+BODY = b'{"Records":[]}'
+IDS = "018c-aa,018c-bb"
+VECTOR = "t=1700000000,v1=e357dad97b48e722fdbf72e2286ad3497a62cccbda0dded22b29da4f47671ab8"
+
+
+def verify(header=None, body=BODY, *, ids=IDS, secrets=(SECRET,), now=1_700_000_000):
+    header = header if header is not None else sign(SECRET, BODY, event_ids=IDS, seconds=1_700_000_000)
+    return verify_signature(header, body, event_ids=ids, secrets=secrets, now_seconds=now)
+
+
+def test_signatures_by_another_program():
+    """As `printf '1700000000.018c-aa,018c-bb.{"Records":[]}' | openssl dgst -sha256 -hmac …` prints."""
+    assert sign(SECRET, BODY, event_ids=IDS, seconds=1_700_000_000) == VECTOR
+
+
+def test_who_may_have_signed():
+    """Holders of any of the secrets, for exactly this body, these ids and this time."""
+    assert verify()
+    assert verify(secrets=(b"x" * 16, SECRET))
+    assert verify(now=1_700_000_300)
+    assert verify(now=1_699_999_700)
+    assert not verify(now=1_700_000_301)
+    assert not verify(now=1_699_999_699)
+    assert not verify(body=BODY + b" ")
+    assert not verify(ids="018c-aa")
+    assert not verify(secrets=())
+    assert not verify(secrets=(b"x" * 16,))
+    good = sign(SECRET, BODY, event_ids=IDS, seconds=1_700_000_000)
+    assert verify(good + ",v1=00,v2=later")
+    assert verify("v1=00," + good)
+    assert verify(good + ",v1=é")
+    for header in (
+        "",
+        "t=1700000000",
+        good.partition(",")[2],
+        good.replace("t=1700000000", "t=1700000001"),
+        good + ",t=1700000000",
+        good.replace("t=", "t=-"),
+        good.replace("v1=", "v0="),
+        good[:-1],
+        "t=1700000000," + ",".join(["v1=00"] * 11),
+    ):
+        assert not verify(header), header
+
+
+@given(st.text(), st.binary(), st.text())
+def test_no_header_makes_the_check_fail_in_another_way(header, body, ids):
+    """Whatever comes is refused, without an error."""
+    assert not verify_signature(header, body, event_ids=ids, secrets=[SECRET], now_seconds=1_700_000_000)
+
+
+def test_a_short_key_is_no_secret():
+    """It could be guessed from one request."""
+    assert check_secret(SECRET) == SECRET
+    with pytest.raises(UsageError, match="16 or more"):
+        check_secret(b"short")

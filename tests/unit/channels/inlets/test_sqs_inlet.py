@@ -1,0 +1,394 @@
+"""The SQS inlet: what becomes of each message, over a queue that says when what is visible; and the adapter on moto."""
+
+import json
+from threading import Event as Stop
+from threading import Thread
+
+import boto3
+import pytest
+
+from s3notify_platform.channels.inlets.sqs import FULL_CEILING_SECONDS, SqsInlet
+from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.protocols.notification_queue import TopicSettings, encode_events
+from s3notify_platform.stores.sqs import Message, SqsConfig, SqsQueue
+from tests.support.faults import Fault
+from tests.unit.channels.inlets.test_intake import Site, event
+
+
+class Queue:
+    """Messages by id, what was deleted, and for how long what was hidden."""
+
+    def __init__(self, *bodies, redrives=None, receives=1):
+        self.waiting = [
+            Message(id=str(n), body=body, receipt=f"r{n}", receives=receives) for n, body in enumerate(bodies)
+        ]
+        self.deleted = []
+        self.hidden = []
+        self.redrives = redrives
+        self.asked = []
+        self.fails = 0
+        self.received = Stop()
+
+    def receive(self, *, wait_seconds, visibility_seconds, limit=10):
+        self.asked.append((wait_seconds, limit))
+        if self.fails:
+            self.fails -= 1
+            raise UnavailableError("SQS is away")
+        found, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        if not found:
+            self.received.set()
+        return tuple(found)
+
+    def delete(self, messages):
+        if self.fails:
+            self.fails -= 1
+            return messages
+        self.deleted += [message.id for message in messages]
+        return ()
+
+    def hide(self, messages, seconds):
+        self.hidden += [(message.id, seconds) for message in messages]
+        return ()
+
+    def redrives_after(self):
+        return self.redrives
+
+
+def body(*events):
+    return encode_events(events).decode()
+
+
+def inlet_of(queue, site, **settings):
+    return SqsInlet(queue, site.intake, clock=site.clock, **settings)
+
+
+def handled(queue, site, **settings):
+    inlet = inlet_of(queue, site, **settings)
+    inlet._redrives = queue.redrives_after() is not None
+    trouble = inlet.handle(inlet._receive())
+    return inlet, trouble
+
+
+def test_messages_are_deleted_when_their_events_are_durable():
+    """All of a batch by one accept, test events and others' changes too."""
+    site = Site()
+    queue = Queue(
+        body(event("a"), event("b")),
+        body(event("a")),
+        '{"Service": "Amazon S3", "Event": "s3:TestEvent"}',
+        body(event("c")).replace('"name":"b"', '"name":"other"'),
+    )
+    inlet, trouble = handled(queue, site)
+    assert trouble is None
+    assert queue.deleted == ["0", "1", "2", "3"]
+    assert sorted(site.keys()) == ["a", "b"]
+    counts = inlet.counts()
+    assert (counts["messages_received"], counts["messages_deleted"], counts["received"]) == (4, 4, 4)
+    assert (counts["queued"], counts["duplicates"], counts["ignored"]) == (2, 1, 1)
+
+
+def test_more_is_gathered_while_there_is_more():
+    """Only the first receive waits."""
+    queue = Queue(*(body(event(f"k{n}")) for n in range(25)))
+    handled(queue, Site(), gather=100, wait_seconds=3)
+    assert queue.asked == [(3, 10), (0, 10), (0, 10)]
+    assert len(queue.deleted) == 25
+    queue = Queue(*(body(event(f"k{n}")) for n in range(25)))
+    handled(queue, Site(), gather=12)
+    assert [limit for _, limit in queue.asked] == [10, 2]
+
+
+def test_an_outage_in_mid_gather_loses_no_hold():
+    """What was received before it is worked on, not kept hidden for ever."""
+    queue = Queue(*(body(event(f"k{n}")) for n in range(25)))
+    receive = queue.receive
+
+    def failing(**arguments):
+        if len(queue.asked) == 1:
+            queue.fails = 1
+        return receive(**arguments)
+
+    queue.receive = failing
+    inlet, trouble = handled(queue, Site())
+    assert trouble is None
+    assert len(queue.deleted) == 10
+    assert inlet._held == {}
+
+
+@pytest.mark.parametrize("redrives", [None, 100])
+def test_poison_goes_to_dead_letters(redrives):
+    """SQS's own if the queue has them: it is left alone. Else ours, and it is deleted. The rest goes on."""
+    site = Site()
+    queue = Queue("hello", body(event("a")), redrives=redrives)
+    inlet, trouble = handled(queue, site)
+    assert trouble is None
+    assert inlet.counts()["messages_poison"] == 1
+    assert site.keys() == ["a"]
+    kept = [(poison.body, poison.origin) for poison in site.intake.quarantine.all()]
+    if redrives:
+        assert queue.deleted == ["1"]
+        assert kept == []
+    else:
+        assert queue.deleted == ["0", "1"]
+        assert kept == [(b"hello", "sqs")]
+    assert queue.hidden == []
+
+
+def test_poison_is_not_deleted_before_it_is_kept():
+    """Neither while the store is away, nor when there is too much of it."""
+    site = Site()
+    site.faults["records"] = Fault.THROTTLED
+    queue = Queue("hello")
+    inlet, trouble = handled(queue, site)
+    assert trouble is not None
+    assert queue.deleted == []
+    assert inlet._held
+    site.faults["records"] = Fault.NONE
+    site.intake.quarantine._limit = 0
+    assert inlet.handle(list(inlet._held.values())) is None
+    assert queue.deleted == []
+    assert queue.hidden[0][0] == "0"
+
+
+def test_while_the_store_is_away_messages_stay_in_hand():
+    """The caller tries again with the same ones, and then they are deleted."""
+    site = Site()
+    site.faults["signals"] = Fault.THROTTLED
+    queue = Queue(body(event("a")))
+    inlet, trouble = handled(queue, site)
+    assert trouble is not None
+    assert queue.deleted == []
+    site.faults["signals"] = Fault.NONE
+    assert inlet.handle(list(inlet._held.values())) is None
+    assert queue.deleted == ["0"]
+    assert inlet._held == {}
+    assert site.keys() == ["a"]
+
+
+def test_what_meets_a_full_topic_comes_again_later():
+    """After longer each time, up to a bound; what met none is deleted."""
+    for receives, least in ((1, 5), (4, 40), (50, FULL_CEILING_SECONDS)):
+        site = Site(small=TopicSettings(capacity=1, shards=1, prefix="s/"), orders=TopicSettings(prefix="o/"))
+        site.intake.accept([event("s/first")])
+        queue = Queue(body(event("s/a")), body(event("o/a")), receives=receives)
+        inlet, trouble = handled(queue, site)
+        assert trouble is None
+        assert queue.deleted == ["1"]
+        ((name, seconds),) = queue.hidden
+        assert name == "0"
+        assert least <= seconds <= least + 5
+        assert inlet._held == {}
+
+
+def breaks_on(site, key):
+    accept = site.intake.accept
+
+    def broken(events, **arguments):
+        events = list(events)
+        if any(one.key == key for one in events):
+            raise ZeroDivisionError("a defect")
+        return accept(events, **arguments)
+
+    site.intake.accept = broken
+
+
+@pytest.mark.parametrize(("receives", "redrives"), [(1, None), (10, None), (10, 100)])
+def test_one_message_that_breaks_the_inlet_does_not_stop_the_others(receives, redrives):
+    """It is received again; from the tenth time on it is poison."""
+    site = Site()
+    breaks_on(site, "bad")
+    queue = Queue(
+        body(event("a")), body(event("bad")), body(event("b")), receives=receives, redrives=redrives
+    )
+    inlet, trouble = handled(queue, site)
+    assert trouble is None
+    assert sorted(site.keys()) == ["a", "b"]
+    buried = receives == 10 and not redrives
+    assert queue.deleted == (["0", "1", "2"] if buried else ["0", "2"])
+    assert inlet.counts()["messages_failed"] == 1
+    assert ["ZeroDivisionError" in p.reason for p in site.intake.quarantine.all()] == [True] * buried
+
+
+@pytest.mark.parametrize("error", [UsageError, CorruptError])
+def test_what_only_a_person_can_mend_blames_no_message(error):
+    """The inlet ends; nothing is deleted or buried."""
+    site = Site()
+
+    def broken(events, **arguments):
+        raise error("look here")
+
+    site.intake.accept = broken
+    queue = Queue(body(event("a")), receives=99)
+    inlet = inlet_of(queue, site)
+    with pytest.raises(error, match="look here"):
+        inlet.run(Stop(), lambda _: None)
+    assert queue.deleted == []
+    assert site.intake.quarantine.all() == ()
+    assert queue.hidden == [("0", 0)]
+
+
+def test_a_delete_that_fails_is_tried_again_and_left():
+    """The message comes again, and is a duplicate."""
+    site = Site()
+    queue = Queue(body(event("a")))
+    inlet = inlet_of(queue, site)
+    messages = inlet._receive()
+    queue.fails = 2
+    assert inlet.handle(messages) is None
+    assert queue.deleted == ["0"]
+    inlet._held = {message.id: message for message in messages}
+    queue.fails = 99
+    assert inlet.handle(messages) is None
+    assert inlet.counts()["messages_deleted"] == 1
+    assert inlet.counts()["duplicates"] == 1
+
+
+def test_it_runs_until_it_is_stopped():
+    """Outages of SQS are waited for and told; what was there is done."""
+    site = Site()
+    queue = Queue(*(body(event(f"k{n}")) for n in range(30)))
+    queue.fails = 1
+    told = []
+    stop = Stop()
+    inlet = inlet_of(queue, site, gather=10)
+    runner = Thread(target=inlet.run, args=(stop, told.append))
+    runner.start()
+    assert queue.received.wait(20)
+    stop.set()
+    runner.join(10)
+    assert not runner.is_alive()
+    assert len(site.keys()) == 30
+    assert told[0] == "SQS is away"
+    assert told[1:] == ["messages_received=10 messages_deleted=10 received=10 queued=10"]
+    assert inlet.counts()["queued"] == 30
+
+
+def test_a_stop_gives_back_what_is_in_hand():
+    """At once, for the other inlets."""
+    site = Site()
+    site.faults["records"] = Fault.THROTTLED
+    queue = Queue(body(event("a")))
+    stop = Stop()
+    inlet = inlet_of(queue, site)
+    inlet.run(stop, lambda _: stop.set())
+    assert queue.hidden == [("0", 0)]
+    assert queue.deleted == []
+
+
+def test_a_heartbeat_keeps_what_is_in_hand_hidden():
+    """While it is worked on, and no longer."""
+    site = Site()
+    queue = Queue(body(event("a")))
+    beaten = Stop()
+    hide = queue.hide
+
+    def hidden(messages, seconds):
+        if messages:
+            beaten.set()
+        return hide(messages, seconds)
+
+    queue.hide = hidden
+    accept = site.intake.accept
+
+    def slow(events, **arguments):
+        assert beaten.wait(20)
+        return accept(events, **arguments)
+
+    site.intake.accept = slow
+    stop = Stop()
+    inlet = inlet_of(queue, site, visibility_seconds=3)
+    runner = Thread(target=inlet.run, args=(stop, lambda _: None))
+    runner.start()
+    assert queue.received.wait(20)
+    stop.set()
+    runner.join(10)
+    assert queue.hidden[0] == ("0", 3)
+    assert queue.deleted == ["0"]
+
+
+# The adapter
+
+
+@pytest.fixture
+def client(moto_aws):
+    return boto3.session.Session().client("sqs", region_name="us-east-1")
+
+
+@pytest.fixture
+def queue(client):
+    url = client.create_queue(QueueName="events")["QueueUrl"]
+    return SqsQueue(SqsConfig(queue_url=url))
+
+
+def receive(queue, **settings):
+    return queue.receive(
+        wait_seconds=0, visibility_seconds=settings.pop("visibility_seconds", 30), **settings
+    )
+
+
+def test_receive_hide_delete(client, queue):
+    """More than a batch of them; what is hidden comes again when its time is over."""
+    for number in range(12):
+        client.send_message(QueueUrl=queue.config.queue_url, MessageBody=f"m{number}")
+    messages = [*receive(queue), *receive(queue)]
+    assert sorted(m.body for m in messages) == sorted(f"m{n}" for n in range(12))
+    assert {m.receives for m in messages} == {1}
+    assert receive(queue) == ()
+    assert queue.hide(messages, 0) == ()
+    again = [*receive(queue), *receive(queue)]
+    assert len(again) == 12
+    assert {m.receives for m in again} == {2}
+    assert queue.delete(again) == ()
+    assert queue.hide([], 0) == ()
+    assert receive(queue) == ()
+
+
+def test_partial_failures_are_told(client, queue):
+    """By message."""
+    client.send_message(QueueUrl=queue.config.queue_url, MessageBody="m")
+    (message,) = receive(queue)
+    gone = Message(id="x", body="", receipt="unknown", receives=1)
+    assert queue.delete([message, gone]) == (gone,)
+
+
+def test_redrive_policy(client, queue):
+    """None, or after how many receives."""
+    assert queue.redrives_after() is None
+    dead = client.create_queue(QueueName="dead")["QueueUrl"]
+    arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    client.set_queue_attributes(
+        QueueUrl=queue.config.queue_url,
+        Attributes={"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 7})},
+    )
+    assert queue.redrives_after() == 7
+
+
+def test_a_missing_queue_is_the_operators(queue):
+    """And is named."""
+    missing = SqsQueue(SqsConfig(queue_url=queue.config.queue_url + "x"))
+    with pytest.raises(UsageError, match="eventsx"):
+        receive(missing)
+    missing.close()
+
+
+def test_an_unreachable_queue_is_waited_for():
+    """No credential is in the message."""
+    queue = SqsQueue(
+        SqsConfig(
+            queue_url="http://127.0.0.1:9/q",
+            endpoint_url="http://127.0.0.1:9",
+            access_key_id="the-id",
+            secret_access_key="the-secret",
+        )
+    )
+    with pytest.raises(UnavailableError, match="EndpointConnectionError") as found:
+        receive(queue)
+    assert "the-" not in str(found.value) + repr(queue.config)
+    assert len(queue.delete([Message(id="x", body="", receipt="r", receives=1)])) == 1
+    queue.close()
+
+
+def test_settings_out_of_bounds_are_refused():
+    """Before anything is received."""
+    with pytest.raises(UsageError):
+        inlet_of(Queue(), Site(), wait_seconds=21)

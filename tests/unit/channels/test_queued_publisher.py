@@ -1,0 +1,531 @@
+"""The publisher whose changes are in the queue: what is told, refused, left to be resolved, and what it costs."""
+
+import pytest
+
+from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
+from s3notify_platform.errors import NoRoomError, UnavailableError, UsageError
+from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
+from s3notify_platform.protocols.keyspace import QUEUED, Delete, NotSignalledError, Publisher, Put, root_key
+from s3notify_platform.protocols.notification_queue import (
+    WRITER,
+    Caretaker,
+    Event,
+    NotificationQueue,
+    TopicSettings,
+    keys_recur,
+)
+from s3notify_platform.protocols.notification_queue.entries import shard_of
+from s3notify_platform.protocols.notification_queue.topics import TOPICS_SECONDS
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.clocks import HandClock
+from tests.support.counted import CountedRecords
+from tests.support.faults import CrashedError, Fault, FaultyStore, at, never
+
+KS = "ks/"
+
+
+class World:
+    """A bucket, its queue and a publisher, each of whose stores may fail on schedule."""
+
+    def __init__(self):
+        self.clock = HandClock()
+        self.objects = MemoryObjectStore()
+        self.records = MemoryRecordStore()
+        self.queue = NotificationQueue(self.records, clock=self.clock)
+
+    def topic(self, name="t", **settings):
+        self.queue.topics.create(name, TopicSettings(**{"capacity": 100, "shards": 2} | settings))
+
+    def publisher(self, objects=never, records=never, queue=None):
+        self.faulty_objects = FaultyStore(self.objects, objects)
+        self.faulty_records = FaultyStore(self.records, records)
+        queue = queue or NotificationQueue(self.faulty_records, clock=self.clock, parallelism=1)
+        plain = Publisher(self.faulty_objects, prefix=KS, clock=self.clock, parallelism=1)
+        return QueuedPublisher(plain, queue, bucket="b")
+
+    def told(self, topic="t"):
+        """(operation, key, etag) of what its consumers see."""
+        entries = self.queue.entries(topic, range(1000))
+        return sorted((e.event.op, e.event.key, e.event.etag) for e in entries)
+
+    def reserved(self, topic="t"):
+        return self.queue.stats(topic).reserved
+
+    def mark(self, key):
+        """Of the signal of a key's slot; None if there is no signal."""
+        found = self.objects.head(f"{KS}{slot_of(key)}")
+        return found and found.metadata.get(QUEUED)
+
+    def resolve(self, topic="t"):
+        caretaker = Caretaker(self.queue)
+        caretaker.resolve_stale(topic, self.objects.head)
+        self.clock.now += self.queue.stale_seconds + 1
+        return caretaker.resolve_stale(topic, self.objects.head)
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.topic()
+    return world
+
+
+def test_a_put_is_in_the_queue_before_its_signal(world):
+    """The entry names object, writer and precondition; the object names its writer; the signal is marked."""
+    written = world.publisher().put("a", b"12345", precondition=ABSENT, metadata={"mine": "1"})
+    (entry,) = world.queue.entries("t", [slot_of("a")])
+    found = world.objects.head("a")
+    assert written == Written(etag=found.etag)
+    event = entry.event
+    assert (event.op, event.bucket, event.etag, event.size) == ("put", "b", found.etag, 5)
+    assert event.precondition == ABSENT
+    assert found.metadata == {"mine": "1", WRITER: event.writer}
+    assert event.writer
+    assert (world.mark("a"), world.objects.head(root_key(KS)).metadata[QUEUED]) == ("1", "1")
+    calls = [f"{call.method} {call.key}" for call, _ in world.faulty_objects.calls]
+    assert calls == ["put a", f"put {KS}{slot_of('a')}", f"put {KS}_"]
+
+
+def test_a_delete_is_told(world):
+    """With its precondition; the id of its writer has no place but the entry."""
+    etag = world.objects.put("a", b"1").etag
+    assert world.publisher().delete("a", precondition=IfMatch(etag=etag)) == Written(etag=None)
+    (entry,) = world.queue.entries("t", [slot_of("a")])
+    assert (entry.event.op, entry.event.precondition) == ("delete", IfMatch(etag=etag))
+    assert entry.event.writer
+    assert world.mark("a") == "1"
+
+
+def test_a_conflict_leaves_nothing(world):
+    """No entry, no reservation, no signal, no room lost."""
+    publisher = world.publisher()
+    world.objects.put("a", b"1")
+    assert publisher.put_if_absent("a", b"2") == Conflict()
+    assert publisher.put_if_match("a", b"2", "other") == Conflict()
+    assert publisher.delete("a", precondition=IfMatch(etag="other")) == Conflict()
+    assert (world.told(), world.reserved(), world.mark("a")) == ([], 0, None)
+    assert world.queue.stats("t").counted == 0
+
+
+def test_a_full_queue_refuses_before_anything_is_written(world):
+    """Typed, with the time to wait and the topic; nothing is left in the topics that had room."""
+    world.topic("a-wide")
+    world.topic("small", capacity=2, shards=1)
+    publisher = world.publisher()
+    changes = [Put(key=f"k{n}", body=b"1") for n in range(4)]
+    outcomes = publisher.publish(changes)
+    assert [type(outcome) for outcome in outcomes] == [Written, Written, Refused, Refused]
+    assert outcomes[2] == Refused(retry_after_seconds=1.0, topic="small")
+    assert world.objects.head("k2") is None
+    for topic in ("a-wide", "small", "t"):
+        assert [key for _, key, _ in world.told(topic)] == ["k0", "k1"]
+        assert world.queue.stats(topic).counted == 2
+    assert isinstance(publisher.put("k9", b"1"), Refused)
+    assert world.mark("k9") is None
+
+
+def test_every_topic_that_takes_the_key_is_told(world):
+    """By bucket and prefix; the others hear nothing."""
+    world.topic("raw", prefix="raw/", bucket="b")
+    world.topic("else", bucket="c")
+    world.publisher().publish([Put(key="raw/a", body=b"1"), Put(key="x", body=b"1")])
+    assert [key for _, key, _ in world.told("raw")] == ["raw/a"]
+    assert [key for _, key, _ in world.told("t")] == ["raw/a", "x"]
+    assert world.told("else") == []
+
+
+def test_without_a_topic_it_is_the_plain_publisher(world):
+    """Its signals are not marked: whoever follows them lists."""
+    world.queue.topics.delete("t")
+    world.topic("raw", prefix="raw/")
+    publisher = world.publisher()
+    publisher.publish([Put(key="x", body=b"1"), Put(key="raw/a", body=b"1")])
+    assert (world.mark("x"), world.mark("raw/a")) == (None, "1")
+    assert world.objects.head(root_key(KS)).metadata == {}
+    assert [key for _, key, _ in world.told("raw")] == ["raw/a"]
+
+
+def test_every_source_of_the_bucket_is_signalled(world):
+    """Each in its own keyspace, for its own keys; what failed in one of them is told."""
+    other = Publisher(
+        FaultyStore(world.objects, at("put", Fault.THROTTLED, nth=2)), prefix="other/", parallelism=1
+    )
+    publisher = QueuedPublisher(
+        Publisher(world.objects, prefix=KS, parallelism=1),
+        world.queue,
+        bucket="b",
+        others=[Keyspace(publisher=other, prefix="raw/")],
+    )
+    publisher.publish([Put(key="raw/a", body=b"1"), Put(key="x", body=b"1")])
+    assert world.objects.head(f"other/{slot_of('raw/a')}").metadata == {QUEUED: "1"}
+    assert world.objects.head(f"other/{slot_of('x')}") is None
+    assert (world.mark("raw/a"), world.mark("x")) == ("1", "1")
+    with pytest.raises(NotSignalledError) as caught:
+        publisher.announce(["x", "raw/b"])
+    assert caught.value.keys == ("raw/b",)
+
+
+def meanwhile(key, act, fault=Fault.NONE):
+    """A schedule by which `act` is done right before the object of this key is written."""
+
+    def schedule(call):
+        if call.method != "put" or call.key != key:
+            return Fault.NONE
+        act()
+        return fault
+
+    return schedule
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first", "another"])
+def test_a_topic_made_while_the_object_is_written_is_told(world, first):
+    """Its consumer may have listed the bucket before that; with no other topic there, too."""
+    if first:
+        world.queue.topics.delete("t")
+    publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late")))
+    outcome = publisher.put("a", b"1")
+    assert world.told("late") == [("put", "a", outcome.etag)]
+    assert world.mark("a") == "1"
+
+
+def test_a_topic_is_reserved_in_soon(world):
+    """A topic that a writer did not know it knows `TOPICS_SECONDS` later, before the write."""
+    publisher = world.publisher()
+    publisher.put("a", b"1")
+    world.topic("late")
+    world.clock.now += TOPICS_SECONDS
+    publisher = world.publisher(objects=at("put", Fault.CRASH_BEFORE), queue=publisher._queue)
+    with pytest.raises(CrashedError):
+        publisher.put("b", b"1")
+    assert world.reserved("late") == 1
+
+
+def test_a_new_topic_hears_of_writes_in_doubt(world):
+    """By a reservation, which the caretaker resolves, and which no other topic has to be told of."""
+    publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late"), Fault.REFUSED))
+    assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
+    late, known = world.queue.topics.all()
+    (entry,) = (entry for shard in range(2) for entry in world.queue.shards.scan(late, shard))
+    assert (entry.state, entry.event.told) == ("reserved", (known.epoch, late.epoch))
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["full", "not to be seen"])
+def test_a_new_topic_that_cannot_be_told_is_said(world, full):
+    """Nor is the signal marked: whoever follows it lists."""
+    written = []
+
+    def make():
+        written.append(True)
+        world.topic("late", capacity=1, shards=1)
+        world.queue.push("late", Event(key="x", bucket="b"))
+
+    def unseen(call):
+        lost = written and not full and (call.method, call.key) == ("scan", "topics")
+        return Fault.THROTTLED if lost else Fault.NONE
+
+    publisher = world.publisher(objects=meanwhile("a", make), records=unseen)
+    with pytest.raises(NotSignalledError) as caught:
+        publisher.put("a", b"1")
+    assert caught.value.keys == ("a",)
+    assert isinstance(caught.value.outcomes[0], Written)
+    assert world.mark("a") is None
+    assert (world.told(), world.reserved()) == ([], 1), "left to the caretaker, who tells it"
+
+
+def slow(world, key):
+    """A schedule in which the writer sleeps after its reservations, before the object of this key."""
+
+    def schedule(call):
+        if call.method == "put" and call.key == key:
+            world.clock.now += world.queue.stale_seconds
+        return Fault.NONE
+
+    return schedule
+
+
+def test_what_is_late_is_not_written(world):
+    """In a batch that takes long, what has not begun in time is refused, and may be published again."""
+    publisher = world.publisher(objects=slow(world, "k0"))
+    outcomes = publisher.publish([Put(key=f"k{n}", body=b"1") for n in range(3)])
+    assert isinstance(outcomes[0], Written)
+    assert outcomes[1:] == (Refused(retry_after_seconds=0.0),) * 2
+    assert [key for _, key, _ in world.told()] == ["k0"]
+    assert world.queue.stats("t").counted == 1
+    assert world.objects.head("k1") is None
+
+
+def test_late_without_a_topic_is_not_written_either(world):
+    """One that was created meanwhile would never hear of it."""
+    world.queue.topics.delete("t")
+    outcomes = world.publisher(objects=slow(world, "k0")).publish(
+        [Put(key=f"k{n}", body=b"1") for n in range(2)]
+    )
+    assert outcomes[1] == Refused(retry_after_seconds=0.0)
+
+
+def test_a_topic_that_is_gone_is_forgotten(world):
+    """A writer that knew it goes on with the topics that are left."""
+    publisher = world.publisher()
+    world.topic("gone")
+    world.clock.now += 100
+    publisher.put("a", b"1")
+    world.queue.topics.delete("gone")
+    assert isinstance(publisher.put("b", b"1"), Written)
+    assert [key for _, key, _ in world.told()] == ["a", "b"]
+    assert world.reserved() == 0
+
+
+@pytest.mark.parametrize(
+    "change", [Put(key="a", body=b"new"), Put(key="a", body=b"new", precondition=ABSENT)]
+)
+def test_a_lost_answer_is_found_by_head(world, change):
+    """The object carries our id: written, told, and signalled as such."""
+    publisher = world.publisher(objects=at("put", Fault.LOST, key="a"))
+    (outcome,) = publisher.publish([change])
+    assert outcome == Written(etag=world.objects.head("a").etag)
+    assert world.told() == [("put", "a", outcome.etag)]
+    assert world.mark("a") == "1"
+
+
+def test_a_lost_deletion(world):
+    """Nothing is there: it is told. Under a condition nobody can say who did it."""
+    for precondition in (None, IfMatch(etag=world.objects.put("a", b"1").etag)):
+        world.objects.put("a", b"1")
+        publisher = world.publisher(objects=at("delete", Fault.LOST, key="a"))
+        outcome = publisher.delete("a", precondition=precondition)
+        assert isinstance(outcome, Unknown if precondition else Written)
+        assert world.told()[-1] == ("delete", "a", None)
+        assert world.reserved() == 0
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LATE])
+def test_in_doubt_it_is_left_to_be_resolved(world, fault):
+    """Never guessed: the reservation stays until HEAD tells, and the signal is not marked meanwhile."""
+    publisher = world.publisher(objects=at("put", fault, key="a"))
+    outcome = publisher.put_if_absent("a", b"new")
+    assert isinstance(outcome, Unknown)
+    assert (world.told(), world.reserved(), world.mark("a")) == ([], 1, None)
+    world.faulty_objects.settle()
+    tended = world.resolve()
+    found = world.objects.head("a")
+    assert (tended.committed, tended.aborted) == ((1, 0) if found else (0, 1))
+    assert world.told() == ([("put", "a", found.etag)] if found else [])
+
+
+@pytest.mark.parametrize("change", [Put(key="a", body=b"new"), Delete(key="a")])
+def test_another_objects_presence_proves_nothing(world, change):
+    """Ours may still be under way: it stays in doubt, for the resolver to look once more."""
+    world.objects.put("a", b"old", metadata={WRITER: "another"})
+    method = "put" if isinstance(change, Put) else "delete"
+    (outcome,) = world.publisher(objects=at(method, Fault.REFUSED, key="a")).publish([change])
+    assert isinstance(outcome, Unknown)
+    assert (world.told(), world.reserved()) == ([], 1)
+
+
+def test_the_entry_is_there_before_the_signal_moves(world):
+    """Who follows the signal finds the change."""
+    seen = []
+
+    def schedule(call):
+        if call.method == "put" and call.key.startswith(KS):
+            seen.append([key for _, key, _ in world.told()])
+        return Fault.NONE
+
+    world.publisher(objects=schedule).put("a", b"1")
+    assert seen == [["a"], ["a"]]
+
+
+def test_in_doubt_for_long_it_is_reserved_anew(world):
+    """The first reservation may be resolved before the write lands."""
+    caretaker = Caretaker(world.queue)
+
+    def schedule(call):
+        if call.method == "put" and call.key == "a":
+            caretaker.resolve_stale("t", world.objects.head)
+            world.clock.now += world.queue.stale_seconds + 1
+            assert caretaker.resolve_stale("t", world.objects.head).aborted == 1
+            return Fault.LATE
+        return Fault.NONE
+
+    assert isinstance(world.publisher(objects=schedule).put_if_absent("a", b"1"), Unknown)
+    assert world.reserved() == 1
+    world.faulty_objects.settle()
+    assert world.resolve().committed == 1
+
+
+def test_resolved_while_it_slept_it_is_pushed_anew(world):
+    """A resolver took it for not written; the writer finds out, and tells of it again."""
+
+    def schedule(call):
+        if call.method == "put" and call.key == "a":
+            caretaker = Caretaker(world.queue)
+            caretaker.resolve_stale("t", world.objects.head)
+            world.clock.now += world.queue.stale_seconds + 1
+            caretaker.resolve_stale("t", world.objects.head)
+        return Fault.NONE
+
+    written = world.publisher(objects=schedule).put("a", b"1")
+    assert world.told() == [("put", "a", written.etag)]
+    assert world.mark("a") == "1"
+
+
+def test_no_room_for_what_is_pushed_anew(world):
+    """The change is there: its signal is not marked, the caller is told, and can announce it later."""
+    world.topic("small", capacity=1, shards=1)
+
+    def schedule(call):
+        if call.method == "put" and call.key == "a":
+            caretaker = Caretaker(world.queue)
+            caretaker.resolve_stale("small", world.objects.head)
+            world.clock.now += world.queue.stale_seconds + 1
+            caretaker.resolve_stale("small", world.objects.head)
+            assert world.queue.push("small", Event(key="other"))
+        return Fault.NONE
+
+    publisher = world.publisher(objects=schedule)
+    with pytest.raises(NotSignalledError, match="announce") as caught:
+        publisher.put("a", b"1")
+    assert caught.value.keys == ("a",)
+    assert caught.value.outcomes == (Written(etag=world.objects.head("a").etag),)
+    assert world.mark("a") is None
+    with pytest.raises(NoRoomError):
+        publisher.announce(["a"])
+    world.queue.remove(world.queue.entries("small", range(1000)))
+    publisher.announce(["a"])
+    assert [key for _, key, _ in world.told("small")] == ["a"]
+
+
+def test_announce_tells_of_what_is_there(world):
+    """Of objects that others wrote or deleted, in every topic, and signals them."""
+    etag = world.objects.put("a", b"12").etag
+    world.publisher().announce(["a", "gone", "a"])
+    assert world.told() == [("delete", "gone", None), ("put", "a", etag)]
+    assert (world.mark("a"), world.mark("gone")) == ("1", "1")
+
+
+@pytest.mark.parametrize("method", ["add", "create", "read", "scan"])
+def test_a_queue_that_is_gone_writes_nothing(world, method):
+    """Unavailable: neither the object, nor a signal; room comes back."""
+    publisher = world.publisher(records=lambda call: Fault.THROTTLED if call.method == method else Fault.NONE)
+    with pytest.raises(UnavailableError):
+        publisher.put("a", b"1")
+    assert world.objects.list("").objects == ()
+
+
+def test_one_topic_that_fails_aborts_the_others(world):
+    """All or none, also where one of them is unavailable."""
+    world.topic("other")
+    publisher = world.publisher(
+        records=lambda call: Fault.THROTTLED if call.key.startswith("depth.other") else Fault.NONE
+    )
+    with pytest.raises(UnavailableError):
+        publisher.put("a", b"1")
+    assert world.queue.stats("t").counted == 0
+
+
+def test_a_commit_without_an_answer(world):
+    """The object is there, its entry reserved: not marked, told to the caller, resolved by HEAD in the end."""
+    publisher = world.publisher(
+        records=lambda call: Fault.REFUSED if call.method == "replace" else Fault.NONE
+    )
+    with pytest.raises(NotSignalledError) as caught:
+        publisher.put("a", b"1")
+    assert caught.value.keys == ("a",)
+    assert world.mark("a") is None
+    assert world.resolve().committed == 1
+
+
+def test_signals_that_fail_name_their_keys(world):
+    """The entry is in the queue by then."""
+    publisher = world.publisher(objects=lambda call: Fault.THROTTLED if call.key == f"{KS}_" else Fault.NONE)
+    with pytest.raises(NotSignalledError) as caught:
+        publisher.publish([Put(key="a", body=b"1"), Put(key="b", body=b"1")])
+    assert caught.value.keys == ("a", "b")
+    assert [key for _, key, _ in world.told()] == ["a", "b"]
+
+
+def test_wrong_changes(world):
+    """Refused before anything is reserved, or given up without a trace; the others of the batch are applied."""
+    publisher = world.publisher()
+    with pytest.raises(UsageError, match="twice"):
+        publisher.publish([Put(key="a", body=b"1"), Delete(key="a")])
+    with pytest.raises(UsageError, match="keyspace"):
+        publisher.put(f"{KS}1", b"1")
+    with pytest.raises(UsageError, match="max_event_bytes"):
+        publisher.put("x" * 5000, b"1")
+    assert world.queue.stats("t").counted == 0
+    with pytest.raises(UsageError, match="bytes"):
+        publisher.publish([Put(key="a", body=b"1"), Put(key="x" * 1100, body=b"1")])
+    assert [key for _, key, _ in world.told()] == ["a"]
+    assert world.queue.stats("t").counted == 1
+    assert publisher.publish([]) == ()
+
+
+STEPS = [
+    ("records", "add"),
+    ("records", "create"),
+    ("records", "read"),
+    ("objects", "put"),
+    ("records", "replace"),
+]
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+@pytest.mark.parametrize(("store", "method"), STEPS)
+def test_a_writer_that_dies_at_any_step(world, store, method, fault):
+    """What it wrote is told by the resolver, what it did not write is given up."""
+    publisher = world.publisher()
+    publisher.put("warm", b"1")
+    schedule = at(method, fault)
+    (world.faulty_objects if store == "objects" else world.faulty_records).schedule = schedule
+    with pytest.raises(CrashedError):
+        publisher.publish([Put(key="a", body=b"1"), Delete(key="warm")])
+    world.resolve()
+    told = {(op, key) for op, key, _ in world.told()} - {("put", "warm")}
+    there = {("put", "a")} if world.objects.head("a") else set()
+    gone = set() if world.objects.head("warm") else {("delete", "warm")}
+    assert told == there | gone
+    assert world.reserved() == 0
+
+
+# Costs
+
+
+def test_requests(world):
+    """As the docstrings say, on a record store whose calls are one request each."""
+    records, store = CountedRecords(world.records), CountingStore(world.objects)
+    queue = NotificationQueue(records, clock=world.clock)
+    publisher = QueuedPublisher(Publisher(store, prefix=KS, clock=world.clock), queue, bucket="b")
+
+    def cost(work):
+        store.counts.clear()
+        return records.cost(work), dict(store.counts)
+
+    publisher.put("warm", b"1")
+    one = {"add": 1, "create": 1, "read": 1, "replace": 1, "scan": 1}
+    assert cost(lambda: publisher.put("a", b"1")) == (one, {"PUT": 3})
+    assert cost(lambda: publisher.delete("a")) == (one, {"DELETE": 1, "PUT": 2})
+    refused = {"add": 2, "create": 1, "read": 1, "remove": 1}
+    assert cost(lambda: publisher.put_if_absent("warm", b"1")) == (refused, {"PUT": 1})
+    batch = [Put(key=f"k{n}", body=b"1") for n in range(60)]
+    slots = {slot_of(change.key) for change in batch}
+    shards = {shard_of(slot, TopicSettings(shards=2)) for slot in slots}
+    many = {"add": len(shards), "create": 60, "read": 1, "replace": 60, "scan": 1}
+    assert cost(lambda: publisher.publish(batch)) == (many, {"PUT": 60 + len(slots) + 1})
+    world.clock.now += 31
+    assert cost(lambda: publisher.put("b", b"1")) == (one | {"scan": 2}, {"PUT": 3})
+
+
+def test_requests_on_a_bucket_alone():
+    """Nine, one after another: what telling durably costs one object."""
+    store, clock = CountingStore(MemoryObjectStore()), HandClock()
+    queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
+    queue.topics.create("t", TopicSettings(capacity=10, shards=1))
+    publisher = QueuedPublisher(Publisher(store, prefix=KS, clock=clock), queue, bucket="b")
+    publisher.put("warm", b"1")
+    store.counts.clear()
+    publisher.put("a", b"1")
+    assert dict(store.counts) == {"GET": 2, "LIST": 1, "PUT": 6}

@@ -1,0 +1,198 @@
+"""What a dead writer could not tell topics that are younger than its reservation, the caretaker tells them."""
+
+import pytest
+
+from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
+from s3notify_platform.channels.reconciler import Care
+from s3notify_platform.protocols.keyspace import QUEUED, NotSignalledError, Publisher
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.clocks import HandClock
+from tests.support.faults import CrashedError, Fault, FaultyStore
+
+KS = "ks/"
+
+
+class World:
+    def __init__(self):
+        self.clock = HandClock()
+        self.objects = FaultyStore(MemoryObjectStore())
+        self.records = FaultyStore(MemoryRecordStore())
+        self.queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
+        self.publisher = Publisher(self.objects, prefix=KS, clock=self.clock, parallelism=1)
+        self.topic("t")
+
+    def topic(self, name, **settings):
+        self.queue.topics.create(name, TopicSettings(**{"capacity": 10, "shards": 1} | settings))
+
+    def put(self, key, meanwhile, *, dies=True):
+        """A writer that dies after its write; `meanwhile` is done between its reservations and the write."""
+
+        def schedule(call):
+            if (call.method, call.key) != ("put", key):
+                return Fault.NONE
+            self.objects.schedule = lambda _: Fault.NONE
+            meanwhile()
+            return Fault.CRASH_AFTER if dies else Fault.NONE
+
+        self.objects.schedule = schedule
+        queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
+        writer = QueuedPublisher(self.publisher, queue, bucket="b")
+        if not dies:
+            return writer.put(key, b"1")
+        with pytest.raises(CrashedError):
+            writer.put(key, b"1")
+        return None
+
+    def care(self):
+        """A caretaker that is about to resolve what is there now."""
+        queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
+        care = Care(queue, self.objects, [Keyspace(publisher=self.publisher)], bucket="b")
+        care.tend()
+        self.clock.now += self.queue.stale_seconds
+        return care
+
+    def keys(self, topic):
+        return [entry.event.key for entry in self.queue.entries(topic, range(1000))]
+
+    def mark(self, key):
+        found = self.objects.head(f"{KS}{slot_of(key)}")
+        return found and found.metadata.get(QUEUED)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_a_younger_topic_is_told(world):
+    """Once, before its signal moves, and marked."""
+    world.put("a", lambda: world.topic("late"))
+    care = world.care()
+    assert (care.tend().committed, world.keys("t"), world.keys("late")) == (1, ["a"], ["a"])
+    assert world.mark("a") == "1"
+    care.tend()
+    assert world.keys("late") == ["a"]
+
+
+def test_what_inlets_reserved_is_told_nobody(world):
+    """They are given it again."""
+    world.queue.reserve("t", Event(key="a", bucket="b"))
+    world.objects.put("a", b"1")
+    world.topic("late")
+    assert world.care().tend().committed == 1
+    assert world.keys("late") == []
+
+
+def test_a_topic_that_was_made_anew_is_another(world):
+    """Its consumer has listed again, before the write; what the writer had reserved went with the old one."""
+    world.topic("other")
+
+    def anew():
+        world.queue.topics.delete("other")
+        world.topic("other")
+
+    world.put("a", anew)
+    assert world.care().tend().committed == 1
+    assert world.keys("other") == ["a"]
+
+
+def test_a_topic_that_was_made_anew_before_the_reservation_is_known(world):
+    """Although the writer had seen its predecessor: no caretaker waits for room in what was reserved in."""
+    queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
+    writer = QueuedPublisher(world.publisher, queue, bucket="b")
+    writer.put("warm", b"1")
+    world.queue.topics.delete("t")
+    world.topic("t", capacity=1)
+    world.objects.schedule = lambda call: Fault.CRASH_AFTER if call.key == "a" else Fault.NONE
+    with pytest.raises(CrashedError):
+        writer.put("a", b"1")
+    world.objects.schedule = lambda _: Fault.NONE
+    assert world.care().tend().committed == 1
+    assert world.keys("t") == ["a"]
+
+
+def test_a_caretaker_that_dies_while_it_tells_leaves_no_knot(world):
+    """What it left reserved in the younger topic waits for nobody, least of all for room in that topic."""
+    world.put("a", lambda: world.topic("late", capacity=1))
+    care = world.care()
+
+    world.records.schedule = lambda call: (
+        Fault.CRASH_BEFORE if call.method == "replace" and call.key != "late" else Fault.NONE
+    )
+    with pytest.raises(CrashedError):
+        care.tend()
+    world.records.schedule = lambda _: Fault.NONE
+    assert world.queue.stats("late").reserved == 1
+    care = world.care()
+    care.tend()
+    assert world.keys("late") == ["a"]
+    world.queue.remove(world.queue.entries("late", range(1000)))
+    care.tend()
+    assert world.keys("t") == ["a"]
+
+
+def test_a_full_topic_costs_the_others_no_entries(world):
+    """However many passes find it full."""
+
+    def make():
+        world.topic("early")
+        world.topic("full", capacity=1)
+        world.queue.push("full", Event(key="x", bucket="b"))
+
+    world.put("a", make)
+    care = world.care()
+    for _ in range(5):
+        assert care.tend().waiting == 1
+    assert len(world.keys("early")) <= 1
+    world.queue.remove(world.queue.entries("full", range(1000)))
+    assert care.tend().committed == 1
+    assert (world.keys("early"), world.keys("full"), world.keys("t")) == (["a"], ["a"], ["a"])
+
+
+def test_a_topic_that_takes_no_event_so_large_stops_nobody(world):
+    """The others are told, and the signal is not marked: whoever follows that topic lists."""
+    world.put("a" * 300, lambda: world.topic("late", max_event_bytes=300))
+    world.put("b", lambda: None)
+    care = world.care()
+    care.tend()
+    assert (sorted(world.keys("t")), world.keys("late")) == (["a" * 300, "b"], ["b"])
+    assert (world.mark("a" * 300), world.mark("b")) == (None, "1")
+
+
+def test_a_writer_whose_new_topic_takes_no_event_so_large(world):
+    """It has written: it says so, tells the others, and does not mark the signal."""
+    with pytest.raises(NotSignalledError) as caught:
+        world.put("a" * 300, lambda: world.topic("late", max_event_bytes=300), dies=False)
+    assert caught.value.keys == ("a" * 300,)
+    assert world.keys("t") == ["a" * 300]
+    assert (world.mark("a" * 300), world.objects.head(f"{KS}{slot_of('a' * 300)}") is None) == (None, False)
+
+
+def test_larger_events_are_taken_as_soon_as_the_topic_does(world):
+    """A writer that was refused looks again."""
+    queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
+    world.queue.topics.update("t", TopicSettings(capacity=10, shards=1, max_event_bytes=300))
+    event = Event(key="a" * 300, bucket="b")
+    queue.see_topics()
+    assert not queue.fits("t", event)
+    world.queue.topics.update("t", TopicSettings(capacity=10, shards=1))
+    queue.see_topics()
+    assert queue.fits("t", event)
+
+
+def test_a_topic_that_goes_while_it_is_told(world):
+    """Nobody is left to be told."""
+    world.put("a", lambda: world.topic("late"))
+    care = world.care()
+
+    def gone(call):
+        if call.method == "add" and call.key.endswith(".000.0"):
+            world.records.schedule = lambda _: Fault.NONE
+            world.queue.topics.delete("late")
+        return Fault.NONE
+
+    world.records.schedule = gone
+    assert care.tend().committed == 1
+    assert world.keys("t") == ["a"]

@@ -1,0 +1,103 @@
+"""`s3notify doctor`: what it says, and its exit code."""
+
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.stores.dynamodb.leases import create_lease_table
+from s3notify_platform.stores.dynamodb.record_store import create_record_table
+from tests.contracts.fault_proxy import FaultProxy
+
+
+@pytest.fixture
+def doctor(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    return lambda *arguments: CliRunner().invoke(main, ["doctor", *arguments])
+
+
+@pytest.mark.server
+def test_a_good_store(doctor, ministack):
+    """Exit code 0, the mode, and what is lacking all the same."""
+    bucket = ministack.make_bucket()
+    result = doctor("--bucket", bucket, "--endpoint-url", ministack.endpoint_url, "--prefix", "scratch/")
+    assert result.exit_code == 0, result.output
+    assert "commit: native (the store keeps If-None-Match and If-Match on PUT)" in result.output
+    assert "records: on the bucket" in result.output
+    assert "copy_if_absent: a COPY onto an existing object was applied" in result.output
+
+
+@pytest.mark.server
+def test_a_missing_bucket(doctor, ministack):
+    """Exit code 1, and what to do."""
+    result = doctor("--bucket", "no-such-bucket", "--endpoint-url", ministack.endpoint_url)
+    assert result.exit_code == 1
+    assert "no bucket 'no-such-bucket'" in result.output
+    assert "create it" in result.output
+
+
+@pytest.fixture
+def weak(ministack):
+    """A server that drops conditions, with the arguments that name a bucket of it."""
+    with FaultProxy(ministack.endpoint_url, drops_conditions=True) as proxy:
+        yield ["--bucket", ministack.make_bucket(), "--endpoint-url", proxy.url]
+
+
+@pytest.mark.server
+def test_a_store_without_conditions(doctor, ministack, weak):
+    """Exit code 1, and which tables would do; with them 0, and why."""
+    result = doctor(*weak)
+    assert result.exit_code == 1
+    assert "name a DynamoDB lease_table (for slot commits) and a records_table" in result.output
+    records, leases = ministack.table_config(), ministack.table_config()
+    tables = ["--records-table", records.table, "--lease-table", leases.table]
+    tables += ["--dynamodb-endpoint-url", ministack.endpoint_url]
+
+    missing = doctor(*weak, *tables)
+    assert missing.exit_code == 1
+    assert f"leases table {leases.table!r} does not exist: create it with `s3notify init`" in missing.output
+
+    create_record_table(records)
+    create_lease_table(leases)
+    good = doctor(*weak, *tables)
+    assert good.exit_code == 0, good.output
+    assert "commit: dynamodb (this store lacks create-if-absent" in good.output
+    assert f"records: table {records.table!r}" in good.output
+    assert good.output.count("is as it should be") == 2
+
+    swapped = doctor(*weak, "--records-table", leases.table, *tables[2:])
+    assert swapped.exit_code == 1
+    assert "has the keys path (S, HASH), etag (S, RANGE), not partition" in swapped.output
+
+
+@pytest.mark.server
+def test_the_choice_is_the_users(doctor, ministack):
+    """Leases on a store that could do without; never the other way round."""
+    leases = ministack.table_config()
+    create_lease_table(leases)
+    good = ["--bucket", ministack.make_bucket(), "--endpoint-url", ministack.endpoint_url]
+    lease_table = ["--lease-table", leases.table, "--dynamodb-endpoint-url", ministack.endpoint_url]
+    assert "commit: native" in doctor(*good, *lease_table).output
+    assert "commit: dynamodb (asked for)" in doctor(*good, *lease_table, "--commit", "dynamodb").output
+
+
+@pytest.mark.server
+def test_native_where_it_cannot_be(doctor, weak):
+    """Asked for, and refused with what is lacking."""
+    result = doctor(*weak, "--commit", "native")
+    assert result.exit_code == 1
+    assert "native commits need" in result.output
+
+
+def test_nobody_there(doctor):
+    """Exit code 1, and the endpoint's name."""
+    result = doctor("--bucket", "some-bucket", "--endpoint-url", "http://127.0.0.1:9")
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:9 is unavailable" in result.output
+
+
+def test_help():
+    """The group names its commands."""
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    assert "doctor" in result.output

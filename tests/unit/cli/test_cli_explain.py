@@ -1,0 +1,133 @@
+"""`s3notify explain`: exit codes, text and JSON, on a real server."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.keyspace import Publisher, Put
+from s3notify_platform.protocols.notification_queue import Committed, Event, TopicSettings
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.dynamodb.record_store import create_record_table
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.layout import Generation
+
+KEY = "raw/a b+c.jsonl"
+
+
+@pytest.fixture
+def ask(ministack, monkeypatch):
+    """The command, on a bucket with an object that is in the queue; `ask.source` is the source."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    config, platform = ministack.config(ministack.make_bucket()), ministack.config(ministack.make_bucket())
+    source = Source(
+        name="orders", bucket=config, prefix="raw/", format="auto", platform=platform, commit="native"
+    )
+    with closing(S3ObjectStore(config)) as objects, closing(S3ObjectStore(platform)) as signals:
+        publisher = Publisher(objects, signals, prefix=source.keyspace_prefix, queued=True)
+        publisher.write([Put(key=KEY, body=b"{}\n")])
+        queue = source.queue()
+        queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/"))
+        assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), Committed)
+        publisher.signal([KEY])
+
+        def run(key=KEY, *options):
+            command = ["explain", key, "--bucket", config.bucket, "--platform-bucket", platform.bucket]
+            command += ["--name", "orders", "--prefix", "raw/", "--endpoint-url", ministack.endpoint_url]
+            return CliRunner().invoke(main, [*command, *options])
+
+        run.source, run.objects = source, objects
+        yield run
+
+
+def commit(source, state):
+    slot = slot_of(KEY)
+    made = SlotCommit(
+        slot=slot,
+        generation=Generation(1),
+        commit_id="c",
+        parent_id=None,
+        batch="b",
+        created_ms=1_700_000_000_000,
+        deltas=(state,),
+    )
+    table = source.table()
+    table.commit(made, planned_at=table._clock.monotonic())
+
+
+@pytest.mark.server
+def test_exit_codes_and_text(ask):
+    """1 while it is on its way, 0 when the table holds the object as it is; the verdict is the first line."""
+    result = ask()
+    assert result.exit_code == 1
+    assert result.stdout.startswith("waits in the queue since ")
+    assert f"key: {KEY}\n" in result.stdout
+    meta = ask.objects.head(KEY)
+    commit(ask.source, ObjectState(key=KEY, etag=meta.etag, size=meta.size, rows=1))
+    result = ask()
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("committed in generation 1, ")
+
+
+@pytest.mark.server
+def test_json(ask):
+    """One document, with the verdict and the facts."""
+    result = ask(KEY, "--json")
+    assert result.exit_code == 1
+    document = json.loads(result.stdout)
+    assert (document["verdict"], document["slot"]) == ("waiting", slot_of(KEY))
+    assert document["topics"][0]["notices"][0]["state"] == "committed"
+
+
+@pytest.mark.server
+def test_unknown_and_wrong_keys(ask):
+    """An answer for a key that nobody knows, an error for one of another source; neither is 0."""
+    result = ask("raw/nobody")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("unknown: no object")
+    result = ask("elsewhere")
+    assert result.exit_code == 1
+    assert "is not of source 'orders'" in result.stderr
+
+
+@pytest.mark.server
+def test_records_in_dynamodb(ministack, monkeypatch):
+    """Queue, debt and ack chains in a table; objects, signals and commits on the bucket."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    config, table = ministack.config(ministack.make_bucket()), ministack.table_config()
+    create_record_table(table)
+    source = Source(
+        name="orders", bucket=config, prefix="raw/", format="auto", platform=config, records_table=table
+    )
+    queue = source.queue()
+    queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/"))
+    assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), Committed)
+    AckChains(source.records()).open_batch("orders-e-1", [str(slot_of(KEY))], payload='{"listing": false}')
+    command = ["explain", KEY, "--bucket", config.bucket, "--name", "orders", "--prefix", "raw/"]
+    command += ["--endpoint-url", ministack.endpoint_url, "--records-table", table.table]
+    command += ["--dynamodb-endpoint-url", ministack.endpoint_url]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("in batch orders-e-1, open since"), result.output
+    assert "topic 'orders' (pulled): put queued" in result.stdout
+
+
+def test_it_loads_no_spark():
+    """Nor Dagster, unless there is an instance to ask."""
+    program = (
+        "import sys, s3notify_platform.cli.explain, s3notify_platform.explain\n"
+        "assert not {'pyspark', 'dagster'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

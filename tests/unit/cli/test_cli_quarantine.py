@@ -1,0 +1,143 @@
+"""`s3notify quarantine`: what people and machines are told, exit codes, and what is written, on a real server."""
+
+import base64
+import json
+import subprocess
+import sys
+from contextlib import closing
+from itertools import count, islice
+
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.protocols.keyspace import signal_key
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.slot_writer import SLOT, Body, SlotWriter, history_of
+
+pytestmark = pytest.mark.server
+
+KEYS = list(islice((key for n in count() if slot_of(key := f"raw/{n}\x1b[31m") == SLOT), 2))
+BAD, REJECTED = KEYS
+
+
+@pytest.fixture
+def quarantine(ministack, monkeypatch):
+    """The command, on a table with a failing object and one with rejects; `quarantine.writer` is its slot's."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    config = ministack.config(ministack.make_bucket())
+    with closing(S3ObjectStore(config)) as store:
+        writer = SlotWriter(store=store)
+        bucket = {BAD: Body(etag="1", rows=2), REJECTED: Body(etag="1", rows=1, rejects=3)}
+        writer.run(bucket, unreadable={BAD: 0}, give_up=True)
+
+        def run(command, *arguments):
+            options = ["--bucket", config.bucket, "--endpoint-url", ministack.endpoint_url]
+            options += ["--prefix", "raw/", "--platform-prefix", "t/"]
+            if command == "redrive" or "--slot" in arguments:
+                return CliRunner().invoke(main, ["quarantine", command, "orders", *arguments, *options])
+            options += ["--slot", str(SLOT)] if command == "list" else []
+            return CliRunner().invoke(main, ["quarantine", command, "orders", *arguments, *options])
+
+        run.writer, run.bucket, run.store = writer, bucket, store
+        yield run
+
+
+def head(quarantine):
+    return history_of(quarantine.writer.table)[-1]
+
+
+def test_list(quarantine):
+    """A line for each slot, kind and reason, and the sums."""
+    result = quarantine("list")
+    assert result.exit_code == 0, result.output
+    assert "1 failing objects, 3 rejected records, in 1 slots" in result.stdout
+    assert "cannot be read" in " ".join(result.stdout.split())
+    document = json.loads(quarantine("list", "--json").stdout)
+    assert (document["failing_objects"], document["rejected_records"], document["slots"]) == (1, 3, 1)
+    assert [(r["kind"], r["objects"], r["records"]) for r in document["reasons"]] == [
+        ("rejected", 1, 3),
+        ("failing", 1, 0),
+    ]
+    cut = quarantine("list", "--limit", "1")
+    assert "; 1 more lines" in cut.stdout
+
+
+def test_list_of_other_slots(quarantine):
+    """Nothing there; and a slot that does not exist."""
+    result = quarantine("list", "--slot", "8")
+    assert "0 failing objects, 0 rejected records" in result.stdout
+    result = quarantine("list", "--slot", "1000")
+    assert result.exit_code == 1
+    assert "unknown slot" in result.stderr
+
+
+def test_show(quarantine):
+    """Reasons, offsets and bytes; nothing that a terminal would obey."""
+    result = quarantine("show", REJECTED, "--limit", "2")
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.stdout
+    assert "\\x1b[31m: slot 7, ETag 1" in result.stdout
+    assert "at 0: bad\n    raw\nat 1: bad\n    raw\n1 more rejects" in result.stdout
+    result = quarantine("show", BAD)
+    assert "fails: row 0 of 1 cannot be read" in result.stdout
+    document = json.loads(quarantine("show", REJECTED, "--json").stdout)
+    assert (document["slot"], document["failing"], document["rejects"]) == (SLOT, None, 3)
+    assert base64.b64decode(document["records"][0]["raw_base64"]) == b"raw"
+    result = quarantine("show", "raw/nobody")
+    assert result.exit_code == 1
+    assert "nothing of it is in quarantine" in result.stderr
+
+
+def test_redrive(quarantine):
+    """Said before and after; a commit with the keys, then the signal; a dry run writes nothing."""
+    before = head(quarantine)
+    result = quarantine("redrive", "--slot", str(SLOT), "--dry-run")
+    counts = "1 failing objects, 3 rejected records of 1 objects, in 1 slots"
+    assert result.output == f"in quarantine: {counts}\n"
+    assert head(quarantine) == before
+    signal = signal_key("t/keyspace/", SLOT)
+    assert quarantine.store.head(signal) is None
+    result = quarantine("redrive", "--slot", str(SLOT))
+    assert result.exit_code == 0, result.output
+    assert result.output == f"in quarantine: {counts}\nsent again: {counts}; the next batch reads them\n"
+    assert head(quarantine).pending == tuple(sorted(KEYS))
+    assert quarantine.store.head(signal) is not None
+    assert "2 of them sent again before" in quarantine("redrive", "--slot", str(SLOT)).stdout
+    assert "sent again" in quarantine("show", BAD).stdout
+    quarantine.writer.run(quarantine.bucket)
+    assert head(quarantine).failing == ()
+
+
+def test_redrive_of_keys_and_reasons(quarantine):
+    """Those alone; keys that are not in quarantine are named, and none at all is exit code 1."""
+    result = quarantine("redrive", "--key", BAD, "--key", "raw/nobody", "--json")
+    document = json.loads(result.stdout)
+    assert (document["failing"], document["rejected"], document["missing"]) == (1, 0, ["raw/nobody"])
+    assert head(quarantine).pending == (BAD,)
+    result = quarantine("redrive", "--key", "raw/nobody")
+    assert result.exit_code == 1
+    assert "not in quarantine: raw/nobody" in result.stderr
+    result = quarantine("redrive", "--slot", str(SLOT), "--reason", "bad")
+    assert "0 failing objects, 3 rejected records" in result.stdout
+    assert head(quarantine).pending == tuple(sorted(KEYS))
+
+
+@pytest.mark.parametrize("what", [[], ["--all", "--slot", "7"], ["--key", "a", "--all"], ["--reason", "x"]])
+def test_redrive_wants_to_know_what(quarantine, what):
+    """Nothing is sent again by mistake."""
+    result = quarantine("redrive", *what)
+    assert result.exit_code == 2
+    assert "--key, --slot or --all" in result.stderr
+
+
+def test_it_loads_no_spark():
+    """Nor Dagster."""
+    program = (
+        "import sys, s3notify_platform.cli.quarantine, s3notify_platform.table.quarantine, "
+        "s3notify_platform.ingest.source\n"
+        "assert not {'pyspark', 'dagster'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

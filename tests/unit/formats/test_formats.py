@@ -1,0 +1,411 @@
+"""Bytes to rows and rejects: nothing is lost, whatever is wrong with the bytes."""
+
+import csv
+import io
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.formats.registry import FIXED_SCHEMAS, check_schema, format_of, parse
+from s3notify_platform.table.reader import MAX_RAW_BYTES
+from tests.support.parsing import AB, parquet, reject, take, values
+
+
+class TestJsonLines:
+    def test_rows_with_their_offsets(self) -> None:
+        body = b'{"a":1,"b":"x"}\n\n  \r\n {"a":2} \r\n{"b":null,"a":3}'
+        rows, rejects = take([body, b"", b'{"a":4}\n'], AB, "jsonl")
+        assert rows == [
+            (0, 0, {"a": 1, "b": "x"}),
+            (0, 21, {"a": 2, "b": None}),
+            (0, 32, {"a": 3, "b": None}),
+            (2, 0, {"a": 4, "b": None}),
+        ]
+        assert rejects == []
+
+    def test_byte_order_mark(self) -> None:
+        assert take([b'\xef\xbb\xbf{"a":1}\n'], AB, "jsonl")[0] == [(0, 3, {"a": 1, "b": None})]
+
+    @pytest.mark.parametrize(
+        ("line", "reason"),
+        [
+            (b"null", "not a JSON object"),
+            (b"1", "not a JSON object"),
+            (b'"x"', "not a JSON object"),
+            (b'[{"a":1}]', "not a JSON object"),
+            (b"{", "not a JSON object"),
+            (b'{"a":1},', "not a JSON object"),
+            (b'{"a":1} trailing', "not a JSON object"),
+            (b'{"a":1}{"a":2}', "2 records where one was expected"),
+            (b'{"a":1} null {"a":2}', "3 records where one was expected"),
+            (b'{"z":{}', "Missing a comma"),
+            (b'{"a":1,"a":2}', "specified twice"),
+            (b'{"a":"x"}', "a: 'x' does not fit int64"),
+            (b'{"a":1.5}', "a: '1.5' does not fit int64"),
+            (b'{"a":99999999999999999999}', "a: '99999999999999999999' does not fit int64"),
+            (b'{"b":1}', "b: '1' does not fit string"),
+            (b'{"b":"\xff"}', "utf-8"),
+            (b'{"b":"\\ud800"}', "does not fit string"),
+            (b'{"b":"\x00"}', ""),
+            (b"\x00", "not a JSON object"),
+            (b'{"a":NULL}', "Invalid value"),
+        ],
+    )
+    def test_a_bad_line_stops_no_other(self, line: bytes, reason: str) -> None:
+        """It is rejected with its place, reason and bytes; also where it is alone, or the last of many."""
+        objects = [b'{"a":1}\n{"a":2}\n' + line + b'\n{"a":3}\n', b'{"a":4}', line, line + b"\r\n" + line]
+        rows, rejects = take(objects, AB, "jsonl")
+        assert [row["a"] for _, _, row in rows] == [1, 2, 3, 4]
+        assert [(r.index, r.offset, r.raw) for r in rejects] == [
+            (0, 16, line),
+            (2, 0, line),
+            (3, 0, line),
+            (3, len(line) + 2, line),
+        ]
+        assert all(reason in r.reason for r in rejects), rejects[0].reason
+
+    def test_records_over_several_lines(self) -> None:
+        """A record that goes on in the next line could hide both: the lines are rejected, one by one."""
+        rows, rejects = take([b'{"a":\n1}\n{"a":2}\n{"b":"x}\n{"b":"y}\n{"a":3,"b":"{}"}'], AB, "jsonl")
+        assert [row["a"] for _, _, row in rows] == [2, 3]
+        assert [r.raw for r in rejects] == [b'{"a":', b"1}", b'{"b":"x}', b'{"b":"y}']
+
+    def test_types(self) -> None:
+        schema = pa.schema(
+            [
+                ("t", pa.timestamp("us", tz="UTC")), ("n", pa.timestamp("us")), ("d", pa.date32()),
+                ("m", pa.decimal128(12, 2)), ("f", pa.float64()), ("s", pa.struct([("d", pa.date32())])),
+                ("l", pa.list_(pa.int32())), ("y", pa.binary()),
+            ]
+        )  # fmt: skip
+        body = (
+            b'{"t":"2024-05-06T07:08:09.5+02:00","n":"2024-05-06 07:08:09","d":"2024-02-29","m":1.5,"f":1,'
+            b'"s":{"d":"2024-01-01"},"l":[1,null],"y":"abc"}\n'
+            b'{"t":"2024-05-06","m":"2.25"}\n{"m":1.555}\n{"d":"2024-02-30"}\n{"l":[2147483648]}'
+        )
+        rows, rejects = take([body], schema, "jsonl")
+        assert rows[0][2] == {
+            "t": datetime(2024, 5, 6, 5, 8, 9, 500000, tzinfo=UTC), "n": datetime(2024, 5, 6, 7, 8, 9),
+            "d": date(2024, 2, 29), "m": Decimal("1.50"), "f": 1.0, "s": {"d": date(2024, 1, 1)},
+            "l": [1, None], "y": b"abc",
+        }  # fmt: skip
+        assert rows[1][2]["t"] == datetime(2024, 5, 6, tzinfo=UTC)
+        assert [r.raw for r in rejects] == [b'{"m":1.555}', b'{"d":"2024-02-30"}', b'{"l":[2147483648]}']
+
+    def test_unknown_fields(self) -> None:
+        """A given schema leaves out what it does not name; an inferred one rejects it, saying so."""
+        assert values([b'{"a":1,"z":2}'], AB, "jsonl") == [{"a": 1, "b": None}]
+        found = reject(b'{"a":1,"z":2}', AB, "jsonl", inferred=True)
+        assert found.unknown_field
+        assert not reject(b'{"a":"x"}', AB, "jsonl", inferred=True).unknown_field
+
+    def test_more_than_a_block(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Objects longer than a block, and blocks of several objects, keep their offsets."""
+        monkeypatch.setattr("s3notify_platform.formats.records.BLOCK_BYTES", 40)
+        lines = [b'{"a":%d}' % n if n % 7 else b"bad %d" % n for n in range(50)]
+        objects = [b"\n".join(lines), b"\n".join(lines[:3]) + b"\n", b"".join(lines[:1]), lines[1]]
+        rows, rejects = take(objects, AB, "jsonl")
+        for index, offset, row in rows:
+            assert objects[index][offset:].startswith(b'{"a":%d}' % row["a"])
+        for found in rejects:
+            assert objects[found.index][found.offset :].startswith(found.raw)
+        assert len(rows) + len(rejects) == 50 + 3 + 1 + 1
+
+    def test_long_rejects_are_cut(self) -> None:
+        assert reject(b"x" * (MAX_RAW_BYTES + 10), AB, "jsonl").raw == b"x" * MAX_RAW_BYTES
+
+
+class TestCsv:
+    def test_rows_with_their_offsets(self) -> None:
+        body = b'\xef\xbb\xbfb,a\r\n"x\r\ny",1\r\n\r\n"say ""hi""",2\r\n,3'
+        rows, rejects = take([body, b"", b"a,b\n", b"\na\n7\n"], AB, "csv")
+        assert rows == [
+            (0, 8, {"a": 1, "b": "x\r\ny"}),
+            (0, 20, {"a": 2, "b": 'say "hi"'}),
+            (0, 36, {"a": 3, "b": ""}),
+            (3, 3, {"a": 7, "b": None}),
+        ]
+        assert rejects == []
+
+    @pytest.mark.parametrize(
+        "line", [b"1", b"1,2,3", b"x,y", b'1,"a"b', b"1,\xff", b'1,"open', b"1,a\rb", b"1.5,x"]
+    )
+    def test_a_bad_record_stops_no_other(self, line: bytes) -> None:
+        objects = [
+            b"a,b\n1,p\n" + line + b"\n2,q\n",
+            b'a,b\n3,"r\ns"\n' + line,
+            b"a,b\n" + line + b'\n4,5" disk',
+        ]
+        rows, rejects = take(objects, AB, "csv")
+        assert [row["a"] for _, _, row in rows] == [1, 2, 3, 4]
+        assert [(r.index, r.offset, r.raw) for r in rejects] == [(0, 8, line), (1, 12, line), (2, 4, line)]
+        assert all(r.reason for r in rejects)
+
+    def test_a_quote_never_closed_takes_one_line(self) -> None:
+        """And a later quote does not make the lines between into one value."""
+        rows, rejects = take([b'a,b\n1,"x\n2,y\n3,"z"\n4,"u"'], AB, "csv")
+        assert [row["a"] for _, _, row in rows] == [2, 3, 4]
+        assert [r.raw for r in rejects] == [b'1,"x']
+
+    def test_nulls(self) -> None:
+        """Empty and NA are null, but for strings, where they are what they are."""
+        assert values([b'a,b\n,\nNA,NA\n"",""\n1,null'], AB, "csv") == [
+            {"a": None, "b": ""},
+            {"a": None, "b": "NA"},
+            {"a": None, "b": ""},
+            {"a": 1, "b": "null"},
+        ]
+
+    def test_types(self) -> None:
+        schema = pa.schema(
+            [
+                ("t", pa.timestamp("us", tz="UTC")), ("n", pa.timestamp("us")), ("d", pa.date32()),
+                ("m", pa.decimal128(12, 2)), ("f", pa.float64()), ("o", pa.bool_()),
+            ]
+        )  # fmt: skip
+        body = (
+            b"t,n,d,m,f,o\n"
+            b"2024-05-06T07:08:09+02:00,2024-05-06T07:08:09Z,2024-02-29,1.5,nan,true\n"
+            b"2024-05-06,2024-05-06 07:08:09.25,,,,\n"
+            b"2024-13-06,,,,,\n,,,1.555,,\n"
+        )
+        rows, rejects = take([body], schema, "csv")
+        assert rows[0][2]["t"] == datetime(2024, 5, 6, 5, 8, 9, tzinfo=UTC)
+        assert rows[0][2]["n"] == datetime(2024, 5, 6, 7, 8, 9)
+        assert rows[0][2]["m"] == Decimal("1.50")
+        assert rows[0][2]["f"] != rows[0][2]["f"], "NaN is a number"
+        assert rows[1][2] == {
+            "t": datetime(2024, 5, 6, tzinfo=UTC), "n": datetime(2024, 5, 6, 7, 8, 9, 250000), "d": None,
+            "m": None, "f": None, "o": None,
+        }  # fmt: skip
+        assert [r.raw for r in rejects] == [b"2024-13-06,,,,,", b",,,1.555,,"]
+
+    def test_a_return_alone_ends_no_record_and_begins_no_value(self) -> None:
+        """What is malformed ends with its line, whatever stands elsewhere in the object."""
+        for line in (b"1,p\r\r\n", b"1,p\r\r"):
+            for other in (b"", b"3,z\n"):
+                rows, rejects = take([b"a,b\n2,y\r\n" + other + line], AB, "csv")
+                assert len(rows) == 1 + bool(other)
+                assert [r.raw for r in rejects] == [b"1,p\r"]
+        for line in (b'1,p\r"x', b'1\r,"x'):
+            for other in (b"", b'4,5" disk\n'):
+                rows, rejects = take([b"a,b\n" + line + b'\n2,y"\n3,z\n' + other], AB, "csv")
+                assert [row["a"] for _, _, row in rows][:2] == [2, 3]
+                assert [r.raw for r in rejects] == [line]
+
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            (b"x,y\n1,2\n", "'x' is not in the schema"),
+            (b"a,a\n1,2\n", "twice"),
+            (b"\xff,b\n1,2\n", "utf-8"),
+            (b'a,"b\n1,2\n', "unexpected end"),
+        ],
+    )
+    def test_a_bad_header_rejects_its_object(self, body: bytes, reason: str) -> None:
+        rows, rejects = take([b"a\n1", body, b"a\n2"], AB, "csv")
+        assert [row["a"] for _, _, row in rows] == [1, 2]
+        assert [(r.index, r.offset, r.raw) for r in rejects] == [(1, 0, body)]
+        assert reason in rejects[0].reason
+
+    def test_unknown_columns(self) -> None:
+        assert values([b"z,a\n9,1\n"], AB, "csv") == [{"a": 1, "b": None}]
+        assert reject(b"z,a\n9,1\n", AB, "csv", inferred=True).unknown_field
+
+
+class TestParquet:
+    TABLE = pa.table({"b": ["x", None], "a": [1, 2]})
+
+    def test_rows_numbered(self) -> None:
+        rows, rejects = take([parquet(self.TABLE), b"", parquet(self.TABLE.slice(0, 0))], AB, "parquet")
+        assert rows == [(0, 0, {"a": 1, "b": "x"}), (0, 1, {"a": 2, "b": None})]
+        assert rejects == []
+
+    def test_columns_missing_and_extra(self) -> None:
+        body = parquet(pa.table({"a": pa.array([1], pa.int32()), "z": [1]}))
+        assert values([body], AB, "parquet") == [{"a": 1, "b": None}]
+        assert reject(body, AB, "parquet", inferred=True).unknown_field
+        assert "not in the schema" in reject(parquet(pa.table({"z": [1]})), AB, "parquet").reason
+
+    def test_types(self) -> None:
+        nanos = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))
+        schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("m", pa.decimal128(12, 2))])
+        body = parquet(pa.table({"t": nanos, "m": pa.array([Decimal("1.5")], pa.decimal128(5, 1))}))
+        (row,) = values([body], schema, "parquet")
+        assert row == {"t": datetime.fromtimestamp(1_700_000_000.123456, UTC), "m": Decimal("1.50")}
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"x",
+            b"PAR1",
+            b"PAR1" + bytes(100) + b"PAR1",
+            parquet(TABLE)[:-20],
+            parquet(TABLE)[:4] + b"\xff" * 40 + parquet(TABLE)[44:],
+            parquet(pa.table({"a": ["no number"]})),
+            parquet(pa.table({"a": [2**63 - 1], "b": [[1]]})),
+        ],
+    )
+    def test_a_bad_object_is_one_reject(self, body: bytes) -> None:
+        rows, rejects = take([parquet(self.TABLE), body, parquet(self.TABLE)], AB, "parquet")
+        assert len(rows) == 4
+        assert [(r.index, r.offset, r.raw) for r in rejects] == [(1, 0, body)]
+        assert rejects[0].reason.startswith("Parquet: ")
+
+    @given(st.data())
+    def test_damaged_bytes(self, data: st.DataObject) -> None:
+        """Whatever is changed in a file: rows, or one reject, and never an exception."""
+        body = bytearray(parquet(self.TABLE))
+        for _ in range(data.draw(st.integers(1, 4))):
+            body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+        rows, rejects = take([bytes(body)], AB, "parquet")
+        assert len(rejects) <= 1
+        assert not (rows and rejects)
+
+
+def test_text() -> None:
+    rows, rejects = take([b"one\r\n\r\n\xff\nfour", b"", b"\n"], FIXED_SCHEMAS["text"], "text")
+    assert [(i, o, r["value"]) for i, o, r in rows] == [
+        (0, 0, "one"),
+        (0, 5, ""),
+        (0, 9, "four"),
+        (1 + 1, 0, ""),
+    ]
+    assert [(r.index, r.offset, r.raw) for r in rejects] == [(0, 7, b"\xff")]
+
+
+def test_binary() -> None:
+    rows, rejects = take([b"\x00\xff", b""], FIXED_SCHEMAS["binary"], "binary")
+    assert rows == [(0, 0, {"content": b"\x00\xff"}), (1, 0, {"content": b""})]
+    assert rejects == []
+
+
+def test_format_of() -> None:
+    assert format_of("a/b.jsonl", "auto") == "jsonl"
+    assert format_of("a/b.NDJSON", "auto") == "jsonl"
+    assert format_of("a/b.jsonl.gz", "auto") == "jsonl"
+    assert format_of("a/b.csv.ZST", "auto") == "csv"
+    assert format_of("a/b.snappy.parquet", "auto") == "parquet"
+    assert format_of("a/b.gz", "auto") is None
+    assert format_of("a/.gz", "auto") is None
+    assert format_of("a.csv/b", "auto") is None
+    assert format_of("a/b.xml", "auto") is None
+    assert format_of("a/b.xml", "text") == "text"
+
+
+@pytest.mark.parametrize(
+    ("column", "declared"),
+    [
+        (pa.field("_etag", pa.string()), "parquet"),
+        (pa.field("m", pa.map_(pa.string(), pa.int64())), "jsonl"),
+        (pa.field("m", pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.int64()))]))), "auto"),
+        (pa.field("l", pa.list_(pa.int64())), "csv"),
+    ],
+)
+def test_schemas_that_a_format_cannot_give(column: pa.Field, declared: str) -> None:
+    with pytest.raises(UsageError, match=column.name):
+        check_schema(pa.schema([column]), declared)
+    check_schema(AB, declared)
+
+
+def test_unknown_format() -> None:
+    with pytest.raises(UsageError, match="xml"):
+        list(parse([b""], AB, "xml"))
+
+
+# Nothing is lost
+
+scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5)
+documents = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abz"), inner, max_size=3),
+)
+json_lines = st.one_of(
+    st.builds(lambda a, b: json.dumps({"a": a, "b": b}).encode(), st.integers(-9, 9), st.text(max_size=4)),
+    documents.map(lambda value: json.dumps(value).encode()),
+    st.binary(max_size=12).map(lambda raw: raw.replace(b"\n", b"")),
+    st.text('{}[]":,ab01 \\', max_size=12).map(str.encode),
+)
+
+
+@given(st.lists(st.lists(json_lines, max_size=6), min_size=1, max_size=4), st.booleans(), st.booleans())
+def test_json_rows_and_rejects_are_the_records(
+    contents: list[list[bytes]], inferred: bool, with_end: bool
+) -> None:
+    """Each line that is not blank is one row or one reject, at its own offset; one alone as among others."""
+    objects = [b"".join(line + b"\n" for line in lines)[: None if with_end else -1] for lines in contents]
+    rows, rejects = take(objects, AB, "jsonl", inferred=inferred)
+    places = []
+    for index, body in enumerate(objects):
+        place = 0
+        for line in body.split(b"\n"):
+            start = place + (3 if place == 0 and line.startswith(b"\xef\xbb\xbf") else 0)
+            if body[start : place + len(line)].strip():
+                places.append((index, start))
+            place += len(line) + 1
+    assert sorted([(i, o) for i, o, _ in rows] + [(r.index, r.offset) for r in rejects]) == places
+    for index, offset, row in rows:
+        line = objects[index][offset:].split(b"\n")[0]
+        assert json.loads(line).get("a") == row["a"]
+    alone = [take([body], AB, "jsonl", inferred=inferred) for body in objects]
+    assert rows == [(n, o, row) for n, (found, _) in enumerate(alone) for _, o, row in found]
+    assert [(r.index, r.offset, r.raw) for r in rejects] == [
+        (n, r.offset, r.raw) for n, (_, found) in enumerate(alone) for r in found
+    ]
+
+
+csv_text = st.text('ab1,"\n\r x', max_size=6)
+csv_records = st.lists(st.tuples(st.integers(-9, 9), csv_text), max_size=5)
+
+
+@given(st.lists(csv_records, min_size=1, max_size=3), st.sampled_from(["\n", "\r\n"]))
+def test_csv_written_by_another_is_read_back(contents: list[list[tuple[int, str]]], end: str) -> None:
+    """What Python's writer writes, quotes and line ends inside of values included, is read back as it was."""
+    objects = []
+    for records in contents:
+        sink = io.StringIO()
+        writer = csv.writer(sink, lineterminator=end, quoting=csv.QUOTE_NONNUMERIC)
+        writer.writerow(["a", "b"])
+        writer.writerows(records)
+        objects.append(sink.getvalue().encode())
+    rows, rejects = take(objects, AB, "csv")
+    assert rejects == []
+    assert [(i, row["a"], row["b"]) for i, _, row in rows] == [
+        (i, a, b) for i, records in enumerate(contents) for a, b in records
+    ]
+
+
+@given(st.lists(st.binary(max_size=30) | st.text('a1,"\n\r ', max_size=30).map(str.encode), max_size=3))
+def test_csv_rows_and_rejects_cover_every_byte(bodies: list[bytes]) -> None:
+    """Whatever the bytes, what lies between records is only line ends; joined with others or alone."""
+    objects = [b"a,b\n" + body for body in bodies]
+    rows, rejects = take(objects, AB, "csv")
+    for index, body in enumerate(objects):
+        ((found, refused),) = [take([body], AB, "csv")]
+        assert [(o, row) for i, o, row in rows if i == index] == [(o, row) for _, o, row in found]
+        assert [(r.offset, r.raw) for r in rejects if r.index == index] == [
+            (r.offset, r.raw) for r in refused
+        ]
+        starts = sorted([o for _, o, _ in found] + [r.offset for r in refused])
+        assert len(set(starts)) == len(starts)
+        ends = [*starts[1:], len(body)][: len(starts)]
+        raw = {r.offset: r.raw for r in refused}
+        assert body[4 : starts[0] if starts else len(body)].strip() == b""
+        for start, end in zip(starts, ends, strict=True):
+            if start in raw:
+                assert body[start:end].startswith(raw[start])
+                assert body[start + len(raw[start]) : end].strip() == b""
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_size=5), min_size=1))
+def test_text_lines_are_rows(lines: list[str]) -> None:
+    body = "".join(line + "\n" for line in lines).encode()
+    if body.startswith(b"\xef\xbb\xbf"):
+        return
+    assert [r["value"] for r in values([body], FIXED_SCHEMAS["text"], "text")] == lines

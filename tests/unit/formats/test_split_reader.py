@@ -1,0 +1,492 @@
+"""However an object is cut into splits and chunks, its records come once, as they come of the whole."""
+
+import csv
+import gzip
+import io
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.formats.ranges import AHEAD, TAIL_BYTES
+from s3notify_platform.formats.records import Parsed, Wanted
+from s3notify_platform.formats.registry import FIXED_SCHEMAS
+from s3notify_platform.formats.split_reader import (
+    HEAD_SAMPLE_BYTES,
+    Limits,
+    SplitEnd,
+    head_sample,
+    read_bytes,
+)
+from s3notify_platform.protocols.source_enumerator import Split
+from tests.support.compressions import COMPRESS
+from tests.support.split_reading import Found, Remote, cut, read, version, whole
+
+AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
+SCHEMAS = {"jsonl": AB, "csv": AB, "text": FIXED_SCHEMAS["text"]}
+BOM = b"\xef\xbb\xbf"
+
+json_line = st.one_of(
+    st.builds(lambda a, b: f'{{"a":{a},"b":"{b}"}}', st.integers(0, 99), st.text("xé🙂 ", max_size=5)).map(
+        str.encode
+    ),
+    st.binary(max_size=8).map(lambda raw: raw.replace(b"\n", b"")),
+    st.sampled_from([b"", b" ", b"\r", BOM, b"{", b"bad"]),
+)
+csv_value = st.text('ab1,"\n\r é🙂', max_size=6)
+
+
+def csv_well_formed(rows: list[tuple[int, str]], end: str) -> bytes:
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator=end)
+    writer.writerow(["a", "b"])
+    writer.writerows(rows)
+    return sink.getvalue().encode()
+
+
+lines = st.tuples(
+    st.sampled_from([b"", BOM]),
+    st.lists(st.tuples(json_line, st.sampled_from([b"\n", b"\n", b"\r\n", b"\n\n"])), max_size=12),
+    st.booleans(),
+).map(lambda made: made[0] + b"".join(a + b for a, b in made[1])[: None if made[2] else -1])
+csv_good = st.builds(
+    lambda mark, rows, end: mark + csv_well_formed(rows, end),
+    st.sampled_from([b"", BOM]),
+    st.lists(st.tuples(st.integers(-9, 9), csv_value), max_size=8),
+    st.sampled_from(["\n", "\r\n"]),
+)
+csv_bad = st.builds(
+    lambda mark, rest: mark + b"a,b\n" + rest,
+    st.sampled_from([b"", BOM, b"\n", b"\r\n\n", b'"']),
+    st.lists(st.sampled_from([b'"', b'""', b",", b"\n", b"\r", b"\r\n", b"a", b"1", b"\xff", b"1,x\n"])).map(
+        b"".join
+    ),
+)
+bodies = st.one_of(
+    st.tuples(st.just("jsonl"), lines),
+    st.tuples(st.just("text"), lines),
+    st.tuples(st.just("csv"), csv_good | csv_bad),
+)
+places = st.lists(st.integers(0, 10_000), max_size=6)
+tiny = st.builds(Limits, chunk_bytes=st.integers(1, 40), block_bytes=st.integers(1, 40))
+
+
+@given(bodies, places, tiny)
+def test_splits_give_each_record_once(made: tuple[str, bytes], at: list[int], limits: Limits) -> None:
+    fmt, body = made
+    together: Found = []
+    splits = cut(body, at, fmt)
+    for split in splits:
+        found, end = read(Remote(body), split, fmt, SCHEMAS[fmt], limits=limits)
+        assert end.status == "ok"
+        assert end.offset >= split.end
+        assert end.reach_end == (end.offset == len(body))
+        assert end.reach_end or split is not splits[-1]
+        together += found
+    assert together == whole(body, fmt, SCHEMAS[fmt])
+
+
+@given(bodies, places, tiny)
+def test_a_later_split_goes_on_where_one_ended(
+    made: tuple[str, bytes], at: list[int], limits: Limits
+) -> None:
+    """Without knowing what is quoted: a record begins there."""
+    fmt, body = made
+    first = cut(body, at, fmt)[0]
+    found, end = read(Remote(body), first, fmt, SCHEMAS[fmt], limits=limits)
+    rest = Split(version=first.version, start=end.offset, end=len(body))
+    if not end.reach_end:
+        more, end = read(Remote(body), rest, fmt, SCHEMAS[fmt], limits=limits)
+        found += more
+    assert end.reach_end
+    assert found == whole(body, fmt, SCHEMAS[fmt])
+
+
+@given(csv_good, places)
+def test_well_formed_csv_is_split(body: bytes, at: list[int]) -> None:
+    """As many splits as were asked for, unless the text is such that quotes could not be told apart."""
+    if b"\r" not in body.replace(b"\r\n", b""):
+        assert len(cut(body, at, "csv")) == max(
+            1, len({place % (len(body) + 1) for place in at} | {0, len(body)}) - 1
+        )
+
+
+@pytest.mark.parametrize(
+    "body", [b'a,b\n1,"x\n2,y\n', b'a,b\n1,x"\n2,"y"\n', b'a,b\n1,"x"y\n', b'a,b\r1,"x"\n']
+)
+def test_csv_with_quotes_out_of_place_is_not_split(body: bytes) -> None:
+    assert len(cut(body, list(range(len(body))), "csv")) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b'a,b\n1,x"\n2,"y\nz"\n3,"u""\n"\n', b'a,b\n1,"x\n2,y\n3,"z\nz"\n4,"open\n5,u\n']
+)
+def test_chunks_that_end_in_a_value_beside_quotes_out_of_place(body: bytes) -> None:
+    """What a value is, is known only when its end has been seen."""
+    (split,) = cut(body, [], "csv")
+    for size in range(1, len(body)):
+        limits = Limits(chunk_bytes=size, block_bytes=size)
+        assert read(Remote(body), split, "csv", AB, limits=limits)[0] == whole(body, "csv", AB)
+
+
+def test_a_quoted_value_over_whole_splits() -> None:
+    """Splits in which no record begins have none, and end where the next begins."""
+    body = b'a,b\n1,"' + b"line\n" * 20 + b'"\n2,y\n'
+    splits = cut(body, [10, 30, 50, 70], "csv")
+    found = [read(Remote(body), split, "csv", AB) for split in splits]
+    assert [len(rows) for rows, _ in found] == [1, 0, 0, 0, 1]
+    assert {end.offset for _, end in found[:4]} == {len(body) - 4}
+
+
+# By record
+
+compressions = st.sampled_from(sorted(COMPRESS))
+
+
+@given(
+    st.one_of(
+        st.tuples(st.sampled_from(["jsonl", "text"]), lines), st.tuples(st.just("csv"), csv_good | csv_bad)
+    ),
+    st.one_of(compressions, st.sampled_from(["utf-16", "utf-32"])),
+    st.integers(0, 60),
+    st.booleans(),
+    tiny,
+)
+def test_by_record_and_resumed(
+    made: tuple[str, bytes], how: str, limit_bytes: int, told: bool, limits: Limits
+) -> None:
+    """In steps of a few bytes, each record once; with the offsets of the decoded text."""
+    fmt, text = made
+    key, encoding = (how, "utf-8") if how in COMPRESS else ("k", how)
+    if how in COMPRESS:
+        body = COMPRESS[how](text)
+        if not text and how == "k.snappy":
+            return
+    else:
+        text = text.decode("utf-8", "replace").removeprefix("\ufeff").encode()
+        body = text.decode().encode(how)
+    found: Found = []
+    start, reached = 0, False
+    while not reached:
+        split = Split(
+            version=version(body, key),
+            start=start,
+            end=len(body),
+            by_record=told or start > 0 or how == "k.snappy",
+            limit_bytes=limit_bytes,
+        )
+        more, end = read(Remote(body), split, fmt, SCHEMAS[fmt], encoding=encoding, limits=limits)
+        assert end.status == "by_record"
+        assert end.reach_end or end.offset > start
+        assert end.reach_end or limit_bytes
+        start, reached = end.offset, end.reach_end
+        found += more
+    if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return
+    assert found == whole(text, fmt, SCHEMAS[fmt])
+
+
+def test_a_step_ends_with_the_record_that_brings_it_to_its_limit() -> None:
+    body = gzip.compress(b"".join(b"%09d\n" % n for n in range(100)))
+    for limit, count in ((1, 1), (10, 1), (11, 2), (100, 10), (101, 11)):
+        split = Split(version=version(body, "k"), start=7, end=0, by_record=True, limit_bytes=limit)
+        found, end = read(Remote(body), split, "text", SCHEMAS["text"], limits=Limits())
+        assert [offset for offset, _ in found] == [10 * n for n in range(7, 7 + count)]
+        assert (end.offset, end.reach_end) == (7 + count, False)
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "csv", "text"])
+def test_siblings_of_what_turns_out_to_be_compressed(fmt: str) -> None:
+    """The first split reads all of it, the others nothing."""
+    text = b'a,b\n{"a":1}\n' * 20
+    body = gzip.compress(text)
+    splits = [Split(version=version(body), start=at, end=at + 10) for at in range(0, len(body), 10)]
+    found = [read(Remote(body), split, fmt, SCHEMAS[fmt]) for split in splits]
+    assert found[0][0] == whole(text, fmt, SCHEMAS[fmt])
+    assert found[0][1].status == "by_record"
+    assert found[0][1].reach_end
+    assert all(rows == [] and end == SplitEnd(status="by_record") for rows, end in found[1:])
+
+
+@given(st.sampled_from(["k.gz", "k.bz2", "k.zst", "k.sz"]), st.data(), tiny)
+def test_damage_is_one_reject_behind_what_was_whole(key: str, data: st.DataObject, limits: Limits) -> None:
+    lines = [b"%d line" % n for n in range(40)]
+    text = b"\n".join(lines)
+    body = COMPRESS[key](text[:150]) + COMPRESS[key](text[150:])
+    at = data.draw(st.integers(16, len(body) - 1))
+    split = Split(version=version(body[:at], key), start=0, end=at, by_record=True)
+    found, end = read(Remote(body[:at]), split, "text", SCHEMAS["text"], limits=limits)
+    if len(COMPRESS[key](text[:150])) == at:
+        return
+    *rows, (offset, reason, raw) = found
+    assert rows == whole(text, "text", SCHEMAS["text"])[: len(rows)]
+    assert offset == sum(len(line) + 1 for line in lines[: len(rows)])
+    assert text[offset:].startswith(raw)
+    assert "truncated" in reason
+    assert end == SplitEnd(status="by_record", offset=len(rows) + 1, reach_end=True)
+    rest = replace(split, start=len(rows))
+    assert read(Remote(body[:at]), rest, "text", SCHEMAS["text"], limits=limits) == (found[-1:], end)
+
+
+def test_an_undecodable_line_is_one_reject() -> None:
+    body = b"a,b\n1,\xe9\n2,\x81\n3,x\n"
+    split = Split(version=version(body), start=0, end=len(body), by_record=True)
+    found, end = read(Remote(body), split, "csv", AB, encoding="cp1252")
+    assert found[0] == (4, {"a": 1, "b": "é"})
+    assert (found[1][0], len(found[1])) == (9, 3)
+    assert found[2] == (15, {"a": 3, "b": "x"})
+    assert end.offset == 3
+
+
+# Long records
+
+
+@given(bodies, places, st.integers(1, 30), tiny, tiny)
+def test_records_that_are_too_long(
+    made: tuple[str, bytes], at: list[int], longest: int, one: Limits, other: Limits
+) -> None:
+    """Are rejects in any cutting; lines that are not are what they were."""
+    fmt, body = made
+    all_of_it = Split(version=version(body), start=0, end=len(body))
+    expected, _ = read(Remote(body), all_of_it, fmt, SCHEMAS[fmt], limits=replace(one, record_bytes=longest))
+    splits = cut(body, at, fmt) if fmt != "csv" else [all_of_it]
+    together: Found = []
+    for split in splits:
+        together += read(Remote(body), split, fmt, SCHEMAS[fmt], limits=replace(other, record_bytes=longest))[
+            0
+        ]
+    assert together == expected
+    if fmt != "csv":
+        for found, normal in zip(expected, whole(body, fmt, SCHEMAS[fmt]), strict=False):
+            if len(found) == 3 and "longer than" in found[1]:
+                break
+            assert found == normal
+
+
+def test_a_long_line_is_never_held() -> None:
+    body = b'{"a":1}\n' + b"x" * 100_000 + b'\n{"a":2}\n'
+    limits = Limits(chunk_bytes=1000, record_bytes=5000)
+    found, end = read(Remote(body), cut(body, [], "jsonl")[0], "jsonl", AB, limits=limits)
+    assert [row[0] for row in found] == [0, 8, 100_009]
+    assert "longer than 5000 bytes" in found[1][1]
+    assert found[1][2] == b"x" * 5000
+    assert end.offset == len(body)
+
+
+# CSV headers
+
+
+@pytest.mark.parametrize("body", [b"a,a\n1,2\n3,4\n", b"x,y\n1,2\n3,4\n", b'a,"b\n1,2\n'])
+def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
+    splits = [
+        Split(version=version(body), start=at, end=min(at + 4, len(body))) for at in range(0, len(body), 4)
+    ]
+    found = [read(Remote(body), split, "csv", AB) for split in splits]
+    assert [len(rows) for rows, _ in found] == [1] + [0] * (len(splits) - 1)
+    assert found[0][0] == whole(body, "csv", AB)
+    assert [end.offset for _, end in found] == [split.end for split in splits]
+    assert found[-1][1].reach_end
+    packed = gzip.compress(body)
+    split = Split(version=version(packed), start=0, end=len(packed), by_record=True)
+    assert read(Remote(packed), split, "csv", AB)[0] == found[0][0]
+
+
+# What becomes of the object meanwhile
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "csv", "text", "parquet", "binary"])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConflictError("x"), "superseded"),
+        (NotFoundError("x"), "deleted"),
+        (UnavailableError("why"), "failed"),
+    ],
+)
+def test_the_object_changes_in_mid_read(fmt: str, error: Exception, status: str) -> None:
+    """Whichever read finds out, the split ends in it."""
+    body = parquet_of(30, 10) if fmt == "parquet" else b"a,b\n" * 100
+    schema = FIXED_SCHEMAS["binary"] if fmt == "binary" else SCHEMAS.get(fmt, AB)
+    split = Split(version=version(body), start=0, end=len(body))
+    calm = Remote(body)
+    read(calm, split, fmt, schema, limits=Limits(chunk_bytes=50))
+    assert len(calm.asked) > 3
+    for number in range(len(calm.asked)):
+        source = Remote(body, fails={number: error})
+        _, end = read(source, split, fmt, schema, limits=Limits(chunk_bytes=50))
+        assert (end.status, end.reach_end) == (status, False)
+        assert end.reason == ("why" if status == "failed" else "")
+
+
+# Memory
+
+
+def test_few_chunks_are_held() -> None:
+    """Those being fetched, one being cut; whether it is parsed or nobody asks for more."""
+    body = b'{"a":1,"b":"x"}\n' * 10_000
+    held = 0
+    most = 0
+
+    class Chunk(bytes):
+        def __del__(self) -> None:
+            nonlocal held
+            held -= 1
+
+    class Source(Remote):
+        def read(self, start: int, end: int) -> bytes:
+            nonlocal held, most
+            with self._lock:
+                held += 1
+                most = max(most, held)
+            return Chunk(self.body[start:end])
+
+    split = Split(version=version(body), start=1000, end=120_000)
+    parts = read_bytes(Source(body), split, "jsonl", Wanted(schema=AB), limits=Limits(chunk_bytes=1000))
+    rows = sum(part.table.num_rows for part in parts if isinstance(part, Parsed))
+    assert rows == len([at for at in range(0, len(body), 16) if 1000 <= at < 120_000])
+    assert most <= AHEAD + 3
+    assert held == 0
+
+
+def test_little_is_read_beyond_a_split() -> None:
+    body = b'{"a":1,"b":"x"}\n' * 100_000
+    source = Remote(body)
+    read(source, Split(version=version(body), start=160, end=16_001), "jsonl", AB, limits=Limits())
+    assert source.asked == [(0, 16), (159, 16_001), (16_001, 16_001 + TAIL_BYTES)]
+    source = Remote(body)
+    read(source, Split(version=version(body), start=160, end=16_000), "jsonl", AB, limits=Limits())
+    assert source.asked == [(0, 16), (159, 16_000)], "the last record ends with the split"
+
+
+# Parquet and binary
+
+
+def parquet_of(rows: int, group: int) -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"a": list(range(rows)), "b": [f"row {n}" * (1 + n % 7) for n in range(rows)]})
+    pq.write_table(table, sink, row_group_size=group, compression="none", use_dictionary=False)
+    return sink.getvalue()
+
+
+@given(st.integers(0, 60), st.integers(1, 20), places)
+def test_parquet_by_row_groups(rows: int, group: int, at: list[int]) -> None:
+    body = parquet_of(rows, group)
+    together: Found = []
+    for split in cut(body, at, "parquet"):
+        found, end = read(Remote(body), split, "parquet", AB)
+        assert end.status == "ok"
+        together += found
+        rest = Split(version=split.version, start=end.offset, end=len(body))
+        more, last = read(Remote(body), rest, "parquet", AB)
+        assert last.reach_end
+        if split.start == 0:
+            assert found + more == whole(body, "parquet", AB)
+    assert end.reach_end
+    assert together == whole(body, "parquet", AB)
+    assert [offset for offset, _ in together] == list(range(rows))
+
+
+def test_row_groups_too_small_to_have_a_place() -> None:
+    """Beside one that compresses a thousandfold, several stand at one byte; each is read once all the same."""
+    sink = io.BytesIO()
+    table = pa.table({"a": pa.array([0] * 50_000, pa.int64()), "b": ["x"] * 50_000})
+    with pq.ParquetWriter(sink, table.schema, compression="zstd", use_dictionary=False) as writer:
+        for low, high in ((0, 2), (2, 3), (3, 40_000), (40_000, 40_001), (40_001, 40_002), (40_002, 40_100)):
+            writer.write_table(table.slice(low, high - low))
+    body = sink.getvalue()
+    for border in (*range(1, 5), *range(len(body) - 12, len(body))):
+        first = Split(version=version(body), start=0, end=border)
+        found, end = read(Remote(body), first, "parquet", AB)
+        rest, _ = read(Remote(body), replace(first, start=end.offset, end=len(body)), "parquet", AB)
+        assert [offset for offset, _ in found + rest] == list(range(40_100))
+
+
+def test_a_damaged_row_group_is_one_reject() -> None:
+    """At its first row; the others are taken in."""
+    body = bytearray(parquet_of(30, 10))
+    at = body.index(b"row 15")
+    body[at - 300 : at] = b"\xff" * 300
+    splits = cut(bytes(body), [len(body) // 3, 2 * len(body) // 3], "parquet")
+    together: Found = []
+    for split in splits:
+        together += read(Remote(bytes(body)), split, "parquet", AB)[0]
+    rejects = [found for found in together if len(found) == 3]
+    assert [found[0] for found in rejects] == [10]
+    assert "row group 1" in rejects[0][1]
+    assert [found[0] for found in together if len(found) == 2] == [*range(10), *range(20, 30)]
+    assert together == whole(bytes(body), "parquet", AB)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"x", b"PAR1" * 20, parquet_of(9, 3)[:-9], gzip.compress(parquet_of(9, 3))]
+)
+def test_what_is_no_parquet_is_one_reject(body: bytes) -> None:
+    found = [read(Remote(body), split, "parquet", AB) for split in cut(body, [5, 40], "parquet")]
+    assert found[0][0] == whole(body, "parquet", AB)
+    assert len(found[0][0]) == bool(body)
+    assert all(rows == [] for rows, _ in found[1:])
+    assert found[-1][1].reach_end
+
+
+def test_parquet_reads_the_footer_and_its_row_groups() -> None:
+    body = parquet_of(30_000, 1000)
+    source = Remote(body)
+    split = Split(version=version(body), start=len(body) // 2, end=len(body) // 2 + 50_000)
+    read(source, split, "parquet", AB)
+    assert sum(end - start for start, end in source.asked) < 64 * 1024 + 200_000
+
+
+@pytest.mark.parametrize("body", [b"", b"\x1f\x8b\x08 not decompressed"])
+def test_binary_is_one_record(body: bytes) -> None:
+    schema = FIXED_SCHEMAS["binary"]
+    splits = cut(body, [3, 9], "binary")
+    found = [read(Remote(body), split, "binary", schema) for split in splits]
+    assert [row for rows, _ in found for row in rows] == [(0, {"content": body})]
+    assert found[0][1] == SplitEnd(status="ok", offset=len(body), reach_end=True)
+
+
+def test_binary_too_large_to_hold() -> None:
+    huge = replace(version(b""), size=1 << 31)
+
+    class Source(Remote):
+        size = 1 << 31
+
+    _, end = read(Source(b""), Split(version=huge, start=0, end=1 << 31), "binary", FIXED_SCHEMAS["binary"])
+    assert end.status == "failed"
+    assert "larger than" in end.reason
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "csv", "text", "parquet"])
+def test_empty_objects_are_asked_for(fmt: str) -> None:
+    """Whether they are still there; they have no records."""
+    source = Remote(b"")
+    found, end = read(source, Split(version=version(b""), start=0, end=0), fmt, SCHEMAS.get(fmt, AB))
+    assert (found, end) == ([], SplitEnd(status="ok", offset=0, reach_end=True))
+    assert source.asked == [(0, 0)]
+
+
+# Samples
+
+
+def test_samples_are_the_beginning() -> None:
+    text = b"a,b\n" + b'1,"x\ny"\n' * 300_000
+    for body, key in ((text, "k.csv"), (gzip.compress(text), "k"), (text.decode().encode("utf-16"), "k")):
+        source = Remote(body)
+        sample = head_sample(source, key, "csv", "utf-8")
+        assert HEAD_SAMPLE_BYTES - 100 < len(sample) <= HEAD_SAMPLE_BYTES
+        assert text.startswith(sample)
+        assert sample.endswith(b"\n")
+        assert sum(end - start for start, end in source.asked) <= 4 * HEAD_SAMPLE_BYTES
+    assert head_sample(Remote(b"a,b\n1"), "k", "csv", "utf-8") == b"a,b\n1"
+
+
+def test_a_parquet_sample_is_its_footer() -> None:
+    body = parquet_of(50_000, 1000)
+    source = Remote(body)
+    sample = head_sample(source, "k", "parquet", "utf-8")
+    assert pq.read_schema(pa.BufferReader(sample)).names == ["a", "b"]
+    assert sum(end - start for start, end in source.asked) <= 2 * 64 * 1024

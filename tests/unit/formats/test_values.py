@@ -1,0 +1,295 @@
+"""Values keep what they mean on their way from text or file to column, or do not get there at all."""
+
+import io
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from s3notify_platform.formats.inference import infer
+from tests.support.parsing import parquet, take
+
+INT, FLOAT, TEXT, FLAG, DAY = pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.date32()
+UTC_TIME, TIME, MONEY = pa.timestamp("us", tz="UTC"), pa.timestamp("us"), pa.decimal128(6, 2)
+NO = object()
+"""The value does not fit."""
+
+
+def one(body: bytes, kind: pa.DataType, fmt: str) -> Any:
+    """The value of column `v` of the only record; `NO` if it went to `_rescued`, and nothing else did."""
+    rows, rejects = take([body], pa.schema([("v", kind)]), fmt, misfits="rescue")
+    assert rejects == []
+    ((_, _, row),) = rows
+    if row["_rescued"] is None:
+        return row["v"]
+    assert json.loads(row["_rescued"]).keys() == {"v"}
+    assert row["v"] is None
+    return NO
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        # Decimals: exact, and only within their precision and scale.
+        ("1.5", MONEY, Decimal("1.50")),
+        ("0.1", MONEY, Decimal("0.10")),
+        ("9999.99", MONEY, Decimal("9999.99")),
+        ("-9999.99", MONEY, Decimal("-9999.99")),
+        ("1e2", MONEY, Decimal(100)),
+        ("1.500", MONEY, Decimal("1.50")),
+        ("10000", MONEY, NO),
+        ("10000.00", MONEY, NO),
+        ("-10000", MONEY, NO),
+        ("1.555", MONEY, NO),
+        ("1e4", MONEY, NO),
+        # Numbers.
+        ("9223372036854775807", INT, 2**63 - 1),
+        ("-9223372036854775808", INT, -(2**63)),
+        ("9223372036854775808", INT, NO),
+        ("99999999999999999999", INT, NO),
+        ("1.0", INT, NO),
+        ("1e3", INT, NO),
+        ("127", pa.int8(), 127),
+        ("128", pa.int8(), NO),
+        ("1", FLOAT, 1.0),
+        ("1e308", FLOAT, 1e308),
+        ("1e400", FLOAT, NO),
+        ("-1e400", FLOAT, NO),
+        ("1e38", pa.float32(), float(pa.scalar(1e38, pa.float32()).as_py())),
+        ("1e39", pa.float32(), NO),
+        ("Infinity", FLOAT, float("inf")),
+        ("-Infinity", FLOAT, float("-inf")),
+        ("true", FLAG, True),
+        ("false", FLAG, False),
+    ],
+)
+def test_numbers(text: str, kind: pa.DataType, value: object) -> None:
+    """In JSON and CSV alike."""
+    assert one(b'{"v":%s}' % text.encode(), kind, "jsonl") == value
+    assert one(b"v\n%s\n" % text.encode(), kind, "csv") == value
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "csv"])
+def test_not_a_number_is_a_number(fmt: str) -> None:
+    body = b'{"v":NaN}' if fmt == "jsonl" else b"v\nNaN\n"
+    assert one(body, FLOAT, fmt) != one(body, FLOAT, fmt)
+    assert one(body, INT, fmt) is NO
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2024-05-06T07:08:09Z", at("2024-05-06T07:08:09")),
+        ("2024-05-06 07:08:09", at("2024-05-06T07:08:09")),
+        ("2024-05-06T07:08:09.5+02:00", at("2024-05-06T05:08:09.500000")),
+        ("2024-05-06", at("2024-05-06")),
+        ("2024-05-06T07:08:09-0330", at("2024-05-06T10:38:09")),
+        ("2024-05-06T07:08:09+02", at("2024-05-06T05:08:09")),
+        ("2024-05-06T07:08:09.123456789Z", at("2024-05-06T07:08:09.123456")),
+        ("2024-05-06T07:08Z", at("2024-05-06T07:08")),
+        ("2024-05-06T07:08:09.1234567", at("2024-05-06T07:08:09.123456")),
+        ("0001-01-01T00:00:00Z", at("0001-01-01")),
+        ("9999-12-31T23:59:59.999999999Z", at("9999-12-31T23:59:59.999999")),
+        ("2024-02-30T00:00:00Z", NO),
+        ("2024-05-06T24:00:00Z", NO),
+        ("2024-05-06T07:08:09,5Z", NO),
+        ("yesterday", NO),
+        ("1715000000", NO),
+    ],
+)
+def test_times(text: str, value: Any) -> None:
+    """With or without a zone, which is then UTC; cut at microseconds, where Spark's end."""
+    naive = value if value is NO else value.replace(tzinfo=None)
+    json_line, csv_file = b'{"v":"%s"}' % text.encode(), b'v\n"%s"\n' % text.encode()
+    assert one(json_line, UTC_TIME, "jsonl") == one(csv_file, UTC_TIME, "csv") == value
+    assert one(json_line, TIME, "jsonl") == one(csv_file, TIME, "csv") == naive
+
+
+def test_times_of_all_kinds_together() -> None:
+    """One that ends in nanoseconds makes no difference to its neighbours, inside of columns neither."""
+    kind = pa.struct([("t", pa.list_(UTC_TIME)), ("d", DAY)])
+    body = (
+        b'{"v":{"t":["2024-05-06T07:08:09.123456789Z",null,"2024-05-06T07:08:09.5"],"d":"2024-02-29"}}\n'
+        b'{"v":null}\n{"v":{"t":[]}}\n{"v":{"t":null,"d":null}}'
+    )
+    rows, rejects = take([body], pa.schema([("v", kind)]), "jsonl")
+    assert rejects == []
+    assert [row["v"] for _, _, row in rows] == [
+        {
+            "t": [at("2024-05-06T07:08:09.123456"), None, at("2024-05-06T07:08:09.500000")],
+            "d": date(2024, 2, 29),
+        },
+        None,
+        {"t": [], "d": None},
+        {"t": None, "d": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("2024-02-29", date(2024, 2, 29)), ("9999-12-31", date(9999, 12, 31)), ("2024-02-30", NO), ("x", NO)],
+)
+def test_days(text: str, value: object) -> None:
+    assert one(b'{"v":"%s"}' % text.encode(), DAY, "jsonl") == value
+    assert one(b"v\n%s\n" % text.encode(), DAY, "csv") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("1", TEXT),
+        ("true", TEXT),
+        ('"1"', INT),
+        ('"1.5"', FLOAT),
+        ("1", FLAG),
+        ('"true"', FLAG),
+        ("1715000000", UTC_TIME),
+        ("{}", TEXT),
+        ("[1]", INT),
+        ('""', UTC_TIME),
+        ('""', MONEY),
+        ('""', DAY),
+        ("1", pa.list_(INT)),
+        ("[]", pa.struct([("x", INT)])),
+    ],
+)
+def test_json_of_another_type(text: str, kind: pa.DataType) -> None:
+    """Nothing is guessed: a string of digits is no number."""
+    assert one(b'{"v":%s}' % text.encode(), kind, "jsonl") is NO
+    assert one(b'{"v":null}', kind, "jsonl") is None
+    assert one(b"{}", kind, "jsonl") is None
+
+
+def test_nulls_in_csv() -> None:
+    """What is empty is null, but in a string column, where it is empty; a column that is not there is null."""
+    schema = pa.schema(
+        [
+            ("i", INT),
+            ("f", FLOAT),
+            ("m", MONEY),
+            ("t", UTC_TIME),
+            ("d", DAY),
+            ("b", FLAG),
+            ("s", TEXT),
+            ("z", TEXT),
+        ]
+    )
+    body = b"i,f,m,t,d,b,s\n,,,,,,\n" + b",".join([b'""'] * 7) + b"\n" + b",".join([b"NA"] * 7) + b"\n"
+    rows, rejects = take([body], schema, "csv", misfits="rescue")
+    assert rejects == []
+    nulls = dict.fromkeys([*schema.names, "_rescued"])
+    assert [row for _, _, row in rows] == [nulls | {"s": ""}, nulls | {"s": ""}, nulls | {"s": "NA"}]
+
+
+def test_nulls_in_json() -> None:
+    """In an object, a list, a list in a list; and a column that is null everywhere."""
+    schema = pa.schema([("o", pa.struct([("x", INT)])), ("l", pa.list_(pa.list_(INT))), ("n", TEXT)])
+    body = b'{"o":{"x":null},"l":[null,[null],[]],"n":null}\n{"o":null,"l":null}\n{"o":{},"l":[]}'
+    rows, rejects = take([body], schema, "jsonl")
+    assert rejects == []
+    assert [row for _, _, row in rows] == [
+        {"o": {"x": None}, "l": [None, [None], []], "n": None},
+        {"o": None, "l": None, "n": None},
+        {"o": {"x": None}, "l": [], "n": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "found"),
+    [
+        (pa.array(["x", None]).dictionary_encode(), TEXT, ["x", None]),
+        (pa.array(["x"], pa.large_string()), TEXT, ["x"]),
+        (
+            pa.array([[{"a": 1}], None], pa.large_list(pa.struct([("a", pa.int8())]))),
+            pa.list_(pa.struct([("a", INT)])),
+            [[{"a": 1}], None],
+        ),
+        (pa.array([[1, 2]], pa.list_(pa.int8(), 2)), pa.list_(INT), [[1, 2]]),
+        (
+            pa.array([{"b": 1, "a": "x"}]),
+            pa.struct([("a", TEXT), ("b", INT), ("c", TEXT)]),
+            [{"a": "x", "b": 1, "c": None}],
+        ),
+        (pa.array([[("k", 1)], None], pa.map_(TEXT, pa.uint8())), pa.map_(TEXT, INT), [[("k", 1)], None]),
+        (
+            pa.array([[("k", 2**63)], [("k", 1)]], pa.map_(TEXT, pa.uint64())),
+            pa.map_(TEXT, INT),
+            [NO, [("k", 1)]],
+        ),
+        (pa.array([2**64 - 1], pa.uint64()), pa.decimal128(20, 0), [Decimal(2**64 - 1)]),
+        (pa.array([2**63, 1], pa.uint64()), INT, [NO, 1]),
+        (pa.array([Decimal("1.555"), Decimal("1.550")]), pa.decimal128(12, 2), [NO, Decimal("1.55")]),
+        (pa.array([Decimal("123456.5"), Decimal("1.5")]), MONEY, [NO, Decimal("1.50")]),
+        (pa.array([10000, 1]), MONEY, [NO, Decimal(1)]),
+        (pa.array([Decimal("1.5"), Decimal("1.0")]), INT, [NO, 1]),
+        (pa.array([1.5, 1.0]), INT, [NO, 1]),
+        (pa.array([1e39, float("inf"), 1.5]), pa.float32(), [NO, float("inf"), 1.5]),
+        (
+            pa.array([1_700_000_000_123_456_789], pa.timestamp("ns")),
+            UTC_TIME,
+            [datetime.fromtimestamp(1_700_000_000.123456, UTC)],
+        ),
+        (pa.array([10**15], pa.timestamp("s")), UTC_TIME, [NO]),
+        (
+            pa.array(["2024-05-06T07:08:09Z", "2024-05-06"]),
+            UTC_TIME,
+            [at("2024-05-06T07:08:09"), at("2024-05-06")],
+        ),
+        (pa.array([1]), UTC_TIME, [NO]),
+        (pa.array([2, 0]), FLAG, [NO, NO]),
+        (pa.array([b"\xff", b"a"]), TEXT, [NO, "a"]),
+        (pa.array(["1", "x"]), INT, [1, NO]),
+        (pa.nulls(1), INT, [None]),
+    ],
+)
+def test_parquet(values: pa.Array, kind: pa.DataType, found: list[Any]) -> None:
+    """Logical types become the column's, value by value where they must; a cast that would guess is none."""
+    rows, rejects = take(
+        [parquet(pa.table({"v": values}))], pa.schema([("v", kind)]), "parquet", misfits="rescue"
+    )
+    assert rejects == []
+    assert [NO if row["_rescued"] else row["v"] for _, _, row in rows] == found
+    assert all(row["v"] is None for _, _, row in rows if row["_rescued"])
+
+
+def test_old_parquet_times() -> None:
+    """INT96, which reaches farther than nanoseconds do."""
+    sink = io.BytesIO()
+    values = [datetime(1500, 1, 1), datetime(2024, 1, 1, 1, 2, 3, 4)]
+    pq.write_table(pa.table({"v": pa.array(values, TIME)}), sink, use_deprecated_int96_timestamps=True)
+    schema = infer([("parquet", sink.getvalue())])
+    assert schema == pa.schema([("v", TIME)])
+    rows, rejects = take([sink.getvalue()], schema, "parquet", inferred=True)
+    assert rejects == []
+    assert [row["v"] for _, _, row in rows] == values
+
+
+def test_byte_order_marks() -> None:
+    """One at the beginning belongs to the encoding; anywhere else it is text."""
+    schema = pa.schema([("v", TEXT)])
+    bom = b"\xef\xbb\xbf"
+    assert take([bom + b'{"v":"a"}\n{"v":"' + bom + b'"}\n' + bom + b'{"v":"c"}'], schema, "jsonl")[0][1][
+        2
+    ] == {"v": "\ufeff"}
+    assert len(take([b'{"v":"a"}\n' + bom + b'{"v":"c"}'], schema, "jsonl")[1]) == 1
+    assert [row for _, _, row in take([bom + b"v\n" + bom + b"\n"], schema, "csv")[0]] == [{"v": "\ufeff"}]
+
+
+def test_inferred_decimals() -> None:
+    """Parquet says what is a decimal; in texts a fraction is floating point until a schema says otherwise."""
+    found = infer(
+        [
+            ("parquet", parquet(pa.table({"m": pa.array([Decimal("1.50")])}))),
+            ("jsonl", b'{"f":1.50}'),
+            ("csv", b"c\n1.50\n"),
+        ]
+    )
+    assert found == pa.schema([("m", pa.decimal128(3, 2)), ("f", FLOAT), ("c", FLOAT)])

@@ -1,0 +1,150 @@
+"""A store is tried out once for each source, before anything is committed to it."""
+
+import json
+
+import dagster as dg
+import pytest
+from dagster_aws.s3 import S3Resource
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.conditional_commit import Committed, DynamoCommit, NativeCommit
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.schema import SchemaRegistry
+from tests.contracts.ignoring_store import IgnoringStore
+
+PLACE = "_s3notify/orders/store.json"
+COMMIT = SlotCommit(
+    slot=Slot(1), generation=Generation(1), commit_id="c", parent_id=None, batch="b", created_ms=1
+)
+
+
+def manager(monkeypatch, store, **settings):
+    monkeypatch.setattr(SlotIOManager, "store", property(lambda _: store))
+    tables = {name: settings.pop(name) for name in ("lease_table", "records_table") if name in settings}
+    return SlotIOManager(
+        s3=S3Resource(),
+        spark=SlotSpark(),
+        source_name="orders",
+        bucket="any",
+        prefix="in/",
+        format="jsonl",
+        dynamodb=DynamoTables(**tables),
+        **settings,
+    )
+
+
+def test_a_store_that_keeps_its_conditions_is_probed_once(monkeypatch):
+    """The first check leaves what it found; later ones cost one GET."""
+    store = CountingStore(MemoryObjectStore())
+    io = manager(monkeypatch, store)
+    io.check_store()
+    assert json.loads(store.get(PLACE).body)["mode"] == "native"
+    store.counts.clear()
+    io.check_store()
+    assert {kind: count for kind, count in store.counts.items() if count} == {"GET": 1}
+
+
+@pytest.mark.parametrize("ignored", ["create", "match"])
+def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
+    """Nothing is left behind, and the next run asks again."""
+    store = IgnoringStore(MemoryObjectStore(), [ignored])
+    io = manager(monkeypatch, store)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="If-"):
+            io.check_store()
+    assert list(list_all(store, "")) == []
+
+
+def test_a_manager_without_tables():
+    """Made by hand, as in other people's definitions: the bucket carries everything."""
+    manager = SlotIOManager(
+        s3=S3Resource(), spark=SlotSpark(), source_name="orders", bucket="b", prefix="in/"
+    )
+    with dg.build_resources({"io": manager}) as resources:
+        source = resources.io.source
+        assert isinstance(resources.io.records, ObjectRecordStore)
+    assert (source.commit, source.lease_table, source.records_table) == ("auto", None, None)
+
+
+TABLES = {"lease_table": "leases", "records_table": "records"}
+
+
+def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
+    """Read before, yes; the decision is the run's, and then its commits go by it."""
+    store = MemoryObjectStore()
+    io = manager(monkeypatch, store)
+    table = io.source.table(store=store)
+    assert table.head(Slot(1)) is None
+    with pytest.raises(UsageError, match="opened to be read"):
+        table.commit(COMMIT, planned_at=SYSTEM_CLOCK.monotonic())
+    with pytest.raises(UsageError, match="opened to be read"):
+        SchemaRegistry(store, io.source.layout).pin(source="{}", rows="{}", inferred=False)
+    assert [meta.key for meta in list_all(store, "")] == []
+    io.check_store()
+    assert isinstance(io.source.commits(store), NativeCommit)
+    table = io.source.table(store=store)
+    assert isinstance(table.commit(COMMIT, planned_at=SYSTEM_CLOCK.monotonic()), Committed)
+
+
+@pytest.mark.parametrize(
+    ("ignores", "commit", "expected"),
+    [([], "auto", NativeCommit), ([], "dynamodb", DynamoCommit), (["create", "match"], "auto", DynamoCommit)],
+)
+def test_commits_follow_the_store_and_the_choice(monkeypatch, ignores, commit, expected):
+    """Also in another process, which reads what the first one found."""
+    store = IgnoringStore(MemoryObjectStore(), ignores)
+    for _ in range(2):
+        io = manager(monkeypatch, store, commit=commit, **TABLES)
+        io.check_store()
+        assert type(io.source.commits(store)) is expected
+    stored = json.loads(store.get(PLACE).body)
+    assert stored["commit"] == io.source.commit
+    assert stored["lease_table"] == ("leases" if expected is DynamoCommit else None)
+    assert isinstance(io.records, DynamoRecordStore)
+
+
+def test_two_ways_to_commit_are_never_mixed(monkeypatch):
+    """Each would not see the other's winners: refused until a person has stopped the runs."""
+    store = MemoryObjectStore()
+    manager(monkeypatch, store).check_store()
+    reason = r"by dynamodb \(lease table 'leases'\).*by native.*stop all its runs"
+    with pytest.raises(UsageError, match=reason):
+        manager(monkeypatch, store, commit="dynamodb", **TABLES).check_store()
+    store.delete(PLACE)
+    manager(monkeypatch, store, commit="dynamodb", **TABLES).check_store()
+    for changed in ({}, {"commit": "dynamodb", **TABLES, "lease_table": "others"}):
+        with pytest.raises(UsageError, match="stop all its runs"):
+            manager(monkeypatch, store, **changed).check_store()
+
+
+def test_a_table_taken_away_is_noticed(monkeypatch):
+    """What is stored is what the store can do; what follows is decided anew each run."""
+    store = IgnoringStore(MemoryObjectStore(), ["create"])
+    manager(monkeypatch, store, **TABLES).check_store()
+    with pytest.raises(UsageError, match="name a DynamoDB records_table"):
+        manager(monkeypatch, store, lease_table="leases").check_store()
+
+
+def test_what_an_earlier_version_left_means_native(monkeypatch):
+    """It knew of no other commit."""
+    store = MemoryObjectStore()
+    manager(monkeypatch, store).check_store()
+    body = json.loads(store.get(PLACE).body)
+    del body["commit"], body["lease_table"]
+    store.put(PLACE, json.dumps(body).encode())
+    io = manager(monkeypatch, store)
+    io.check_store()
+    assert io.source.commit == "native"
+    store.put(PLACE, b"{}")
+    with pytest.raises(CorruptError, match="remove it to try the store anew"):
+        manager(monkeypatch, store).check_store()

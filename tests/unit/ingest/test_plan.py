@@ -1,0 +1,189 @@
+"""A plan's rows, and what sources and Spark errors come to. No Spark session."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ingest.compare import TOLD, _row
+from s3notify_platform.ingest.results import SlotResult, added_result
+from s3notify_platform.ingest.source import SPLIT_BYTES, Source
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of
+from s3notify_platform.slots import Slot
+from s3notify_platform.spark.failures import raise_own, reason_of
+from s3notify_platform.spark.plan import _collected
+from s3notify_platform.spark.session import session_conf
+from s3notify_platform.spark.splits import TASK_BYTES, Dealt, deal_splits, is_big
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.table.layout import Generation
+
+BUCKET = S3Config(bucket="b")
+
+
+def source(**fields: object) -> Source:
+    given = {"name": "n", "bucket": BUCKET, "platform": BUCKET, "prefix": "raw/", "format": "jsonl"} | fields
+    return Source(**given)  # type: ignore[arg-type]
+
+
+def test_collected() -> None:
+    found = _collected(
+        "topic",
+        [
+            _row(-1, "LIST", size=2),
+            _row(4, "read", key="k", etag="e", size=9, entry=TOLD),
+            _row(4, "gone", key="g"),
+            _row(4, "entry", key="k", etag="v1", size=2, generation=7, entry="epoch id"),
+            _row(6, "plain"),
+            _row(4, "head", generation=3, complete=False, size=1),
+            _row(5, "head"),
+            _row(-1, "GET", size=1),
+            _row(-1, "LIST", size=1),
+        ],
+    )
+    assert found.requests == {"LIST": 3, "GET": 1}
+    assert found.slots[Slot(4)].generation == 3
+    assert [s.version.key for s in found.slots[Slot(4)].changes.read] == ["k"]
+    assert found.slots[Slot(4)].changes.gone == ("g",)
+    assert not found.slots[Slot(4)].changes.complete
+    assert not found.slots[Slot(5)].changes
+    assert found.listed == {4: 1, 5: 0}
+    assert found.untold == {4: {"g"}}
+    assert found.plain == {6}
+    assert Slot(6) not in found.slots
+    (entry,) = found.entries[Slot(4)]
+    assert (entry.topic, entry.shard, entry.epoch, entry.key) == ("topic", 2, "epoch", "004.id")
+    assert (entry.meter, entry.version, entry.event.key) == (7, "v1", "k")
+
+
+def splits(sizes: dict[int, list[int]]) -> list[Split]:
+    versions = [
+        ObjectVersion(slot=Slot(slot), key=f"{slot}/{n}", etag=ETag("e"), size=size)
+        for slot, listed in sizes.items()
+        for n, size in enumerate(listed)
+    ]
+    return [Split(version=version, start=0, end=version.size) for version in versions]
+
+
+def dealt_of(slots: list[Slot], work: list[Split], width: int) -> Dealt:
+    return deal_splits(slots, work, width, big=lambda split: is_big(split, source()))
+
+
+def test_slots_are_dealt_whole_if_that_is_balanced() -> None:
+    found = dealt_of([Slot(n) for n in range(20)], splits({n: [100, n] for n in range(19)}), 4)
+    assert found.together
+    assert found.tasks == 4
+    assert sorted({*found.slot_tasks}) == [0, 1, 2, 3]
+    of_slot = dict(enumerate(found.slot_tasks))
+    assert [of_slot[s.version.slot] for s in found.splits] == found.split_tasks
+
+
+def test_a_slot_much_larger_than_others_is_spread() -> None:
+    """Unless all of it is little anyway."""
+    big = dealt_of([Slot(0), Slot(1)], splits({0: [TASK_BYTES] * 4, 1: [1]}), 2)
+    assert not big.together
+    assert len({t for s, t in zip(big.splits, big.split_tasks, strict=True) if s.version.slot == 0}) == 4
+    assert big.tasks == 5
+    assert dealt_of([Slot(0), Slot(1)], splits({0: [1000] * 10, 1: []}), 2).together
+
+
+def test_a_big_object_is_not_read_with_its_slot() -> None:
+    """Its parts are dealt one by one; so is what goes on from an offset, however little that is."""
+    (whole,) = splits({0: [SPLIT_BYTES + 1]})
+    assert not dealt_of([Slot(0)], [whole], 2).together
+    found = dealt_of([Slot(0)], parts_of(whole, SPLIT_BYTES // 2), 2)
+    assert (found.together, sorted({*found.split_tasks})) == (False, [0, 1])
+    assert not dealt_of([Slot(0)], [replace(whole, start=SPLIT_BYTES)], 2).together
+
+
+def test_nothing_to_read_is_dealt_too() -> None:
+    found = dealt_of([Slot(3), Slot(4)], [], 8)
+    assert (found.together, found.tasks, list(found.split_tasks)) == (True, 2, [])
+
+
+def test_results_of_several_rounds_add_up() -> None:
+    first = SlotResult(
+        slot=Slot(1),
+        status="committed",
+        generation=Generation(1),
+        objects=2,
+        rows=3,
+        failed_objects={"a": "x"},
+    )
+    second = SlotResult(
+        slot=Slot(1), status="committed", generation=Generation(2), objects=1, rows=1, live_rows=4
+    )
+    both = added_result(first, second)
+    assert (both.generation, both.objects, both.rows, both.live_rows) == (2, 3, 4, 4)
+    assert not both.ok
+    unchanged = SlotResult(slot=Slot(1), status="unchanged")
+    assert added_result(first, unchanged) == first
+    assert added_result(None, unchanged) == unchanged
+    failed = SlotResult(slot=Slot(1), status="failed", error="lost")
+    assert added_result(failed, second) == second
+    assert added_result(first, failed).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"name": "With Capitals"}, "source name"),
+        ({"format": "xml"}, "format 'xml'"),
+        ({"max_objects": 0}, "max_objects=0"),
+        ({"max_bytes": 0}, "max_bytes=0"),
+        ({"encoding": "zip"}, "encoding 'zip'"),
+        ({"slots": 0}, "slots=0"),
+        ({"slots": 1001}, "slots=1001"),
+        ({"platform_prefix": "no-slash"}, "end it with '/'"),
+        ({"prefix": ""}, "give the source a prefix"),
+        ({"prefix": "_s3notify/n/table/"}, "give the source a prefix"),
+        ({"prefix": "raw/", "platform_prefix": "raw/own/"}, "give the source a prefix"),
+        ({"keyspace_prefix": "raw/signals/"}, "give the source a prefix"),
+    ],
+)
+def test_sources_that_cannot_be(fields: dict[str, object], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        source(**fields)
+
+
+def test_sources_pickle_and_may_stand_apart() -> None:
+    apart = source(prefix="", platform=S3Config(bucket="other"))
+    assert pickle.loads(pickle.dumps(apart)) == apart
+    assert apart.layout.prefix == "_s3notify/n/table/"
+    assert len(source(slots=3).all_slots()) == 3
+
+
+def test_session_by_configuration() -> None:
+    local = session_conf(master="local[*]")
+    assert local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.driver.bindAddress" not in session_conf(master="spark://host:7077")
+    assert session_conf(remote="sc://host:15002")["spark.remote"] == "sc://host:15002"
+    assert session_conf(master="local[*]", extra={"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
+    for both_or_none in ({}, {"master": "local[*]", "remote": "sc://host"}):
+        with pytest.raises(UsageError, match="Spark master"):
+            session_conf(**both_or_none)
+
+
+TRACEBACK = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/x/s3.py", line 2, in _send
+    raise UnavailableError("x: y")
+s3notify_platform.errors.UnavailableError: bucket 'b' is unavailable: ConnectTimeoutError
+
+During handling of the above exception, another exception occurred:
+ValueError: last
+ SQLSTATE: 38000
+"""
+
+
+def test_errors_of_tasks() -> None:
+    """The line that a person wants; and our own errors come out of a task as what they were."""
+    assert reason_of(Exception(TRACEBACK)) == "ValueError: last"
+    assert (
+        reason_of(Exception("[DIVIDE_BY_ZERO] Division by zero.\nmore"))
+        == "[DIVIDE_BY_ZERO] Division by zero."
+    )
+    assert reason_of(Exception()) == "Exception"
+    with pytest.raises(UnavailableError, match=r"^bucket 'b' is unavailable: ConnectTimeoutError$"):
+        raise_own(Exception(TRACEBACK))
+    raise_own(Exception("something else"))

@@ -1,0 +1,461 @@
+"""What a tick asks for: batches, retries, silence, and the cursor."""
+
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.ingest.scheduler import (
+    EVERYTHING,
+    REASON_MAX,
+    BatchPayload,
+    BatchSettings,
+    Failing,
+    OpenBatch,
+    SensorState,
+    Tick,
+)
+from s3notify_platform.protocols.ack_chain import Stamped
+from s3notify_platform.protocols.keyspace import WatcherState
+from tests.support.batches import World
+
+
+def settled(slots: int = 1000, **settings: object) -> World:
+    world = World(slots=slots, settings=BatchSettings(**settings))  # type: ignore[arg-type]
+    world.settle()
+    world.counts()
+    return world
+
+
+def test_what_failed_in_the_batch_of_everything_is_tried_again_alone() -> None:
+    """Like any slot that failed, with backoff: everything else is enumerated for good."""
+    world = World(slots=1000, settings=BatchSettings(backoff_seconds=10, max_attempts=1))
+    world.tick()
+    (run,) = world.active()
+    world.start(run)
+    world.finish(run, failing=frozenset({5, 7}))
+    assert world.tick().requests == ()
+    assert world.state.enumerated
+    assert {slot: item.attempts for slot, item in world.state.failing.items()} == {5: 0, 7: 0}
+    assert "slot 5 is broken" in world.state.failing[7].reason
+    world.clock.sleep(10)
+    tick = world.tick()
+    assert world.keys(tick) == [["5", "7"]]
+    assert last_try(world, tick) == (5, 7)
+    (run,) = world.active()
+    world.finish(run)
+    world.tick()
+    assert not world.state.failing
+
+
+def test_the_first_tick_asks_for_nothing_and_the_second_for_everything() -> None:
+    """The first cursor is stored before the first batch, so that a repeated tick finds its own chain."""
+    world = World()
+    assert world.evaluate() is None
+    assert not world.runs
+    tick = world.evaluate()
+    assert tick is not None
+    assert [request.slots for request in tick.requests] == [(EVERYTHING,)]
+
+
+def test_an_idle_tick_is_one_head() -> None:
+    """Whatever the bucket holds."""
+    world = settled()
+    tick = world.tick()
+    assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {}}
+    assert tick.requests == ()
+    assert tick.note == "nothing changed"
+
+
+def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
+    """The PUT opens the batch's ack chain, the GET is of what is owed; while it is open, a tick reads the chain."""
+    world = settled()
+    world.publish(3, 999, 42)
+    world.counts()
+    tick = world.tick()
+    assert world.counts() == {"keyspace": {"HEAD": 1, "LIST": 1}, "records": {"GET": 1, "PUT": 1}}
+    assert world.keys(tick) == [["3", "42", "999"]]
+    world.tick()
+    assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {"GET": 1}}
+
+
+def test_a_slot_in_flight_is_not_asked_for_again_and_its_change_is_not_forgotten() -> None:
+    """The root is remembered only when every changed slot has been taken."""
+    world = settled()
+    world.publish(1, 2)
+    world.tick()
+    world.publish(2, 3)
+    assert world.tick().requests == ()
+    (run,) = world.active()
+    world.start(run)
+    world.finish(run)
+    assert world.keys(world.tick()) == [["2", "3"]]
+
+
+def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
+    """With `max_open=2` the second batch takes what is not in the first."""
+    world = settled(max_open=2)
+    world.publish(1, 2)
+    world.tick()
+    world.publish(2, 3)
+    assert world.keys(world.tick()) == [["3"]]
+    world.publish(4)
+    assert world.tick().requests == ()
+    assert [batch.slots for batch in world.state.open] == [(1, 2), (3,)]
+
+
+def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
+    """The batch that the dead tick opened listed before the topic was made anew: everything is listed once more."""
+    world = World()
+    assert world.evaluate() is None
+    tick = world.evaluate()
+    assert tick is not None
+    world.launch(tick)  # and the tick dies before its cursor is stored
+    (run,) = world.active()
+    world.finish(run)
+    world.publish(5)
+    world.lose_topic()
+    world.tick()
+    world.publish(3)
+    for _ in range(3):
+        world.tick()
+        for run in world.active():
+            world.finish(run)
+    assert world.listings == 2
+    assert world.committed == world.versions
+
+
+def test_a_batch_of_everything_ends_what_failed_before() -> None:
+    """A slot that was parked, and is committed by the listing for a new topic, is no longer told of."""
+    world = settled(max_attempts=1)
+    world.publish(5, 6)
+    world.tick()
+    world.finish(world.active()[0], failing=frozenset({5, 6}))
+    world.tick()
+    assert {slot: item.parked for slot, item in world.state.failing.items()} == {5: True, 6: True}
+    world.lose_topic()
+    world.publish(3)
+    world.clock.sleep(100)
+    world.tick()
+    (run,) = world.active()
+    assert run.request.slots == (EVERYTHING,)
+    world.finish(run, failing=frozenset({6}))
+    world.tick()
+    assert list(world.state.failing) == [6]
+
+
+def test_a_batch_is_split_into_parallel_runs() -> None:
+    """Of neighbouring slots, equally many; never more runs than slots, and each run key once."""
+    world = settled(parallel_runs=3)
+    world.publish(*range(10, 17))
+    tick = world.tick()
+    assert [request.slots for request in tick.requests] == [(10, 11), (12, 13), (14, 15, 16)]
+    assert len({request.run_key for request in tick.requests}) == 3
+    for run in world.active():
+        world.finish(run)
+    world.tick()
+    world.publish(5, 6)
+    assert [request.slots for request in world.tick().requests] == [(5,), (6,)]
+
+
+def test_a_tick_that_died_before_its_cursor_was_stored_asks_for_the_same_run() -> None:
+    """What changed in between waits for the next batch, and is found in it."""
+    world = settled()
+    world.publish(1, 2)
+    first = world.evaluate()
+    assert first is not None
+    world.launch(first)
+    world.publish(2, 7)
+    again = world.tick()
+    assert [r.run_key for r in again.requests] == [r.run_key for r in first.requests]
+    assert world.keys(again) == [["1", "2"]]
+    (run,) = world.active()
+    world.finish(run)
+    assert world.keys(world.tick()) == [["2", "7"]]
+
+
+def test_a_failed_slot_comes_again_alone_with_growing_backoff_and_is_parked() -> None:
+    """Then its next change frees it, with all attempts before it."""
+    world = settled(max_attempts=3, backoff_seconds=10)
+    world.publish(1, 2)
+    waits = []
+    for attempt in range(3):
+        begun = world.clock.now
+        while not (tick := world.tick()).requests:
+            world.clock.sleep(1)
+        waits.append(world.clock.now - begun)
+        assert world.keys(tick) == [["1", "2"] if attempt == 0 else ["2"]]
+        (run,) = world.active()
+        world.finish(run, failing=frozenset({2}))
+    assert waits == [0, 10, 20]
+    world.clock.sleep(3000)
+    tick = world.tick()
+    assert tick.requests == ()
+    assert "1 parked for now (2): slot 2 is broken" in tick.note
+    item = world.state.failing[2]
+    assert (item.attempts, item.reason, item.parked) == (3, "slot 2 is broken", True)
+    world.publish(2)
+    assert world.keys(world.tick()) == [["2"]]
+    assert world.state.failing == {}
+
+
+def test_a_parked_slot_is_tried_again_apart_from_others() -> None:
+    """After an outage nothing stays behind; and what ails it hits nobody else."""
+    world = settled(max_attempts=1, parked_seconds=60)
+    world.publish(1, 2)
+    world.tick()
+    (run,) = world.active()
+    world.finish(run, failing=frozenset({1, 2}))
+    assert world.tick().requests == ()
+    world.clock.sleep(59)
+    world.publish(3)
+    world.clock.sleep(1)
+    tick = world.tick()
+    assert world.keys(tick) == [["1", "2"]]
+    assert last_try(world, tick) == (1, 2)
+    (run,) = world.active()
+    world.finish(run, failing=frozenset({2}))
+    tick = world.tick()
+    assert world.keys(tick) == [["3"]], "which had to wait for it"
+    assert {slot: item.attempts for slot, item in world.state.failing.items()} == {2: 2}
+    (run,) = world.active()
+    world.finish(run)
+    world.clock.sleep(60)
+    assert world.keys(world.tick()) == [["2"]]
+
+
+def last_try(world: World, tick: Tick) -> tuple[int, ...]:
+    """What the run of a batch is told to give up."""
+    (request,) = tick.requests
+    return BatchPayload.loads(world.chains.state(request.batch).payload).last_try
+
+
+def test_the_last_try_is_told() -> None:
+    """The slots that would be parked, and no others of the batch; a new start is a new count."""
+    world = settled(max_attempts=3, backoff_seconds=0)
+    world.publish(1, 2)
+    told = []
+    for _ in range(3):
+        told.append(last_try(world, tick := world.tick()))
+        (run,) = world.active()
+        world.publish(1)
+        world.finish(run, failing=frozenset({2}))
+    assert told == [(), (), (2,)]
+    assert world.keys(tick) == [["1", "2"]]
+    world.tick()
+    for run in world.active():
+        world.finish(run)
+    world.tick()
+    world.publish(2)
+    assert last_try(world, world.tick()) == ()
+
+
+def test_with_one_attempt_every_try_is_the_last() -> None:
+    """But for the batch of everything, whose slots come again by themselves."""
+    world = World(settings=BatchSettings(max_attempts=1))
+    world.evaluate()
+    assert last_try(world, world.tick()) == ()
+    for run in world.active():
+        world.finish(run)
+    world = settled(max_attempts=1)
+    world.publish(4)
+    assert last_try(world, world.tick()) == (4,)
+
+
+def test_backoff_has_a_ceiling() -> None:
+    """However often a slot fails."""
+    world = settled(max_attempts=50, backoff_seconds=10, backoff_ceiling_seconds=60)
+    world.publish(1)
+    for _ in range(12):
+        world.tick()
+        for run in world.active():
+            world.finish(run, failing=frozenset({1}))
+        world.tick()
+        assert world.state.failing[1].not_before_ms <= world.clock.wall_ms() + 60_000
+        world.clock.sleep(60)
+
+
+def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
+    """Nothing else is asked for before the source was enumerated once."""
+    world = World(settings=BatchSettings(max_attempts=2, backoff_seconds=1, backoff_ceiling_seconds=5))
+    for _ in range(4):
+        while not (tick := world.tick()).requests:
+            world.clock.sleep(1)
+        assert tick.requests[0].slots == (EVERYTHING,)
+        world.publish(1)
+        (run,) = world.active()
+        run.status = "failure"
+    while not world.tick().requests:
+        world.clock.sleep(1)
+    (run,) = world.active()
+    world.finish(run)
+    # What was signalled while it was repeated was not seen before it began, or is asked for once more.
+    while world.tick().requests:
+        (run,) = world.active()
+        world.finish(run)
+    assert world.committed[1] == world.versions[1]
+
+
+def test_a_started_run_that_falls_silent_is_given_up() -> None:
+    """And reported, so that it does not hold a place in Dagster's queue for good."""
+    world = settled(silence_seconds=30, backoff_seconds=5)
+    world.publish(1)
+    world.tick()
+    (run,) = world.active()
+    world.start(run)
+    for _ in range(5):
+        world.clock.sleep(20)
+        run.beats = (run.beats or 0) + 1
+        assert world.tick().silent_runs == ()
+    world.clock.sleep(31)
+    assert world.tick().silent_runs == (run.run_id,)
+    world.clock.sleep(5)
+    assert world.keys(world.tick()) == [["1"]]
+
+
+def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place() -> None:
+    """Otherwise the dead one would keep the queued one out of the only place there is."""
+    world = settled(silence_seconds=30, parallel_runs=2)
+    world.publish(1, 2)
+    world.tick()
+    first, second = world.active()
+    world.start(first)
+    world.tick()
+    world.clock.sleep(31)
+    assert world.tick().silent_runs == (first.run_id,)
+    assert world.state.open
+    world.finish(second)
+    world.tick()
+    assert set(world.state.failing) == {1}
+
+
+def test_a_run_that_never_starts_is_given_up_after_the_startup_time() -> None:
+    """Created and never launched, or requested and never created; but not one that waits in the queue."""
+    world = settled(startup_seconds=180)
+    world.publish(1)
+    world.tick()
+    (run,) = world.active()
+    world.clock.sleep(10_000)
+    assert world.tick().silent_runs == ()
+    run.status, run.beats = "starting", None
+    world.tick()
+    world.clock.sleep(181)
+    assert world.tick().silent_runs == (run.run_id,)
+
+    world = settled(startup_seconds=180)
+    world.publish(1)
+    tick = world.evaluate()
+    assert tick is not None
+    world.cursor = tick.state.dumps()
+    world.clock.sleep(179)
+    world.tick()
+    assert world.state.open
+    world.clock.sleep(2)
+    world.tick()
+    assert set(world.state.failing) == {1}
+
+
+def test_a_part_that_dagster_has_still_to_create_is_waited_for() -> None:
+    """The other one's end does not end the batch."""
+    world = settled(parallel_runs=2)
+    world.publish(1, 2)
+    tick = world.evaluate()
+    assert tick is not None
+    world.launch(tick, only_part=0)
+    world.cursor = tick.state.dumps()
+    (run,) = world.active()
+    world.finish(run)
+    world.tick()
+    assert world.state.open
+    world.launch(tick)
+    (run,) = world.active()
+    world.finish(run)
+    world.tick()
+    assert not world.state.open
+    assert world.state.failing == {}
+
+
+def test_a_chain_that_is_acked_while_the_tick_looks_counts_as_done() -> None:
+    """The run stamps between the tick's look at its chain and its look at the run."""
+    world = settled()
+    world.publish(1)
+    world.tick()
+    (run,) = world.active()
+    planner = world.planner()
+    planner._runs_of = lambda batch: (world.finish(run), world.runs_of(batch))[1]
+    tick = planner.tick(world.state)
+    assert tick.state.failing == {}
+    assert tick.state.open == ()
+
+
+def test_a_chain_that_is_gone_counts_as_failed() -> None:
+    """Purged while the sensor was off for weeks: its slots are asked for again."""
+    world = settled(backoff_seconds=5)
+    world.publish(1)
+    world.tick()
+    (run,) = world.active()
+    world.finish(run)
+    world.chains.delete(run.request.batch)
+    world.tick()
+    assert world.state.failing[1].reason == "the batch's ack chain is gone"
+    world.clock.sleep(5)
+    assert world.keys(world.tick()) == [["1"]]
+
+
+def test_a_run_given_up_that_was_not_dead_does_no_harm() -> None:
+    """It commits, and its stamp is refused as that of a failed batch."""
+    world = settled(silence_seconds=30, backoff_seconds=5)
+    world.publish(1)
+    world.tick()
+    (run,) = world.active()
+    world.start(run)
+    world.tick()
+    world.clock.sleep(31)
+    world.tick()
+    world.finish(run)
+    world.clock.sleep(5)
+    world.tick()
+    (second,) = world.active()
+    assert second.request.batch != run.request.batch
+    assert world.chains.stamp_children(second.request.batch, [], operation_id="x") == Stamped(missing=1)
+
+
+def test_the_keyspace_is_listed_now_and_then_though_the_root_stands_still() -> None:
+    """A publisher that died between slot and root signal is found after `relist_seconds`."""
+    world = settled(relist_seconds=300)
+    world.keyspace.store.put("k/5", b"signalled, and died before the root")
+    assert world.tick().requests == ()
+    world.clock.sleep(301)
+    assert world.keys(world.tick()) == [["5"]]
+    world.counts()
+    world.tick()
+    assert world.counts()["keyspace"] == {"HEAD": 1}
+
+
+def test_the_cursor_round_trips_and_stays_small() -> None:
+    """11 KB of digests, and a few bytes for each slot in flight or failing."""
+    reason = "x" * REASON_MAX
+    failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason) for slot in range(500)}
+    state = SensorState(
+        epoch="ab",
+        next_batch=7,
+        enumerated=True,
+        listed_ms=3,
+        watch=WatcherState(),
+        open=(
+            OpenBatch(
+                id="s-ab-6", slots=tuple(range(500, 1000)), parts=2, opened_ms=9, progress={"run": (3, 11)}
+            ),
+        ),
+        failing=failing,
+    )
+    assert SensorState.loads(state.dumps()) == state
+    assert len(replace(state, open=(), failing={}).dumps()) < 12_000
+    assert len(state.dumps()) < 12_000 + 5 * 1000 + 500
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"epoch": 1}', "7", '{"watch": "x"}'])
+def test_a_cursor_that_is_not_ours_is_refused_with_what_to_do(text: str) -> None:
+    """Somebody typed it into the UI."""
+    with pytest.raises(CorruptError, match="reset it in the UI"):
+        SensorState.loads(text)

@@ -1,0 +1,124 @@
+"""Files of a slot over many commits: merged when small, rewritten when rows leave, and nothing else touched."""
+
+import pytest
+
+from s3notify_platform.ingest.slot_files import MAX_SMALL_FILES
+from s3notify_platform.protocols.conditional_commit import Committed
+from s3notify_platform.spark.read import Outcome, whole_outcome
+from s3notify_platform.spark.seal import joined
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.reader import read_slots
+from tests.support.slot_writer import (
+    SLOT,
+    Body,
+    SlotWriter,
+    content_in,
+    content_of,
+    history_of,
+    slot_table,
+)
+
+
+def test_small_files_are_merged() -> None:
+    """Many small commits do not leave as many files behind, of rows or of rejects."""
+    writer, bucket = SlotWriter(store=MemoryObjectStore()), {}
+    for number in range(40):
+        bucket[f"{number}"] = Body(etag="1", rows=1, rejects=1)
+        assert isinstance(writer.run(bucket), Committed)
+        head = history_of(writer.table)[-1]
+        assert max(len(head.files), len(head.rejects)) <= MAX_SMALL_FILES
+        assert head.rows == number + 1
+    assert content_in(writer.table) == content_of(bucket)
+
+
+def test_only_files_with_leaving_rows_are_rewritten() -> None:
+    """An overwritten object costs its own files, not the slot's: 1 GET of the head, 1 of each such file."""
+    memory = MemoryObjectStore()
+    bucket = {"a": Body(etag="1", rows=2), "b": Body(etag="1", rows=2)}
+    SlotWriter(store=memory).run(bucket)
+    bucket["c"] = Body(etag="1", rows=2)
+    SlotWriter(store=memory).run(bucket)
+    bucket["c"] = Body(etag="2", rows=1)
+    store = CountingStore(memory)
+    writer = SlotWriter(store=store)
+    planned = writer.plan(bucket)
+    store.counts.clear()
+    commit = writer.seal(planned, bucket)
+    assert commit is not None
+    assert store.counts == {"GET": 2, "PUT": 1}
+    before = history_of(slot_table(memory))[-1]
+    assert before.files[0] in commit.files
+    assert before.files[1] not in commit.files
+    assert [state.key for state in commit.deltas] == ["a", "b", "c"]
+
+
+def test_all_rows_leave() -> None:
+    """Then no file is left, and the objects' states are gone."""
+    memory = MemoryObjectStore()
+    bucket = {"a": Body(etag="1", rows=2, rejects=1), "b": Body(etag="1", rows=0)}
+    SlotWriter(store=memory).run(bucket)
+    SlotWriter(store=memory).run({})
+    head = history_of(slot_table(memory))[-1]
+    assert (head.files, head.rejects, head.rows) == ((), (), 0)
+    assert slot_table(memory).states(head) == {}
+    assert next(iter(read_slots(slot_table(memory), [SLOT]))).table.num_rows == 0
+
+
+def part(start: int, offset: int, **fields: object) -> Outcome:
+    return whole_outcome("ok", 100) | {"start": start, "offset": offset, "reach_end": offset == 100} | fields
+
+
+def test_parts_of_an_object_are_joined() -> None:
+    """In whatever order they come: rows add up, and reading goes on behind the last."""
+    found = joined(
+        [part(50, 100, rows=2, data=["b"]), part(0, 55, rows=1, rejects=1, data=["a"])], whole=False
+    )
+    assert (found["status"], found["rows"], found["rejects"], found["data"]) == ("ok", 3, 1, ["a", "b"])
+    assert (found["start"], found["offset"], found["reach_end"], found["failed"]) == (0, 100, True, "")
+
+
+def test_what_comes_after_a_part_that_failed_is_left() -> None:
+    """What was read without a gap counts, with its files; behind the failure nothing does. Or, whole, nothing."""
+    failed = part(30, 30, status="failed", reason="why", reach_end=False)
+    parts = [part(60, 100, rows=4, data=["c"]), failed, part(0, 31, rows=1, data=["a"])]
+    found = joined(parts, whole=False)
+    assert (found["status"], found["rows"], found["data"]) == ("ok", 1, ["a"])
+    assert (found["offset"], found["reach_end"], found["failed"]) == (31, False, "why")
+    assert joined(parts, whole=True)["status"] == "failed"
+    first = joined([failed | {"start": 0}, part(60, 100)], whole=False)
+    assert (first["status"], first["reason"], first["rows"]) == ("failed", "why", 0)
+
+
+@pytest.mark.parametrize("status", ["superseded", "deleted"])
+def test_one_part_of_another_version_is_all_of_another_version(status: str) -> None:
+    found = joined([part(0, 50, rows=3, data=["a"]), part(50, 50, status=status)], whole=False)
+    assert (found["status"], found["rows"], found["data"]) == (status, 0, [])
+
+
+def test_parts_of_what_can_only_be_read_from_its_beginning() -> None:
+    """The first part has read it all; the others have found out that they cannot."""
+    beside = part(50, 0, status="by_record", by_record=True, reach_end=False)
+    found = joined([beside, part(0, 7, by_record=True, reach_end=False, rows=7)], whole=False)
+    assert (found["status"], found["rows"], found["offset"]) == ("ok", 7, 7)
+    assert not found["reach_end"]
+    assert not found["failed"]
+
+
+def test_no_progress_is_a_failure() -> None:
+    """A round that does not get past where it began would be followed by others like it."""
+    found = joined([part(10, 10, reach_end=False)], whole=False)
+    assert found["status"] == "failed"
+    assert "raise max_bytes" in found["reason"]
+
+
+def test_a_slot_goes_on_in_the_next_window() -> None:
+    """What is fetched in windows comes window by window: outcomes, then rows, then more outcomes."""
+    memory = MemoryObjectStore()
+    writer = SlotWriter(store=memory)
+    bucket = {f"{n}": Body(etag="1", rows=2, rejects=1) for n in range(7)}
+    planned = writer.plan(bucket)
+    commit = writer.seal(planned, bucket, window=3)
+    assert commit is not None
+    assert isinstance(writer.commit(planned, commit), Committed)
+    assert content_in(writer.table) == content_of(bucket)

@@ -1,0 +1,25 @@
+"""One topic that is pushed, of one shard, in memory."""
+
+import pytest
+
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.clocks import HandClock
+from tests.unit.protocols.notification_owners.helpers import PUSHED
+
+
+@pytest.fixture
+def clock():
+    return HandClock()
+
+
+@pytest.fixture
+def records():
+    return MemoryRecordStore()
+
+
+@pytest.fixture
+def queue(records, clock):
+    queue = NotificationQueue(records, clock=clock)
+    queue.topics.create("t", PUSHED)
+    return queue

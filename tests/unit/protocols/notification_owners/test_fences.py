@@ -1,0 +1,69 @@
+"""An owner that slept and was succeeded does no harm."""
+
+import pytest
+
+from s3notify_platform.errors import FencedError
+from s3notify_platform.protocols.notification_queue import Drain, Fenced, Worker
+from tests.support.faults import Fault
+from tests.unit.protocols.notification_owners.helpers import owner, push, succeed
+from tests.unit.protocols.notification_queue.helpers import keys, over
+
+
+def test_a_fenced_owner_removes_nothing(queue, clock):
+    """It slept with entries in hand; its successor serves them, and it can neither remove, fail nor take."""
+    push(queue, *"ab")
+    _, drain = owner(queue)
+    delivered, failing = drain.take(2)
+    _, successor = succeed(queue, clock)
+    assert drain.done([delivered]) == 0
+    assert drain.failed(failing, "no") == Fenced()
+    with pytest.raises(FencedError):
+        drain.take(1)
+    clock.now += 3
+    taken = successor.take(5)
+    assert keys(taken) == ["a", "b"]
+    assert successor.done(taken) == 2
+    assert [lease.generation for lease in (drain.lease, successor.lease)] == [1, 2]
+
+
+def test_an_owner_asleep_in_its_claim_serves_nothing(queue, records, clock):
+    """Succeeded between its scan and its claims, it finds out before it hands anything out."""
+    push(queue, "a")
+    successors = []
+
+    def schedule(call):
+        if call.method == "replace" and call.key.startswith("queue.") and not successors:
+            successors.append(None)
+            successors.append(succeed(queue, clock)[1])
+        return Fault.NONE
+
+    worker = Worker(over(records, clock, schedule))
+    (lease,) = worker.balance()
+    with pytest.raises(FencedError):
+        Drain(worker, lease).take(1)
+    clock.now += 3
+    taken = successors[1].take(1)
+    assert keys(taken) == ["a"]
+    assert successors[1].done(taken) == 1
+
+
+def test_a_fenced_owner_leaves_its_successors_claims_alone(queue, records, clock):
+    """It comes across them in a scan of its own, and passes by."""
+    push(queue, *"ab")
+    successors, delivered = [], []
+
+    def schedule(call):
+        if call.method == "scan" and call.key == "queue.t.000" and watched and not successors:
+            second = succeed(queue, clock)[1]
+            clock.now += 3
+            successors.append(second)
+            delivered.extend(second.take(5))
+        return Fault.NONE
+
+    watched = []
+    worker = Worker(over(records, clock, schedule))
+    (lease,) = worker.balance()
+    watched.append(True)
+    assert Drain(worker, lease).take(5) == ()
+    assert keys(delivered) == ["a", "b"]
+    assert successors[0].done(delivered) == 2

@@ -1,0 +1,121 @@
+"""A pulling consumer's side, and what all of it costs."""
+
+import pytest
+
+from s3notify_platform.errors import (
+    UnavailableError,
+    UsageError,
+)
+from s3notify_platform.protocols.notification_queue import (
+    Caretaker,
+    Event,
+    NotificationQueue,
+    TopicSettings,
+    keys_recur,
+)
+from s3notify_platform.protocols.notification_queue.entries import (
+    shard_of,
+)
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.counted import CountedRecords
+from tests.support.faults import Fault
+from tests.unit.protocols.notification_queue.helpers import ONE_SHARD, all_entries, events, keys, over
+
+# Pull
+
+
+def test_entries_of_some_slots(records, clock):
+    """Exactly those of the slots asked for, whole shards or not, in order of slot."""
+    queue = NotificationQueue(records, clock=clock)
+    queue.topics.create("t", TopicSettings(capacity=400, shards=4))
+    pushed = events(60)
+    queue.push_many("t", pushed)
+    for wanted in (range(1000), range(250), range(125), range(20), range(200, 600), [slot_of("k7")], []):
+        found = queue.entries("t", wanted)
+        assert keys(found) == sorted(event.key for event in pushed if slot_of(event.key) in set(wanted))
+        assert [entry.slot for entry in found] == sorted(entry.slot for entry in found)
+    with pytest.raises(UsageError, match="1000"):
+        queue.entries("t", [1000])
+
+
+def test_removal_is_by_entry_and_idempotent(queue):
+    """A second removal, or one by another consumer, removes and frees nothing more."""
+    queue.push_many("t", events(3))
+    first, second, third = all_entries(queue)
+    assert queue.remove([first, third]) == 2
+    assert queue.remove([first, third]) == 0
+    assert all_entries(queue) == (second,)
+    assert queue.stats("t").counted == 1
+
+
+def test_a_removal_that_fails_is_told(queue, records, clock):
+    """What could be removed is, and the rest may be removed again."""
+    queue.push_many("t", events(3))
+    entries = all_entries(queue)
+    failing = f"queue.t.000/{entries[1].key}"
+    faulty = over(
+        records,
+        clock,
+        lambda call: Fault.THROTTLED if call.method == "remove" and call.key == failing else Fault.NONE,
+    )
+    with pytest.raises(UnavailableError):
+        faulty.remove(entries)
+    assert queue.remove(entries) == 1
+    stats = queue.stats("t")
+    assert (stats.depth, stats.counted, stats.delivered) == (0, 0, 3)
+
+
+# Costs
+
+
+def test_requests(clock):
+    """As the docstrings say, on a record store whose calls are one request each."""
+    records = CountedRecords(MemoryRecordStore())
+    queue = NotificationQueue(records, clock=clock)
+    cost = records.cost
+    assert cost(lambda: queue.topics.create("t", TopicSettings(shards=8))) == {"create": 1}
+    assert cost(lambda: queue.topics.get("t")) == {"read": 1}
+    queue.reserve("t", Event(key="warm"))
+    held = []
+    assert cost(lambda: held.append(queue.reserve("t", Event(key="a")))) == {"add": 1, "create": 1, "read": 1}
+    assert cost(lambda: queue.commit(held[0])) == {"replace": 1}
+    many = events(100)
+    shards = len({shard_of(slot_of(event.key), TopicSettings()) for event in many})
+    assert cost(lambda: held.extend(queue.reserve_many("t", many))) == {
+        "add": shards,
+        "create": 100,
+        "read": 1,
+    }
+    assert cost(lambda: queue.commit_many(held[1:])) == {"replace": 100}
+    entries = []
+    assert cost(lambda: entries.extend(all_entries(queue))) == {"read": 1, "scan": 8}
+    assert cost(lambda: queue.entries("t", [3, 4, 999])) == {"read": 1, "scan": 3}
+    assert cost(lambda: queue.remove(entries)) == {"remove": 101, "add": 2 * shards}
+    last = queue.reserve("t", Event(key="z"))
+    assert cost(lambda: queue.abort(last)) == {"remove": 1, "add": 1}
+    caretaker = Caretaker(queue)
+    assert cost(lambda: caretaker.resolve_stale("t", lambda _: None)) == {"read": 1 + 8, "scan": 8}
+
+
+def test_requests_on_a_bucket_alone(clock):
+    """What the docstrings say of it; and nothing stays behind once an entry is gone."""
+    store = CountingStore(MemoryObjectStore())
+    queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
+
+    def cost(work):
+        store.counts.clear()
+        work()
+        return dict(store.counts)
+
+    queue.topics.create("t", ONE_SHARD)
+    queue.commit(queue.reserve("t", Event(key="warm")))
+    held = []
+    assert cost(lambda: held.append(queue.reserve("t", Event(key="a")))) == {"GET": 2, "PUT": 2}
+    assert cost(lambda: queue.commit(held[0])) == {"PUT": 1}
+    entries = []
+    assert cost(lambda: entries.extend(all_entries(queue))) == {"GET": 1 + 2, "LIST": 1}
+    assert cost(lambda: queue.remove(entries)) == {"GET": 2, "PUT": 2 + 2, "DELETE": 2}
+    assert store.store.list("r/queue").objects == ()

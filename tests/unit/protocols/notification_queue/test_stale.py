@@ -1,0 +1,118 @@
+"""Stale reservations, resolved by what HEAD finds."""
+
+import pytest
+
+from s3notify_platform.errors import (
+    UnavailableError,
+)
+from s3notify_platform.ports import IfMatch
+from s3notify_platform.protocols.notification_queue import (
+    Caretaker,
+    Committed,
+    Event,
+    Expired,
+    Tended,
+    resolve,
+)
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.faults import Fault
+from tests.unit.protocols.notification_queue.helpers import all_entries, events, meta, over
+
+PUT = Event(key="k", writer="w", etag="mine")
+REPLACE = Event(key="k", writer="w", precondition=IfMatch(etag="old"))
+
+
+@pytest.mark.parametrize(
+    ("event", "found", "happened"),
+    [
+        (PUT, None, False),
+        (PUT, meta("mine"), True),
+        (PUT, meta("other", writer="w"), True),
+        (
+            PUT,
+            meta("other", writer="x"),
+            True,
+        ),  # overwritten, or never written: told, since twice is harmless
+        (REPLACE, meta("old"), False),
+        (REPLACE, meta("new"), True),
+        (REPLACE, meta("old", writer="w"), True),  # an equal body brings the ETag back
+        (Event(key="k", op="delete"), None, True),
+        (Event(key="k", op="delete"), meta("x"), False),
+    ],
+)
+def test_resolve(event, found, happened):
+    """What HEAD proves; the event then describes what was found."""
+    resolved = resolve(event, found)
+    assert (resolved is not None) == happened
+    if resolved and found:
+        assert (resolved.etag, resolved.size) == (found.etag, 5)
+
+
+def test_a_writer_that_died_after_its_put_loses_nothing(queue, clock):
+    """Its reservation is committed with what HEAD found; that of one who died before the PUT is freed."""
+    objects = MemoryObjectStore()
+    queue.reserve_many("t", [Event(key="written"), Event(key="not written")])
+    etag = objects.put("written", b"12345").etag
+    caretaker = Caretaker(queue)
+    assert caretaker.resolve_stale("t", objects.head) == Tended(waiting=2)
+    clock.now += queue.stale_seconds - 1
+    assert caretaker.resolve_stale("t", objects.head) == Tended(waiting=2)
+    clock.now += 1
+    assert caretaker.resolve_stale("t", objects.head) == Tended(committed=1, aborted=1)
+    (entry,) = all_entries(queue)
+    assert (entry.event.key, entry.event.etag, entry.event.size) == ("written", etag, 5)
+    assert queue.stats("t").counted == 1
+
+
+def test_a_new_caretaker_waits_anew(queue, clock):
+    """Only what it saw itself, on its own clock, is old."""
+    queue.reserve("t", Event(key="a"))
+    Caretaker(queue).resolve_stale("t", lambda _: None)
+    clock.now += 10 * queue.stale_seconds
+    assert Caretaker(queue).resolve_stale("t", lambda _: None) == Tended(waiting=1)
+
+
+def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
+    """Two caretakers on one stale reservation: one removal, one room."""
+    first, _ = queue.reserve_many("t", events(2))
+
+    def schedule(call):
+        if call.method == "remove" and call.key.endswith(first.entry.key):
+            queue.abort(first)
+        return Fault.NONE
+
+    caretaker = Caretaker(over(records, clock, schedule), leak_seconds=1e9)
+    caretaker.resolve_stale("t", MemoryObjectStore().head)
+    clock.now += queue.stale_seconds + 1
+    assert caretaker.resolve_stale("t", lambda key: None if key == "k0" else meta("e")).aborted == 0
+    stats = queue.stats("t")
+    assert (stats.depth, stats.counted) == (1, 1)
+
+
+def test_a_head_that_fails_leaves_the_reservation(queue, clock):
+    """It is resolved by the pass after that."""
+    queue.reserve("t", Event(key="a"))
+    caretaker = Caretaker(queue)
+
+    def failing(_key):
+        raise UnavailableError("503")
+
+    caretaker.resolve_stale("t", failing)
+    clock.now += queue.stale_seconds + 1
+    assert caretaker.resolve_stale("t", failing).waiting == 1
+    assert caretaker.resolve_stale("t", lambda _: None).aborted == 1
+
+
+def test_a_writer_that_wakes_late(queue, clock):
+    """Committed meanwhile is success, aborted meanwhile is told."""
+    objects = MemoryObjectStore()
+    early, late = queue.reserve_many("t", [Event(key="early"), Event(key="late")])
+    objects.put("early", b"1")
+    caretaker = Caretaker(queue)
+    caretaker.resolve_stale("t", objects.head)
+    clock.now += queue.stale_seconds + 1
+    caretaker.resolve_stale("t", objects.head)
+    objects.put("late", b"1")
+    assert not queue.fresh(early)
+    assert queue.commit(early) == Committed()
+    assert queue.commit(late) == Expired()

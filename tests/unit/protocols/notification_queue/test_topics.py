@@ -1,0 +1,204 @@
+"""Topics: created, changed, deleted under their writers; and the bytes of entries."""
+
+import pytest
+
+from s3notify_platform.errors import (
+    ConflictError,
+    CorruptError,
+    NotFoundError,
+    UsageError,
+)
+from s3notify_platform.ports import IfMatch
+from s3notify_platform.protocols.notification_queue import (
+    Caretaker,
+    Committed,
+    Event,
+    Expired,
+    NotificationQueue,
+    TopicSettings,
+)
+from s3notify_platform.protocols.notification_queue.entries import (
+    decode_entry,
+    decode_topic,
+    encode_entry,
+)
+from tests.support.faults import CrashedError, Fault
+from tests.unit.protocols.notification_queue.helpers import (
+    ONE_SHARD,
+    all_entries,
+    events,
+    keys,
+    once,
+    over,
+    room,
+)
+
+
+def test_topics_are_created_once(queue):
+    """Again with the same settings: the same topic. With others: an error that says what to do."""
+    topic = queue.topics.create("t", ONE_SHARD)
+    assert topic == queue.topics.get("t")
+    with pytest.raises(ConflictError, match="update or delete"):
+        queue.topics.create("t", TopicSettings(capacity=4, shards=1))
+    queue.topics.create("a", TopicSettings())
+    assert [topic.name for topic in queue.topics.all()] == ["a", "t"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("", TopicSettings()),
+        ("a.b", TopicSettings()),
+        ("A", TopicSettings()),
+        ("t", TopicSettings(shards=0)),
+        ("t", TopicSettings(shards=65)),
+        ("t", TopicSettings(capacity=4, shards=5)),
+        ("t", TopicSettings(slots=1001)),
+        ("t", TopicSettings(slots=4, shards=5)),
+        ("t", TopicSettings(max_attempts=0)),
+        ("t", TopicSettings(ttl_seconds=0)),
+        ("t", TopicSettings(max_event_bytes=0)),
+    ],
+)
+def test_topics_that_cannot_be(records, clock, name, settings):
+    """Refused before anything is written."""
+    with pytest.raises(UsageError):
+        NotificationQueue(records, clock=clock).topics.create(name, settings)
+    assert list(records.scan("topics")) == []
+
+
+def test_settings_change_shards_do_not(queue):
+    """A larger capacity is used by writers that knew the smaller one."""
+    assert room(queue) == 3
+    queue.topics.update("t", TopicSettings(capacity=5, shards=1, endpoint="{}"))
+    assert room(queue) == 2
+    with pytest.raises(UsageError, match="shards"):
+        queue.topics.update("t", TopicSettings(capacity=5, shards=2))
+
+
+def test_deleting_a_topic_drops_what_is_pending(queue, records):
+    """Entries, dead letters, counters, owners; and the name may be used anew."""
+    held = queue.reserve("t", Event(key="held"))
+    queue.push("t", Event(key="a"))
+    records.create("dead.t", "001.x", encode_entry(held.entry))
+    queue.remove(all_entries(queue))
+    queue.topics.delete("t")
+    for partition in ("queue.t.000", "dead.t", "depth.t", "counts.t", "owners", "topics"):
+        assert list(records.scan(partition)) == []
+    assert queue.commit(held) == Expired()
+    with pytest.raises(NotFoundError):
+        queue.reserve("t", Event(key="b"))
+    with pytest.raises(NotFoundError):
+        queue.topics.delete("t")
+    queue.topics.create("t", ONE_SHARD)
+    assert room(queue) == 3
+
+
+@pytest.mark.parametrize("nth", range(12))
+@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
+def test_a_deletion_that_died_is_finished_by_the_next_creation(queue, records, clock, nth, fault):
+    """Wherever it died, nothing of the old topic is in the new one."""
+    queue.push_many("t", events(2))
+    held = queue.reserve("t", Event(key="held"))
+
+    def schedule(call):
+        return fault if call.number == nth else Fault.NONE
+
+    try:
+        over(records, clock, schedule).topics.delete("t")
+    except CrashedError:
+        pass
+    else:
+        assert nth >= 8
+    if nth > 1 or (nth == 1 and fault is Fault.CRASH_AFTER):
+        with pytest.raises(NotFoundError):
+            queue.topics.get("t")
+        queue.topics.create("t", ONE_SHARD)
+        assert queue.commit(held) == Expired()
+        assert all_entries(queue) == ()
+        assert room(queue) == 3
+
+
+def test_a_writer_that_knew_the_old_topic_reserves_in_the_new(queue, records, clock):
+    """Also if the topic was made anew while it reserved; what it left of the old epoch is swept."""
+    made = []
+
+    def schedule(call):
+        if call.method == "create" and not made:
+            made.append(call)
+            queue.topics.delete("t")
+            queue.topics.create("t", ONE_SHARD)
+        return Fault.NONE
+
+    writer = over(records, clock, schedule)
+    reservation = writer.reserve("t", Event(key="a"))
+    assert reservation.entry.epoch == queue.topics.get("t").epoch
+    assert queue.commit(reservation) == Committed()
+    assert keys(all_entries(queue)) == ["a"]
+
+
+def test_garbage_of_another_epoch_is_swept_and_never_seen(queue, records):
+    """An entry of a deleted topic that landed late."""
+    reservation = queue.reserve("t", Event(key="old"))
+    queue.commit(reservation)
+    (record,) = records.scan("queue.t.000")
+    queue.topics.delete("t")
+    queue.topics.create("t", ONE_SHARD)
+    records.create("queue.t.000", record.key, record.value)
+    assert all_entries(queue) == ()
+    assert queue.stats("t").depth == 0
+    assert Caretaker(queue).resolve_stale("t", lambda _: None).swept == 1
+    assert list(records.scan("queue.t.000")) == []
+
+
+def test_a_slow_deleter_leaves_the_next_topic_alone(queue, records, clock):
+    """Another finished the deletion, and created the topic anew, while the first was at it."""
+
+    def overtake():
+        queue.topics.create("t", ONE_SHARD)
+        queue.push("t", Event(key="new"))
+
+    over(records, clock, once("scan", "queue.t.000", overtake)).topics.delete("t")
+    assert keys(all_entries(queue)) == ["new"]
+
+
+def test_a_caretaker_with_an_old_topic_sweeps_nothing_new(queue, records, clock):
+    """The topic was made anew after it had been read, and before its entries were."""
+
+    def overtake():
+        queue.topics.delete("t")
+        queue.topics.create("t", ONE_SHARD)
+        queue.push("t", Event(key="new"))
+
+    caretaker = Caretaker(over(records, clock, once("scan", "queue.t.000", overtake)))
+    assert caretaker.resolve_stale("t", lambda _: None).swept == 0
+    assert keys(all_entries(queue)) == ["new"]
+
+
+def test_foreign_bytes_are_told(queue, records):
+    """Not taken for an entry, nor overwritten."""
+    records.create("queue.t.000", "001.x", b"text")
+    with pytest.raises(CorruptError):
+        all_entries(queue)
+    records.create("topics", "bad", b"{}")
+    with pytest.raises(CorruptError):
+        decode_topic(records.read("topics", "bad"))
+
+
+def test_entries_survive_their_encoding(queue, records):
+    """Every field, empty or not."""
+    full = Event(
+        key="日本 語/🙂",
+        op="delete",
+        bucket="b",
+        etag="e",
+        size=0,
+        precondition=IfMatch(etag="x"),
+        writer="w",
+        sequencer="0A",
+        time_ms=5,
+    )
+    for event in (full, Event(key="k")):
+        entry = queue.reserve("t", event).entry
+        assert decode_entry("t", 0, records.read("queue.t.000", entry.key)) == entry
+    assert queue.reserve("t", full).entry.event == full

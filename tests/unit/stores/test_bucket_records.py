@@ -1,0 +1,280 @@
+"""Records on a bucket: names, request costs, and writes whose outcome is lost."""
+
+from collections import deque
+from threading import Barrier
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.clock import SystemClock
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.ports import Conflict, Unknown, Version, Written
+from s3notify_platform.stores.bucket_records import (
+    ADD_ATTEMPTS,
+    PAST_TOKENS,
+    ObjectRecordStore,
+    quote,
+    unquote,
+)
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+class HurriedClock(SystemClock):
+    def sleep(self, seconds):
+        assert seconds >= 0
+
+
+class LossyStore(CountingStore):
+    """Loses what `losses` says of the next PUTs: `request` (not applied), `response` (applied)."""
+
+    def __init__(self, store):
+        super().__init__(store)
+        self.losses = deque()
+        self.before_answer = lambda: None
+
+    def put(self, key, body, *, precondition=None, metadata=None):
+        loss = self.losses.popleft() if self.losses else None
+        if loss == "request":
+            return Unknown(cause="lost")
+        outcome = super().put(key, body, precondition=precondition, metadata=metadata)
+        if loss == "response":
+            self.before_answer()
+            return Unknown(cause="lost")
+        return outcome
+
+
+@pytest.fixture
+def store():
+    return LossyStore(MemoryObjectStore())
+
+
+@pytest.fixture
+def records(store):
+    return ObjectRecordStore(store, "r/", clock=HurriedClock())
+
+
+@given(NAMES)
+def test_quote_round_trip(name):
+    """Any name is one path segment, and comes back."""
+    quoted = quote(name)
+    assert unquote(quoted) == name
+    assert "/" not in quoted
+    assert "\\" not in quoted
+    assert quoted not in (".", "..")
+    assert quoted.isascii()
+
+
+@given(NAMES, NAMES)
+def test_quote_keeps_the_order(one, other):
+    """LIST returns quoted names in the order of the names."""
+    assert (one < other) == (quote(one) < quote(other))
+
+
+def test_plain_names_stay_readable():
+    """What people call things is seen in the bucket as it is."""
+    assert quote("batch-17_A") == "batch-17_A"
+
+
+@pytest.mark.parametrize("loss", ["request", "response"])
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_lost_writes_are_settled(records, store, loss, times):
+    """A retry that meets its own first attempt is a success, never a conflict with itself."""
+    store.losses.extend([loss] * times)
+    assert isinstance(records.create("p", "a", b"1"), Written)
+    store.losses.clear()
+    version = records.read("p", "a").version
+    store.losses.extend([loss] * times)
+    assert isinstance(records.replace("p", "a", b"2", expected=version), Written)
+    store.losses.clear()
+    assert records.add("p", "n", 1) == 1
+    store.losses.extend([loss] * times)
+    assert records.add("p", "n", 1) == 2
+    store.losses.clear()
+    version = records.read("p", "a").version
+    store.losses.extend([loss] * times)
+    assert records.remove("p", "a", expected=version) == Written(etag=None)
+    assert records.read("p", "a") is None
+
+
+def test_lost_for_good_is_unknown(records, store):
+    """Bounded, and not called a failure."""
+    store.losses.extend(["request"] * 20)
+    assert isinstance(records.create("p", "a", b"1"), Unknown)
+    assert len(store.losses) == 20 - 6
+
+
+def test_overwritten_before_it_was_seen_is_unknown(records, store):
+    """Applied or not, nobody can tell any more: the caller has to look."""
+    records.create("p", "a", b"1")
+    version = records.read("p", "a").version
+
+    def other():
+        now = records.read("p", "a").version
+        records.replace("p", "a", b"other", expected=now)
+
+    store.before_answer = other
+    store.losses.append("response")
+    assert isinstance(records.replace("p", "a", b"2", expected=version), Unknown)
+    assert records.read("p", "a").value == b"other"
+
+
+@pytest.mark.parametrize("loss", ["request", "response"])
+@pytest.mark.parametrize("others", [1, 3, PAST_TOKENS])
+def test_an_add_is_settled_although_others_came_after_it(store, loss, others):
+    """Ceph RGW answers losers with 500 too: applied is known from not applied by the tokens a counter keeps."""
+    records = ObjectRecordStore(store, "r/", clock=HurriedClock())
+    rival = ObjectRecordStore(store.store, "r/", clock=HurriedClock())
+    records.add("p", "n", 1)
+    inner, store.get = store.get, lambda *args, **kwargs: (others_write(), inner(*args, **kwargs))[1]
+    pending = [0, others]
+
+    def others_write():
+        for _ in range(pending.pop(0) if pending else 0):
+            rival.add("p", "n", 1)
+
+    store.losses.append(loss)
+    told = records.add("p", "n", 1)
+    assert told == (2 if loss == "response" else 2 + others)
+    store.get = inner
+    assert records.read("p", "n").value == b"%d" % (2 + others)
+
+
+def test_an_add_overtaken_too_often_is_unknown(store):
+    """What a counter no longer remembers is not guessed."""
+    records = ObjectRecordStore(store, "r/", clock=HurriedClock())
+    records.add("p", "n", 1)
+
+    def others_write():
+        for _ in range(PAST_TOKENS + 1):
+            records.add("p", "n", 1)
+
+    store.before_answer = others_write
+    store.losses.append("response")
+    assert isinstance(records.add("p", "n", 1), Unknown)
+
+
+def test_requests(records, store):
+    """The costs of the module's docstring."""
+
+    def cost(work):
+        store.counts.clear()
+        work()
+        return dict(store.counts)
+
+    version = lambda: records.read("p", "a").version
+    assert cost(lambda: records.create("p", "a", b"1")) == {"PUT": 1}
+    assert cost(lambda: records.read("p", "a")) == {"GET": 1}
+    now = version()
+    assert cost(lambda: records.replace("p", "a", b"2", expected=now)) == {"PUT": 1}
+    now = version()
+    assert cost(lambda: records.remove("p", "a", expected=now)) == {"PUT": 2, "DELETE": 3}
+    records.create("p", "a", b"1")
+    now = version()
+    assert cost(lambda: records.remove("p", "a", expected=now)) == {"PUT": 1, "DELETE": 1}
+    assert cost(lambda: records.add("p", "n", 1)) == {"GET": 1, "PUT": 1}
+    assert cost(lambda: list(records.scan("p"))) == {"LIST": 1, "GET": 1}
+    assert [meta.key for meta in store.store.list("").objects] == ["r/p/n"]
+
+
+def test_keys_that_do_not_recur_leave_nothing(store):
+    """Told that a key is never created again, a remove deletes at once and asks nothing."""
+    records = ObjectRecordStore(store, "r/", keys_recur=False)
+    etag = records.create("p", "a", b"1").etag
+    records.remove("p", "a", expected=Version(etag))
+    assert store.list("").objects == ()
+    assert store.counts["DELETE"] == 1
+
+
+def test_keys_that_recur_in_some_partitions_only(store):
+    """By partition: where keys never come back the tombstone goes without asking."""
+    records = ObjectRecordStore(store, "r/", keys_recur=lambda partition: partition != "once")
+    etag = records.create("once", "a", b"1").etag
+    records.remove("once", "a", expected=Version(etag))
+    assert store.counts["DELETE"] == 1
+    etag = records.create("again", "a", b"1").etag
+    records.remove("again", "a", expected=Version(etag))
+    assert store.counts["DELETE"] == 1 + 3
+
+
+def test_a_scan_clears_what_a_remover_left(records, store):
+    """A tombstone whose remover died before its DELETE costs a GET once, not for ever."""
+    records.create("p", "a", b"1")
+    found = records.read("p", "a")
+    delete = store.store.delete
+    store.store.delete = lambda *_, **__: Unknown(cause="lost")
+    assert isinstance(records.remove("p", "a", expected=found.version), Written)
+    assert "r/p/a" in [meta.key for meta in store.store.list("").objects]
+    store.store.delete = delete
+    assert list(records.scan("p")) == []
+    assert "r/p/a" not in [meta.key for meta in store.store.list("").objects]
+
+
+def test_foreign_bytes_are_not_taken_for_a_record(records, store):
+    """A person has to look; nothing is overwritten."""
+    store.put("r/p/a", b"not ours")
+    with pytest.raises(CorruptError, match="not ours"):
+        records.read("p", "a")
+    assert store.get("r/p/a").body == b"not ours"
+
+
+@pytest.mark.parametrize(("partition", "key"), [("", "a"), ("p", ""), ("p", "é" * 200)])
+def test_impossible_names(records, partition, key):
+    """Refused before anything is sent."""
+    with pytest.raises(UsageError):
+        records.create(partition, key, b"")
+
+
+def test_a_counter_that_never_holds_still(records, store):
+    """`add` gives up in bounded time, and says that nothing was added."""
+
+    class Busy(LossyStore):
+        def put(self, key, body, *, precondition=None, metadata=None):
+            return Conflict()
+
+    busy = ObjectRecordStore(Busy(MemoryObjectStore()), "r/", clock=HurriedClock())
+    with pytest.raises(Exception, match=f"{ADD_ATTEMPTS} rounds"):
+        busy.add("p", "n", 1)
+
+
+def test_a_scan_reads_ahead_in_order():
+    """As many at once as it was told, whichever of them answers first; one that fails is told in its turn."""
+    together = Barrier(4, timeout=10)
+
+    class Waiting(MemoryObjectStore):
+        def get(self, key, **conditions):
+            together.wait()
+            return super().get(key, **conditions)
+
+    store = Waiting()
+    writing = ObjectRecordStore(MemoryObjectStore(), "r/")
+    for number in range(12):
+        writing.create("p", f"{number:02}", b"%d" % number)
+    store._objects = writing._store._objects
+    records = ObjectRecordStore(store, "r/", parallelism=4)
+    assert [record.value for record in records.scan("p")] == [b"%d" % number for number in range(12)]
+    store.put("r/p/05", b"no record")
+    scan = records.scan("p")
+    assert [next(scan).key for _ in range(5)] == ["00", "01", "02", "03", "04"]
+    with pytest.raises(CorruptError):
+        next(scan)
+
+
+def test_what_is_known_is_not_read_again(store, records):
+    """LIST tells whether it changed: only that is read."""
+    for key in "abc":
+        records.create("p", key, b"1")
+    known = {record.key: record for record in records.scan("p")}
+    records.replace("p", "b", b"2", expected=known["b"].version)
+    store.counts.clear()
+    assert [record.value for record in records.scan("p", known=known)] == [b"1", b"2", b"1"]
+    assert store.counts == {"LIST": 1, "GET": 1}
+
+
+def test_parallelism_is_at_least_one(store):
+    """Told at once."""
+    with pytest.raises(UsageError, match="parallelism"):
+        ObjectRecordStore(store, "r/", parallelism=0)

@@ -1,0 +1,119 @@
+"""obstore from the same configuration, and the keys it can read."""
+
+from dataclasses import replace
+
+import obstore
+import pytest
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
+from s3notify_platform.stores.s3.obstore_client import fits_obstore, obstore_store
+from tests.contracts.fault_proxy import FaultProxy
+
+FITS = [
+    " a ",
+    "a+b",
+    "a%20b",
+    "%2F",
+    "%",
+    "a*b",
+    "a?b#c",
+    "a&b=c",
+    "é",
+    "e\u0301",
+    "\U0001f642",
+    "a\\b",
+    "...",
+    "a/..b",
+]
+FITS += ["~^`|{}[]<>\"'", "\x80", "\u2028", "a" * 1024]
+DOES_NOT = ["", "/a", "a/", "a//b", ".", "..", "a/./b", "a/../b", "a\nb", "a\tb", "\x7f", "\x00"]
+
+
+@pytest.mark.parametrize("key", DOES_NOT)
+def test_keys_that_are_no_path(key):
+    """They go the slow way."""
+    assert not fits_obstore(key)
+
+
+@pytest.mark.server
+def test_keys_that_fit_are_read_exactly(ministack):
+    """Each under its own name, with its own body."""
+    config = ministack.config(ministack.make_bucket())
+    store, fast = S3ObjectStore(config), obstore_store(config)
+    keys = FITS + [f"p/{chr(code)}q" for code in range(32, 127) if chr(code) != "/"]
+    for key in keys:
+        assert fits_obstore(key)
+        store.put(key, key.encode())
+    for key in keys:
+        assert bytes(obstore.get(fast, key).bytes()) == key.encode()
+    store.close()
+
+
+@pytest.mark.server
+def test_credentials_of_the_environment(ministack, monkeypatch):
+    """Without keys in the configuration both clients use boto3's chain; without any, the error says so."""
+    bucket = ministack.make_bucket()
+    config = S3Config(bucket=bucket, endpoint_url=ministack.endpoint_url)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    store = S3ObjectStore(config)
+    with pytest.raises(UsageError, match=f"no credentials for bucket '{bucket}'"):
+        store.get("a")
+    with pytest.raises(UsageError, match=f"no credentials for bucket '{bucket}'"):
+        obstore_store(config)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    fresh = S3ObjectStore(config)
+    fresh.put("a", b"1")
+    assert bytes(obstore.get(obstore_store(config), "a").bytes()) == b"1"
+    fresh.close()
+    store.close()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("precondition", [None, ABSENT])
+def test_what_no_retry_mends_is_told_apart(ministack, precondition):
+    """A missing bucket is the operator's, condition or not."""
+    nowhere = FastObjectStore(ministack.config("no-such-bucket"))
+    with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
+        nowhere.put("a", b"1", precondition=precondition)
+    with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):
+        nowhere.delete("a")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("fault", ["500", "409", "slow_down", "lose_request", "lose_response"])
+def test_a_conditional_write_is_sent_once_and_may_be_unknown(ministack, fault):
+    """Its ETag goes out unquoted, and a failure is neither repeated nor called a refusal."""
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
+        first = store.put("a", b"1").etag
+        proxy.faults.append(fault)
+        sent = len(proxy.requests)
+        assert isinstance(store.put("a", b"2", precondition=IfMatch(etag=first)), Unknown)
+        assert len(proxy.requests) == sent + 1
+        applied = fault == "lose_response"
+        again = store.put("a", b"3", precondition=IfMatch(etag=first))
+        assert again == Conflict() if applied else isinstance(again, Written)
+        assert proxy.answered[-1].headers["if-match"] == first
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("fault", ["pass", "500", "lose_request", "lose_response"])
+def test_a_delete_is_a_plain_one_and_is_sent_again_if_lost(ministack, fault):
+    """Never DeleteObjects (a POST), of which Ceph RGW 16 dies in a bucket with notifications."""
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        store = FastObjectStore(replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url))
+        store.put("a", b"1")
+        proxy.requests.clear()
+        proxy.faults.append(fault)
+        assert store.delete("a") == Written(etag=None)
+        assert set(proxy.requests) == {"DELETE"}
+        assert store.get("a") is None

@@ -1,0 +1,144 @@
+"""The probe, on stores that do and do not keep what they promise."""
+
+import re
+
+import pytest
+
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ports import list_all
+from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.stores.probe import Capabilities, choose_commit, probe
+from tests.contracts.ignoring_store import IgnoringStore
+
+
+def test_a_store_that_keeps_everything():
+    """Native mode; the scratch objects are gone, other objects untouched."""
+    store = MemoryObjectStore()
+    store.put("mine", b"1")
+    found = probe(store, "p/")
+    assert found.problems == ()
+    assert found.mode == "native"
+    assert all(getattr(found, name) for name in Capabilities.__slots__ if name.startswith(("can_", "copy_")))
+    assert choose_commit(found).commit == "native"
+    assert [meta.key for meta in list_all(store, "")] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("ignored", "lacking", "refusal"),
+    [
+        (
+            "create",
+            "create_if_absent",
+            r"lacks create-if-absent.*DynamoDB lease_table .* and a records_table",
+        ),
+        ("match", "put_if_match", r"lacks put-if-match.*DynamoDB lease_table .* and a records_table"),
+        ("delete", "delete_if_match", None),
+        ("copy", "copy_if_absent", None),
+    ],
+)
+def test_an_ignored_condition_is_found(ignored, lacking, refusal):
+    """It answers like one that honours it; only the object tells. Refused where commits need it."""
+    found = probe(IgnoringStore(MemoryObjectStore(), {ignored}), "")
+    conditions = {"create_if_absent", "put_if_match", "delete_if_match", "copy_if_absent"}
+    assert {name for name in conditions if not getattr(found, name)} == {lacking}
+    assert any(problem.startswith(lacking) and "ignored" in problem for problem in found.problems)
+    if refusal is None:
+        assert choose_commit(found).commit == "native"
+        assert found.mode == "native"
+    else:
+        assert found.mode == "external"
+        with pytest.raises(UsageError, match=refusal):
+            choose_commit(found)
+
+
+USABLE = dict.fromkeys(("reachable", "can_list", "can_read", "can_write", "can_delete"), True)
+GOOD = Capabilities(**USABLE, create_if_absent=True, put_if_match=True)
+NO_CREATE = Capabilities(**USABLE, put_if_match=True)
+NO_MATCH = Capabilities(**USABLE, create_if_absent=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "tables", "commit", "reason"),
+    [
+        (GOOD, "auto", "", "native", "keeps If-None-Match"),
+        (GOOD, "auto", "lease records", "native", "keeps If-None-Match"),
+        (GOOD, "native", "", "native", "asked for"),
+        (GOOD, "dynamodb", "lease", "dynamodb", "asked for"),
+        (NO_CREATE, "auto", "lease records", "dynamodb", "lacks create-if-absent.*lease table is named"),
+        (NO_MATCH, "auto", "lease records", "dynamodb", "lacks put-if-match.*lease table is named"),
+        (NO_MATCH, "dynamodb", "lease records", "dynamodb", "asked for"),
+    ],
+)
+def test_the_commit_that_follows(found, wanted, tables, commit, reason):
+    """Native where the store can, leases where it cannot or the user asks; and it says why."""
+    decision = choose_commit(
+        found, wanted, has_lease_table="lease" in tables, has_records_table="records" in tables
+    )
+    assert decision.commit == commit
+    assert re.search(reason, decision.reason)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "tables", "reason"),
+    [
+        (GOOD, "dynamodb", "records", r"asked for: name a DynamoDB lease_table"),
+        (NO_CREATE, "native", "lease records", r"lacks create-if-absent.*native commits need"),
+        (NO_MATCH, "native", "lease records", r"lacks put-if-match.*native commits need"),
+        (NO_CREATE, "auto", "records", r"lacks create-if-absent.*name a DynamoDB lease_table"),
+        (NO_CREATE, "auto", "lease", r"lacks create-if-absent.*name a DynamoDB records_table"),
+        (NO_MATCH, "dynamodb", "lease", r"lacks put-if-match.*name a DynamoDB records_table"),
+    ],
+)
+def test_what_no_commit_is_safe_on(found, wanted, tables, reason):
+    """Refused, with what is lacking and which table would do. Records on a bucket need conditions too."""
+    with pytest.raises(UsageError, match=reason):
+        choose_commit(found, wanted, has_lease_table="lease" in tables, has_records_table="records" in tables)
+
+
+class _Refusing(IgnoringStore):
+    def __init__(self, refused, error):
+        super().__init__(MemoryObjectStore(), ())
+        self.refused, self.error = refused, error
+
+    def _count(self, kind):
+        if kind in self.refused:
+            raise self.error
+        return super()._count(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("LIST", "can_list"), ("PUT", "can_write"), ("GET", "can_read"), ("DELETE", "can_delete")],
+)
+def test_a_missing_permission_is_named(kind, name):
+    """Reachable, but unusable, with the reason."""
+    found = probe(_Refusing({kind}, UsageError("refused: check the policy")), "")
+    assert found.reachable
+    assert not getattr(found, name)
+    assert found.mode == "unusable"
+    for tables in (False, True):
+        with pytest.raises(UsageError, match="check the policy"):
+            choose_commit(found, has_lease_table=tables, has_records_table=tables)
+
+
+def test_unreachable():
+    """Told once, and nothing else is tried."""
+    kinds = {"LIST", "PUT", "GET", "HEAD", "DELETE", "COPY"}
+    found = probe(_Refusing(kinds, UnavailableError("nobody there")), "")
+    assert not found.reachable
+    assert found.problems == ("nobody there",)
+
+
+@pytest.mark.server
+def test_servers(ministack, seaweed):
+    """What the two servers of the tests were found to keep, in native mode both."""
+    from s3notify_platform.stores.s3 import S3ObjectStore
+
+    for server, copy_if_absent, ordered in ((ministack, False, True), (seaweed, True, False)):
+        store = S3ObjectStore(server.config(server.make_bucket()))
+        found = probe(store, "p/")
+        assert store.list("").objects == ()
+        store.close()
+        assert found.mode == "native", (server.endpoint_url, found.problems)
+        assert (found.copy_if_absent, found.list_is_ordered) == (copy_if_absent, ordered)
+        assert abs(found.clock_skew_ms) < 60_000

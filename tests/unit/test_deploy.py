@@ -1,0 +1,240 @@
+"""What `s3notify init` makes and prints: tables, templates, policies."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from cfnlint.api import lint_all
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.deploy import ROLES, Places, Tables, cloudformation, policy, terraform
+from s3notify_platform.errors import UsageError
+from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
+from s3notify_platform.stores.dynamodb.table import DynamoTable
+from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, describe, examine
+
+TABLES = Tables(records="records", leases="leases", region="eu-central-1")
+PLACES = Places(
+    bucket="landing",
+    prefix="raw/",
+    platform_bucket="platform",
+    platform_prefix="_s3notify/orders/",
+    keyspace_prefix="_s3notify/orders/keyspace/",
+    tables=TABLES,
+    account="123456789012",
+    event_queue="events",
+)
+NAMED = ["--records-table", "records", "--lease-table", "leases"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["init", *arguments])
+
+
+@pytest.mark.usefixtures("moto_aws")
+def test_init_makes_what_is_named_and_is_safe_to_repeat():
+    """Both schemas, billed by request, leases with their TTL; the second time nothing is done."""
+    first = run(*NAMED)
+    assert first.exit_code == 0, first.output
+    assert first.output.splitlines() == ["table 'records': created", "table 'leases': created"]
+    records = describe(DynamoTable(DynamoConfig(table="records")))
+    assert records["KeySchema"] == RECORD_TABLE.keys
+    assert records["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+    leases = DynamoTable(DynamoConfig(table="leases"))
+    keys = [(key["AttributeName"], key["KeyType"]) for key in describe(leases)["KeySchema"]]
+    assert keys == [("path", "HASH"), ("etag", "RANGE")]
+    ttl = leases.client.describe_time_to_live(TableName="leases")["TimeToLiveDescription"]
+    assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "ttl")
+    assert run(*NAMED).output.splitlines() == ["table 'records': was there", "table 'leases': was there"]
+
+
+@pytest.mark.usefixtures("moto_aws")
+def test_init_refuses_a_table_of_another_schema():
+    """It is named, with both schemas, and left as it is."""
+    other = TableSchema(partition_key="tagID")
+    table = DynamoTable(DynamoConfig(table="records"))
+    create_table(table, other)
+    result = run("--records-table", "records")
+    assert result.exit_code == 1
+    assert "'records'" in result.output
+    assert "has the keys tagID (S, HASH), not partition (S, HASH), key (S, RANGE)" in result.output
+    assert describe(table)["KeySchema"] == other.keys
+
+
+@pytest.mark.usefixtures("moto_aws")
+def test_expiry_by_another_attribute_is_refused():
+    """Somebody else's items would never expire, or ours would too soon."""
+    table = DynamoTable(DynamoConfig(table="t"))
+    create_table(table, TableSchema(partition_key="path", ttl="other"))
+    with pytest.raises(UsageError, match="'other', not 'ttl'"):
+        create_table(table, TableSchema(partition_key="path", ttl="ttl"))
+
+
+@pytest.mark.usefixtures("moto_aws")
+def test_examine_names_what_is_wrong():
+    """Missing, other keys, no TTL; nothing for a good one, and the table is as empty as before."""
+    table = DynamoTable(DynamoConfig(table="t"))
+    wanted = TableSchema(partition_key="path", sort_key="etag", ttl="ttl")
+    assert examine(table, wanted) == ("does not exist: create it with `s3notify init`",)
+    create_table(table, TableSchema(partition_key="path", sort_key="etag"))
+    (problem,) = examine(table, wanted)
+    assert "does not expire items by 'ttl'" in problem
+    create_table(table, wanted)
+    assert examine(table, wanted) == ()
+    assert table.client.scan(TableName="t")["Count"] == 0
+    (problem,) = examine(table, RECORD_TABLE)
+    assert "has the keys path" in problem
+
+
+@pytest.mark.usefixtures("moto_aws")
+def test_examine_finds_ignored_conditions(monkeypatch):
+    """A server that takes any put is no table to commit by."""
+    table = DynamoTable(DynamoConfig(table="t"))
+    create_table(table, RECORD_TABLE)
+    write = DynamoTable.write
+
+    def ignoring(self, call, **arguments):
+        for name in ("ConditionExpression", "ExpressionAttributeNames"):
+            arguments.pop(name, None)
+        return write(self, call, **arguments)
+
+    monkeypatch.setattr(DynamoTable, "write", ignoring)
+    (problem,) = examine(table, RECORD_TABLE)
+    assert "does not keep conditions" in problem
+
+
+def test_cloudformation_is_valid():
+    """By AWS's own linter, and it says what `init` makes."""
+    result = run(*NAMED, "--print", "cloudformation")
+    assert result.exit_code == 0, result.output
+    # Beside defects it gives advice, by rules that begin with I.
+    assert [match for match in lint_all(result.output) if not match.rule.id.startswith("I")] == []
+    template = json.loads(result.output)
+    assert template == cloudformation(Tables(records="records", leases="leases"))
+    tables = {r["Properties"]["TableName"]: r["Properties"] for r in template["Resources"].values()}
+    assert tables["records"]["KeySchema"] == RECORD_TABLE.keys
+    assert "TimeToLiveSpecification" not in tables["records"]
+    assert tables["leases"]["TimeToLiveSpecification"] == {"AttributeName": "ttl", "Enabled": True}
+
+
+def test_terraform_says_the_same():
+    """Keys, billing and TTL of both tables, in its JSON syntax."""
+    result = run(*NAMED, "--print", "terraform")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output) == terraform(TABLES)
+    tables = json.loads(result.output)["resource"]["aws_dynamodb_table"]
+    assert tables["s3notify_records"] == {
+        "name": "records",
+        "billing_mode": "PAY_PER_REQUEST",
+        "hash_key": "partition",
+        "range_key": "key",
+        "attribute": [{"name": "partition", "type": "S"}, {"name": "key", "type": "S"}],
+    }
+    assert tables["s3notify_leases"]["ttl"] == {"attribute_name": "ttl", "enabled": True}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_policies_name_every_resource(role):
+    """No wildcard but at the end of a prefix; no action but single ones; tables of one account and region."""
+    for statement in policy(role, PLACES)["Statement"]:
+        assert statement["Effect"] == "Allow"
+        assert not any("*" in action for action in statement["Action"])
+        resource = statement["Resource"]
+        assert resource.rstrip("*").count("*") == 0
+        if resource.endswith("*"):
+            assert resource.endswith("/*"), "a prefix, not a bucket or a table"
+            assert resource.removesuffix("*").rpartition(":::")[2] in {
+                "landing/raw/",
+                "platform/_s3notify/orders/",
+                "platform/_s3notify/orders/keyspace/",
+                "platform/_s3notify/orders/table/data/",
+                "platform/_s3notify/orders/derived/",
+                "platform/_s3notify/queue/",
+            }
+        if ":dynamodb:" in resource:
+            assert resource.startswith("arn:aws:dynamodb:eu-central-1:123456789012:table/")
+        if ":sqs:" in resource:
+            assert (role, resource) == ("inlet", "arn:aws:sqs:eu-central-1:123456789012:events")
+
+
+def test_who_needs_the_queue_of_notifications():
+    """In the table if there is one, else below its prefix of the platform's bucket."""
+    queue = "arn:aws:s3:::platform/_s3notify/queue/*"
+    for role in ("publisher", "inlet", "outlet"):
+        by_table = {s["Resource"]: s["Action"] for s in policy(role, PLACES)["Statement"]}
+        assert queue not in by_table
+        assert "dynamodb:UpdateItem" in by_table["arn:aws:dynamodb:eu-central-1:123456789012:table/records"]
+        bare = {
+            s["Resource"]: s["Action"] for s in policy(role, replace(PLACES, tables=Tables()))["Statement"]
+        }
+        assert bare[queue] == ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+        assert bare["arn:aws:s3:::platform"] == ["s3:ListBucket"]
+        signals = bare.get("arn:aws:s3:::platform/_s3notify/orders/keyspace/*")
+        assert signals == (None if role == "outlet" else ["s3:PutObject"])
+    assert "queue" not in json.dumps(policy("writer", PLACES))
+
+
+def test_policies_without_tables_name_none():
+    """On a bucket alone."""
+    bare = Places(
+        bucket="b",
+        prefix="",
+        platform_bucket="p",
+        platform_prefix="o/",
+        keyspace_prefix="k/",
+        tables=Tables(),
+    )
+    assert not any("dynamodb" in json.dumps(policy(role, bare)) for role in ROLES)
+    assert "arn:aws:s3:::p/k/*" in json.dumps(policy("run", bare))
+
+
+def test_policies_in_other_partitions():
+    """China's and the government's regions have ARNs of their own."""
+    for region, partition in (("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")):
+        tables = Tables(records="r", region=region)
+        places = Places(
+            bucket="b",
+            prefix="in/",
+            platform_bucket="b",
+            platform_prefix="o/",
+            keyspace_prefix="o/k/",
+            tables=tables,
+            account="1" * 12,
+        )
+        for statement in policy("run", places)["Statement"]:
+            assert statement["Resource"].startswith(f"arn:{partition}:")
+
+
+def test_init_prints_policies():
+    """All roles, or the one asked for, with the defaults of a source."""
+    common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "--name", "orders"]
+    result = run(*common)
+    assert result.exit_code == 0, result.output
+    assert list(json.loads(result.output)) == list(ROLES)
+    result = run(*common, *NAMED, "--account", "123456789012", "--role", "writer")
+    statements = json.loads(result.output)["Statement"]
+    assert {s["Resource"] for s in statements} >= {
+        "arn:aws:s3:::landing/raw/*",
+        "arn:aws:s3:::landing/_s3notify/orders/keyspace/*",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "name a table"),
+        (["--print", "terraform"], "name a table"),
+        (["--print", "iam"], "--bucket"),
+        (["--print", "iam", "--bucket", "b", "--lease-table", "t"], "account"),
+        (["--print", "iam", "--bucket", "b", "--event-queue", "q"], "account"),
+        (["--print", "iam", "--bucket", "b", "--prefix", "a*/"], "mean something else"),
+        (["--print", "iam", "--bucket", "b", "--queue-prefix", "a?/"], "mean something else"),
+    ],
+)
+def test_init_says_what_is_missing(arguments, reason):
+    """Before anything is done."""
+    result = run(*arguments)
+    assert result.exit_code != 0
+    assert reason in result.output
