@@ -9,7 +9,7 @@ Reading order, from below; imports point down only:
                     probe, what `init` makes
     table/          commit objects, object states, schemas, quarantine, reader, history, vacuum, the Delta view
     spark/          plan, read, parse, seal, load: the only place that knows PySpark
-    channels/       the publisher that queues, caretaker, inlets (SQS, HTTP), outlet (HTTP push)
+    channels/       the publisher that queues, reconciler, inlets (SQS, HTTP), outlet (HTTP push)
     explain/        where one object stands, read from all of the above
     orchestration/  Dagster: batches, sensor, IO manager, assets, checks, component
     local/, defs/   the embedded S3 server, `dagster dev`, the demo and its source

@@ -6,7 +6,7 @@
 | `NotFoundError` | caller | the named thing does not exist |
 | `ConflictError` | caller | somebody else was first: read again, decide again |
 | `FencedError` | worker | a newer generation exists: stop |
-| `NoRoomError` | caller | back off for `retry_after_seconds` |
+| `QuotaExceededError` | caller | back off for `retry_after_seconds` |
 | `UnavailableError` | caller | nothing was applied: retry later |
 | `UnknownOutcomeError` | caller | it may have been applied: look before doing it again |
 | `CorruptError` | operator | stored bytes contradict an invariant: call a person |
@@ -36,7 +36,7 @@ class FencedError(S3NotifyError):
     """A newer generation exists; this actor must stop and write nothing more."""
 
 
-class NoRoomError(S3NotifyError):
+class QuotaExceededError(S3NotifyError):
     """A bounded thing is full; nothing was written. Retry after `retry_after_seconds`."""
 
     def __init__(self, message: str, retry_after_seconds: float = 1.0) -> None:

@@ -13,15 +13,15 @@ Steps, for one change or a batch
     4. Look which topics there are now. One that is new is told of what happened: its consumer lists what was there
        before it made the topic, and this may have come after.
     5. Happened: commit the entries. Did not: abort them. Not known, or a new topic could not be told: leave them, to
-       be resolved by the caretaker. A reservation that was resolved while we slept: push the change anew.
+       be resolved by the reconciler. A reservation that was resolved while we slept: push the change again.
     6. Move the signal of each touched slot, marked as queued, then the root.
 
-Killed between any two steps: `channels.care` resolves the reservations by HEAD, tells the topics that are there then,
-and moves the signals. Without a topic that takes the key, and where the queue could not be told, the signal is not
-marked, as that of a plain `Publisher`: whoever follows it lists. One limit: a writer of which no reservation is there
-to be resolved, and that is killed between its write and the end of step 4, is as silent as a plain writer that is
-killed before its signal; the sweep finds its object. That is one that knew no topic for its key, because the first one
-was made less than 5 s before it began or later, or whose topics were all deleted since, and maybe made anew.
+Killed between any two steps: `channels.reconciler` resolves the reservations by HEAD, tells the topics that are there
+then, and moves the signals. Without a topic that takes the key, and where the queue could not be told, the signal is
+not marked, as that of a plain `Publisher`: whoever follows it lists. One limit: a writer of which no reservation is
+there to be resolved, and that is killed between its write and the end of step 4, is as silent as a plain writer that
+is killed before its signal; the sweep finds its object. That is one that knew no topic for its key, because the first
+one was made less than 5 s before it began or later, or whose topics were all deleted since, and maybe made again.
 
 | requests, for n changes in s slots, t topics of h shards touched | |
 |---|---|
@@ -41,8 +41,8 @@ from typing import Final
 
 from s3notify_platform.clock import backoff_seconds, unique_name
 from s3notify_platform.errors import (
-    NoRoomError,
     NotFoundError,
+    QuotaExceededError,
     S3NotifyError,
     UnavailableError,
     UnknownOutcomeError,
@@ -63,14 +63,14 @@ from s3notify_platform.protocols.notification_queue import (
     Committed,
     Event,
     Expired,
-    NoRoom,
     NotificationQueue,
+    QuotaExceeded,
     Reservation,
     Topic,
 )
 
 ATTEMPTS: Final = 5
-"""Rounds in which topics come and go under a writer, or refuse what has to be announced anew."""
+"""Rounds in which topics come and go under a writer, or refuse what has to be announced again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class _Work:
     announced: bool = False
     """In every topic that takes it, and in at least one."""
     left: bool = False
-    """To the caretaker, who can tell a topic that could not be told for as long as a reservation is there."""
+    """To the reconciler, who can tell a topic that could not be told for as long as a reservation is there."""
 
 
 class QueuedPublisher:
@@ -118,7 +118,7 @@ class QueuedPublisher:
     Outcomes are those of the object writes, or `Refused`. Raised: `UnavailableError` or `UnknownOutcomeError` if
     nothing could be reserved, and nothing was written; `UsageError` for a change that is wrong, nothing of it
     written, the others of its batch applied; `NotSignalledError` for changes that happened, of which not
-    everybody may have been told: call `announce(error.keys)`, or leave it to the caretaker.
+    everybody may have been told: call `announce(error.keys)`, or leave it to the reconciler.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class QueuedPublisher:
         """`bucket` is the one that `publisher` writes to, by the name that topics know it by.
 
         `others` are further sources of the bucket, with signals of their own. One that is left out hears of its
-        changes too, from the caretaker, and later.
+        changes too, from the reconciler, and later.
         """
         self._publisher = publisher
         self._keyspaces = (Keyspace(publisher=publisher), *others)
@@ -188,7 +188,7 @@ class QueuedPublisher:
         """Tell of objects that others wrote, or that were not told of: what a HEAD finds, or that nothing is there.
 
         Twice is harmless. Each key 1 HEAD, then 1 scan of the topics, a push in each that takes it, the signals.
-        `NoRoomError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
+        `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
         """
         wanted = tuple(dict.fromkeys(keys))
         events = self._queue.shards.in_parallel(self._found, wanted)
@@ -204,8 +204,8 @@ class QueuedPublisher:
                 self._queue.forget_topics()
                 continue  # nobody is left to be told
             for outcome in outcomes:
-                if isinstance(outcome, NoRoom):
-                    raise NoRoomError(f"topic {topic!r} is full", outcome.retry_after_seconds)
+                if isinstance(outcome, QuotaExceeded):
+                    raise QuotaExceededError(f"topic {topic!r} is full", outcome.retry_after_seconds)
         queued = {event.key for told in by_topic.values() for event in told}
         if error := self._move(wanted, queued):
             raise error
@@ -281,8 +281,8 @@ class QueuedPublisher:
 
     def _reserve_in(
         self, topic: str, works: Sequence[_Work]
-    ) -> Sequence[Reservation | NoRoom] | S3NotifyError:
-        """The rooms, or why there are none; in a topic that was made anew since it was looked for, neither."""
+    ) -> Sequence[Reservation | QuotaExceeded] | S3NotifyError:
+        """The rooms, or why there are none; in a topic that was made again since it was looked for, neither."""
         try:
             rooms = self._queue.reserve_many(topic, [work.event for work in works])
         except S3NotifyError as error:
@@ -293,7 +293,7 @@ class QueuedPublisher:
         if all(room.entry.epoch in work.event.told for work, room in held):
             return rooms
         self._queue.abort_many([room for _, room in held])
-        return NotFoundError(f"topic {topic!r} was made anew: look again")
+        return NotFoundError(f"topic {topic!r} was made again: look again")
 
     def _abort(self, works: Iterable[_Work]) -> None:
         given_up = [work for work in works if work.held]
@@ -340,7 +340,7 @@ class QueuedPublisher:
     # 4. Look who else is to be told.
 
     def _tell_newcomers(self, works: Sequence[_Work]) -> None:
-        """Before the commits: as long as a reservation is left, the caretaker would do it in our place."""
+        """Before the commits: as long as a reservation is left, the reconciler would do it in our place."""
         touched = [work for work in works if work.happened is not False]
         topics = self._topics_now() if touched else ()
         late: defaultdict[str, list[_Work]] = defaultdict(list)
@@ -353,9 +353,9 @@ class QueuedPublisher:
             for taker in new:
                 late[taker.name].append(work)
             work.event = replace(work.event, told=(*work.event.told, *(taker.epoch for taker in new)))
-        for topic, untold in late.items():
-            self._push_anew(topic, [work for work in untold if work.happened])
-            self._reserve_anew(topic, [work for work in untold if not work.happened])
+        for topic, unannounced in late.items():
+            self._push_again(topic, [work for work in unannounced if work.happened])
+            self._reserve_again(topic, [work for work in unannounced if not work.happened])
 
     def _topics_now(self) -> tuple[Topic, ...] | None:
         """None: nobody knows. Then the signal is not marked."""
@@ -379,21 +379,21 @@ class QueuedPublisher:
             if work.happened and not work.left
             for reservation in work.held
         ]
-        anew: defaultdict[str, list[_Work]] = defaultdict(list)
+        force: defaultdict[str, list[_Work]] = defaultdict(list)
         outcomes = self._queue.commit_many([reservation for _, reservation in done])
         for (work, reservation), outcome in zip(done, outcomes, strict=True):
             if isinstance(outcome, Expired):
-                anew[reservation.entry.topic].append(work)
+                force[reservation.entry.topic].append(work)
             elif not isinstance(outcome, Committed):
                 work.announced = False
-        for topic, untold in anew.items():
-            self._push_anew(topic, untold)
+        for topic, unannounced in force.items():
+            self._push_again(topic, unannounced)
         if not self._queue.fresh_since(began):
             for work in works:
                 for reservation in work.held if work.happened is None else ():
-                    self._reserve_anew(reservation.entry.topic, [work])
+                    self._reserve_again(reservation.entry.topic, [work])
 
-    def _push_anew(self, topic: str, works: Sequence[_Work]) -> None:
+    def _push_again(self, topic: str, works: Sequence[_Work]) -> None:
         """What was resolved while this process slept, and what a new topic has to be told. There may be no room now,
         or never be for an event so large; and nobody will look by HEAD.
         """
@@ -411,15 +411,17 @@ class QueuedPublisher:
             except (UnavailableError, UnknownOutcomeError):
                 pass
             else:
-                todo = [work for work, room in zip(todo, told, strict=True) if isinstance(room, NoRoom)]
+                todo = [
+                    work for work, room in zip(todo, told, strict=True) if isinstance(room, QuotaExceeded)
+                ]
                 if not todo:
                     return
             self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.5))
         for work in todo:
             work.announced, work.left = False, True
 
-    def _reserve_anew(self, topic: str, works: Iterable[_Work]) -> None:
-        """Still in doubt: a reservation for the caretaker to look later.
+    def _reserve_again(self, topic: str, works: Iterable[_Work]) -> None:
+        """Still in doubt: a reservation for the reconciler to look later.
 
         Where that fails too the caller knows by `Unknown`, and the signal is not marked.
         """

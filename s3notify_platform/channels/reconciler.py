@@ -2,13 +2,13 @@
 
 | left behind | known by | after |
 |---|---|---|
-| a reservation, its object written or not | HEAD (`Caretaker`) | `stale_seconds`, and a pass or two |
+| a reservation, its object written or not | HEAD (`Reconciler`) | `stale_seconds`, and a pass or two |
 | an entry, its slot never signalled | the signal is what it was before the entry came | `unsignalled_seconds` |
 | the same, if others moved that signal, or this process is new | it is still there | `doubtful_seconds` |
 
 Each is then signalled, marked as queued, and again every `doubtful_seconds` while it stays. To signal too often
 costs a batch that finds nothing; that is why the signals are watched. One instance is enough, several do no harm,
-any may die anywhere: the next one begins anew.
+any may die anywhere: the next one begins again.
 
 Cost of a pass over t topics of h shards, nothing being there: 1 scan of the topics, t × (1 + h) reads, and for each
 keyspace 1 HEAD (1 LIST more if its root moved). By default, and on a bucket alone, that is with two topics about 22
@@ -31,16 +31,16 @@ from s3notify_platform.errors import NotFoundError, S3NotifyError, UnavailableEr
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import (
-    Caretaker,
     Committed,
     Entry,
     Event,
-    NoRoom,
     NotificationQueue,
+    QuotaExceeded,
+    Reconciled,
+    Reconciler,
     Reservation,
-    Tended,
 )
-from s3notify_platform.protocols.notification_queue.stale import LEAK_SECONDS
+from s3notify_platform.protocols.notification_queue.reconciler import LEAK_SECONDS
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX, queue_records
@@ -56,7 +56,7 @@ DOUBTFUL_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cared:
+class ReconcilerReport:
     """What one pass came to."""
 
     topics: int
@@ -87,16 +87,16 @@ class _Watched:
     watcher: Watcher
     polled: bool = False
     before: WatcherState | None = None
-    owed: set[str] = field(default_factory=set)
+    rescans: set[str] = field(default_factory=set)
 
 
-class Care:
+class ReconcilerService:
     """Tends all topics of one bucket: a `Service`, or pass by pass. Keep it: it remembers what it saw when.
 
     `objects` is the bucket; `keyspaces` are those whose signals it moves, each for its part of the keys.
     """
 
-    name = "care"
+    name = "reconcile"
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Care:
         self._pass_seconds = pass_seconds
         self._unsignalled_seconds = unsignalled_seconds
         self._doubtful_seconds = doubtful_seconds
-        self._caretaker = Caretaker(queue, leak_seconds=leak_seconds)
+        self._reconciler = Reconciler(queue, leak_seconds=leak_seconds)
         self._keyspaces = tuple(
             _Watched(keyspace=keyspace, watcher=keyspace.publisher.watcher()) for keyspace in keyspaces
         )
@@ -133,8 +133,8 @@ class Care:
     def run(self, stop: Flag, progress: Progress) -> None:
         """See `Service.run`. One thread of these requests a process."""
         while not stop.is_set():
-            cared = self.tend_when_due()
-            if cared is not None and (told := _told(cared)):
+            reconciled = self.reconcile_when_due()
+            if reconciled is not None and (told := _told(reconciled)):
                 progress(told)
             stop.wait(self._pass_seconds)
 
@@ -142,10 +142,10 @@ class Care:
         """See `Service.counts`."""
         return dict(self._counts)
 
-    def tend_when_due(self) -> Cared | None:
+    def reconcile_when_due(self) -> ReconcilerReport | None:
         """One pass, if the last one began `pass_seconds` ago, and no other thread is at it; else None at once.
 
-        For a sensor of a process that lives long: call it in every tick, on the same object (`shared_care`).
+        For a sensor of a process that lives long: call it in every tick, on the same object (`shared_reconciler`).
         """
         if not self._turn.acquire(blocking=False):
             return None
@@ -155,19 +155,19 @@ class Care:
                 return None
             # Woken a little early, the pass must not be left out.
             self._due_at = now + 0.9 * self._pass_seconds
-            return self._tend()
+            return self._reconcile()
         finally:
             self._turn.release()
 
-    def tend(self) -> Cared:
-        """One pass, now. Raises `UsageError` for what only an operator can mend; outages are in `Cared.errors`."""
+    def reconcile(self) -> ReconcilerReport:
+        """One pass, now. Raises `UsageError` for what only an operator can fix; outages are in `errors`."""
         with self._turn:
-            return self._tend()
+            return self._reconcile()
 
-    def _tend(self) -> Cared:
+    def _reconcile(self) -> ReconcilerReport:
         errors: list[str] = []
         self._poll(errors)
-        tended: list[Tended] = []
+        reconciled: list[Reconciled] = []
         try:
             topics = [t for t in self._queue.topics.all() if t.settings.bucket in ("", self._bucket)]
         except S3NotifyError as error:
@@ -177,7 +177,7 @@ class Care:
             self._forget({topic.name for topic in topics})
         for topic in topics:
             try:
-                came_to = self._caretaker.resolve_stale(
+                came_to = self._reconciler.resolve_stale(
                     topic.name,
                     self._objects.head,
                     bucket=self._bucket,
@@ -186,25 +186,25 @@ class Care:
             except S3NotifyError as error:
                 _note(errors, topic.name, error)
                 continue
-            tended.append(came_to)
+            reconciled.append(came_to)
             # Owners find what is pushed without any signal.
             self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
         signalled = sum(self._signal(watched, errors) for watched in self._keyspaces)
-        self._unfit &= set[str]().union(*(watched.owed for watched in self._keyspaces))
-        cared = Cared(
+        self._unfit &= set[str]().union(*(watched.rescans for watched in self._keyspaces))
+        report = ReconcilerReport(
             topics=len(topics),
-            committed=sum(one.committed for one in tended),
-            aborted=sum(one.aborted for one in tended),
-            recounted=sum(one.recounted for one in tended),
-            waiting=sum(one.waiting for one in tended),
+            committed=sum(one.committed for one in reconciled),
+            aborted=sum(one.aborted for one in reconciled),
+            recounted=sum(one.recounted for one in reconciled),
+            waiting=sum(one.waiting for one in reconciled),
             signalled=signalled,
             errors=tuple(errors),
         )
         for name in ("committed", "aborted", "recounted", "signalled"):
-            self._counts[name] += getattr(cared, name)
+            self._counts[name] += getattr(report, name)
         self._counts["passes"] += 1
         self._counts["failed"] += bool(errors)
-        return cared
+        return report
 
     def _poll(self, errors: list[str]) -> None:
         """Look at the signals before the entries: an entry that is new in this pass may have moved its slot since
@@ -238,7 +238,7 @@ class Care:
                         self._unfit.add(event.key)
                         continue
                     room = self._queue.reserve(other.name, event)
-                    if isinstance(room, NoRoom):
+                    if isinstance(room, QuotaExceeded):
                         raise UnavailableError(f"topic {other.name!r} is full")
                     held.append(room)
         except S3NotifyError:
@@ -248,15 +248,15 @@ class Care:
         if not all(isinstance(outcome, Committed) for outcome in self._queue.commit_many(held)):
             raise UnavailableError(f"not every topic could be told of {event.key!r}")
 
-    def _look_at(self, topic: str, tended: Tended, *, pulled: bool) -> None:
+    def _look_at(self, topic: str, reconciled: Reconciled, *, pulled: bool) -> None:
         now = self._clock.monotonic()
         known = self._pending.get(topic, {})
         pending: dict[str, _Pending] = {}
-        for entry in tended.resolved:
+        for entry in reconciled.resolved:
             for _, watched in self._taking(entry.event.key):
-                watched.owed.add(entry.event.key)
+                watched.rescans.add(entry.event.key)
             pending[entry.id] = _Pending(since=self._from(entry, now), unmoved={})
-        for entry in tended.pending if pulled else ():
+        for entry in reconciled.pending if pulled else ():
             found = known.get(entry.id) or self._first_seen(entry, now)
             pending[entry.id] = found
             for number, watched in self._taking(entry.event.key):
@@ -266,7 +266,7 @@ class Care:
                     # And again, should this one be lost on its consumer too.
                     found.since[number] = now
                     found.unmoved.pop(number, None)
-                    watched.owed.add(entry.event.key)
+                    watched.rescans.add(entry.event.key)
         self._pending[topic] = pending
 
     def _first_seen(self, entry: Entry, now: float) -> _Pending:
@@ -291,27 +291,27 @@ class Care:
         return watched.watcher.state.seen(watched.keyspace.publisher.slot_of(entry.event.key))
 
     def _signal(self, watched: _Watched, errors: list[str]) -> int:
-        keys, watched.owed = watched.owed, set()
+        keys, watched.rescans = watched.rescans, set()
         try:
             watched.keyspace.publisher.signal(sorted(keys), queued=keys - self._unfit)
         except NotSignalledError as error:
-            watched.owed = set(error.keys)
+            watched.rescans = set(error.keys)
             _note(errors, "signals", error)
-        return len(keys) - len(watched.owed)
+        return len(keys) - len(watched.rescans)
 
     def _forget(self, names: set[str]) -> None:
-        self._caretaker.forget(names)
+        self._reconciler.forget(names)
         self._pending = {name: pending for name, pending in self._pending.items() if name in names}
 
 
-def care_over(
+def reconciler_over(
     queue: NotificationQueue,
     bucket: S3Config,
     platform: S3Config,
     *,
     keyspaces: Iterable[tuple[str, str]],
     slots: int = SLOT_COUNT,
-) -> Care:
+) -> ReconcilerService:
     """Care for the queue of a bucket. No request before its first pass.
 
     `platform` is where the signals are; `keyspaces` are pairs: a prefix of signals, and the prefix of its keys.
@@ -321,11 +321,11 @@ def care_over(
         Keyspace(publisher=Publisher(objects, home, prefix=signals, slots=slots), prefix=prefix)
         for signals, prefix in keyspaces
     ]
-    return Care(queue, objects, spaces, bucket=bucket.bucket)
+    return ReconcilerService(queue, objects, spaces, bucket=bucket.bucket)
 
 
 @lru_cache(maxsize=32)
-def shared_care(
+def shared_reconciler(
     bucket: S3Config,
     platform: S3Config,
     *,
@@ -333,10 +333,10 @@ def shared_care(
     slots: int = SLOT_COUNT,
     queue_prefix: str = QUEUE_PREFIX,
     table: DynamoConfig | None = None,
-) -> Care:
-    """The one `Care` of this process for these places: what a sensor calls `tend_when_due` of, in each tick."""
+) -> ReconcilerService:
+    """The one of this process for these places. A sensor calls its `reconcile_when_due` in each tick."""
     queue = NotificationQueue(queue_records(platform, queue_prefix, table))
-    return care_over(queue, bucket, platform, keyspaces=keyspaces, slots=slots)
+    return reconciler_over(queue, bucket, platform, keyspaces=keyspaces, slots=slots)
 
 
 def _note(errors: list[str], what: str, error: S3NotifyError) -> None:
@@ -345,8 +345,8 @@ def _note(errors: list[str], what: str, error: S3NotifyError) -> None:
     errors.append(f"{what}: {type(error).__name__}: {error}")
 
 
-def _told(cared: Cared) -> str:
+def _told(reconciled: ReconcilerReport) -> str:
     """What is worth a line; empty if nothing was."""
     names = ("committed", "aborted", "recounted", "signalled")
-    done = [f"{getattr(cared, name)} {name}" for name in names if getattr(cared, name)]
-    return "; ".join([*done, *cared.errors])
+    done = [f"{getattr(reconciled, name)} {name}" for name in names if getattr(reconciled, name)]
+    return "; ".join([*done, *reconciled.errors])

@@ -219,7 +219,7 @@ def init(
     type=click.Path(path_type=Path),
     default=Path(".s3notify/demo"),
     show_default=True,
-    help="Where all its data is; delete it to begin anew.",
+    help="Where all its data is; delete it to begin again.",
 )
 @click.option("--port", type=int, help="Port of the Dagster UI; a free one if not given.")
 @click.option(
@@ -366,11 +366,23 @@ def _add_commands() -> None:
     from s3notify_platform.cli.inlet import inlet
     from s3notify_platform.cli.quarantine import quarantine
     from s3notify_platform.cli.read import delta, history, rows
-    from s3notify_platform.cli.reconcile import care
+    from s3notify_platform.cli.reconcile import reconciler
     from s3notify_platform.cli.table import table
     from s3notify_platform.cli.topics import topics
 
-    for command in (topics, inlet, deliver, care, explain, ingest, history, rows, delta, quarantine, table):
+    for command in (
+        topics,
+        inlet,
+        deliver,
+        reconciler,
+        explain,
+        ingest,
+        history,
+        rows,
+        delta,
+        quarantine,
+        table,
+    ):
         main.add_command(command)
 
 

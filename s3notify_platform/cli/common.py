@@ -119,7 +119,7 @@ def options_as(place: type[Any], *options: Option) -> Option:
         @functools.wraps(command)
         def placed(**kwargs: Any) -> None:
             given = {name: kwargs.pop(name) for name in names}
-            with told_to_people():
+            with errors_for_people():
                 command(place=place(**given), **kwargs)
 
         decorated: Command = placed
@@ -173,7 +173,7 @@ def source_options(command: Command) -> Command:
 
 
 @contextmanager
-def told_to_people() -> Iterator[None]:
+def errors_for_people() -> Iterator[None]:
     """Errors of this package end the command with their message, and exit code 1."""
     try:
         yield

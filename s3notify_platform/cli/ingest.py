@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from s3notify_platform.cli.common import region_option, told_to_people
+from s3notify_platform.cli.common import errors_for_people, region_option
 from s3notify_platform.errors import UsageError
 
 
@@ -32,7 +32,7 @@ from s3notify_platform.errors import UsageError
     "more",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any other option of the data source, like misfits=rescue. Repeatable.",
+    help="Any other option of the data source, like mismatches=rescue. Repeatable.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
 @click.option(
@@ -71,7 +71,7 @@ def ingest(
     from s3notify_platform.spark.session import prepare_environment, session_conf
 
     given = {name: value for name, value in options.items() if value} | {"format": fmt} | _pairs(more)
-    with told_to_people():
+    with errors_for_people():
         os.environ.update(java_environment(Path(".s3notify/java")))
         prepare_environment()
         builder = SparkSession.builder.appName(f"s3notify ingest {given['name']}")

@@ -11,7 +11,7 @@ from s3notify_platform.cli.common import SourcePlace, print_table, source_option
 
 if TYPE_CHECKING:
     from s3notify_platform.slots import Slot
-    from s3notify_platform.table.quarantine import ReasonCount, Redriven
+    from s3notify_platform.table.quarantine import ReasonCount, Retried
 
 RAW_SHOWN = 200
 """Bytes of a rejected record that people are shown; `--json` has all that is kept."""
@@ -144,7 +144,7 @@ def redrive(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Send again what is in quarantine of source NAME: the next batch reads these objects, on or anew.
+    """Send again what is in quarantine of source NAME: the next batch reads these objects, on or again.
 
     They leave the quarantine in the commit that takes them in; what fails again stays, with its new reason. Safe to
     repeat. Exit code 1 if a key is given and none of them is in quarantine.
@@ -197,7 +197,7 @@ def _totals(found: "list[ReasonCount]") -> dict[str, int]:
     }
 
 
-def _said(found: "Redriven") -> str:
+def _said(found: "Retried") -> str:
     waiting = f", {found.waiting} of them sent again before" if found.waiting else ""
     return (
         f"{found.failing} failing objects, {found.records} rejected records of {found.rejected} objects, "

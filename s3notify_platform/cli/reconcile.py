@@ -1,4 +1,4 @@
-"""`s3notify care`: tell consumers what writers left behind when they died."""
+"""`s3notify reconcile`: tell consumers what writers left behind when they died."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from s3notify_platform.slots import SLOT_COUNT
     default=SLOT_COUNT,
     help="Of the keyspaces; all by default.",
 )
-def care(
+def reconciler(
     *,
     place: QueuePlace,
     keyspaces: tuple[tuple[str, str], ...],
@@ -36,12 +36,12 @@ def care(
     """Tend the queue of a bucket, until SIGINT or SIGTERM.
 
     Reservations of writers that died are resolved by HEAD, entries that nobody signalled are signalled, room lost to
-    crashes is counted anew. One of these is enough for a bucket, more do no harm, any may be killed.
+    crashes is counted again. One of these is enough for a bucket, more do no harm, any may be killed.
     """
-    from s3notify_platform.channels.reconciler import care_over
+    from s3notify_platform.channels.reconciler import reconciler_over
 
     if not keyspaces:
         click.echo("no --keyspace: what is resolved is in the topics, and no source is signalled", err=True)
     platform = place.s3()
     bucket = replace(platform, bucket=source_bucket or place.bucket)
-    run_in_foreground(care_over(place.queue(), bucket, platform, keyspaces=keyspaces, slots=slots))
+    run_in_foreground(reconciler_over(place.queue(), bucket, platform, keyspaces=keyspaces, slots=slots))

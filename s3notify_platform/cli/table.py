@@ -37,11 +37,11 @@ def _slots_of(_context: click.Context, _option: click.Parameter, text: str) -> f
 def forget(
     *, place: QueuePlace, name: str | None, platform_prefix: str | None, slots: frozenset[Slot]
 ) -> None:
-    """Accept that the commits of slots are lost, so that their objects are taken in anew.
+    """Accept that the commits of slots are lost, so that their objects are taken in again.
 
     Runs refuse a slot that was committed before and has no commit any more: taking its objects in again without a word
     would hide that history, quarantine, and rows of objects that have left are gone. Restore the table's objects if
-    you can. If not, this lets the named slots start anew; those that have their commits are left as they are.
+    you can. If not, this lets the named slots start again; those that have their commits are left as they are.
     """
     from s3notify_platform.errors import UsageError
     from s3notify_platform.ingest.source import records_of_source
@@ -63,6 +63,6 @@ def forget(
         click.echo("none of these slots has lost its commits; nothing to forget")
         return
     click.echo(
-        f"forgot {len(lost)} slots: {','.join(map(str, sorted(lost)))}. Their objects are taken in anew by the next "
+        f"forgot {len(lost)} slots: {','.join(map(str, sorted(lost)))}. Their objects are taken in again by the next "
         "batch that lists; a backfill of these partitions does it now."
     )

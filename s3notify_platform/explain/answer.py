@@ -26,7 +26,7 @@ from s3notify_platform.explain.sensor_view import OpenBatch, SensorView
 
 Kind = Literal[
     "committed", "rejected", "quarantined", "reading", "deleted", "writing", "in_batch", "failing", "waiting",
-    "dead", "owed", "signalled", "unseen", "unknown",
+    "dead", "rescans", "signalled", "unseen", "unknown",
 ]  # fmt: skip
 
 SETTLED: Final[frozenset[Kind]] = frozenset({"committed", "deleted"})
@@ -143,8 +143,8 @@ class Answer:
     batches: tuple[OpenBatch, ...]
     batches_cut: bool
     """There are more ack chains than were looked at, and no sensor's cursor to say which are open."""
-    owed: bool
-    plain_writers: bool
+    rescans: bool
+    unqueued_writers: bool
     committed: CommittedVersion | None
     left: bool
     """The slot's head remembers that the key's object has left."""
@@ -226,13 +226,13 @@ def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
     sensor = found.sensor
     listing_due = not found.topic_exists or (sensor is not None and sensor.listing_due)
     failing = sensor.failing if sensor is not None else None
-    if failing is not None and (ready or ((found.owed or listing_due) and not entries)):
+    if failing is not None and (ready or ((found.rescans or listing_due) and not entries)):
         again = f"asked for again in {_duration(failing.not_before_ms - found.asked_ms)}"
         if failing.parked:
             again = f"parked, {again} or as soon as the slot changes"
         return "failing", f"failing: {failing.attempts} attempts, {again}: {_cut(failing.reason)}"
     if ready:
-        silent = ", and the slot was not signalled after it: its writer is about to, or the caretaker will"
+        silent = ", and the slot was not signalled after it: its writer is about to, or the reconciler will"
         since = f"waits in the queue since {found.ago(_oldest(ready))}"
         return "waiting", since + (silent if found.signal_taken or found.signal is None else "")
     if entries:
@@ -242,18 +242,21 @@ def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
         )
     if dead := [notice for notice in found.notices if notice.state == "dead"]:
         return "dead", f"dead letter of topic {found.source!r}: {_cut(dead[0].reason or dead[0].last_error)}"
-    if found.owed:
-        return "owed", f"owed: slot {found.slot} is compared by the next batch that lists"
+    if found.rescans:
+        return "rescans", f"owed: slot {found.slot} is compared by the next batch that lists"
     if listing_due:
-        return "owed", "owed: the source is still to be listed, by its first batch since its topic was made"
-    return _untold(found)
+        return (
+            "rescans",
+            "owed: the source is still to be listed, by its first batch since its topic was made",
+        )
+    return _unannounced(found)
 
 
 def _oldest(notices: list[Notice]) -> int:
     return min((notice.since_ms for notice in notices if notice.since_ms), default=0)
 
 
-def _untold(found: Answer) -> tuple[Kind, str]:
+def _unannounced(found: Answer) -> tuple[Kind, str]:
     """No entry, no batch, no debt: what the slot's signal says."""
     told, now = found.signal, found.object
     sweep = "the sweep will find it"
@@ -273,7 +276,7 @@ def _untold(found: Answer) -> tuple[Kind, str]:
             "unseen",
             f"never seen: {blind}, and the slot's signal was followed up without finding it; {sweep}",
         )
-    if told.queued and not found.plain_writers:
+    if told.queued and not found.unqueued_writers:
         return "unseen", (
             f"never seen: {blind}, and the slot's signal is of a writer that queues, so of another key; {sweep}"
         )
@@ -319,7 +322,7 @@ def _facts(found: Answer) -> Iterator[str]:
     if failing is not None:
         fate = "parked" if failing.parked else "to be retried"
         yield f"sensor: the slot failed {failing.attempts} times, {fate}: {_cut(failing.reason)}"
-    if found.owed:
+    if found.rescans:
         yield "listing: the slot is owed one"
     yield from _table_facts(found)
 

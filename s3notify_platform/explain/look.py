@@ -40,7 +40,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     shard_of,
     takes,
 )
-from s3notify_platform.protocols.source_enumerator import ListingDebt, ObjectState
+from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.memory import check_key
 from s3notify_platform.stores.s3.fast import shared_store
@@ -112,8 +112,8 @@ def _round(
     every = tuple(islice(_topics_of(queue, source, key), TOPICS_MAX + 1))
     topics = tuple(_topic_view(queue, source, topic, key) for topic in every[:TOPICS_MAX])
     records = source.records(platform)
-    debt = ListingDebt(records, clock=clock)
-    owed = debt.read()
+    backlog = RescanBacklog(records, clock=clock)
+    rescans = backlog.read()
     batches, cut = _batches(AckChains(records, clock=clock), slot, sensor)
     table = source.table(store=platform)
     head = table.head(slot)
@@ -136,8 +136,8 @@ def _round(
         topics_cut=len(every) > TOPICS_MAX,
         batches=batches,
         batches_cut=cut,
-        owed=slot in owed.slots,
-        plain_writers=debt.plain_writers(owed),
+        rescans=slot in rescans.slots,
+        unqueued_writers=backlog.unqueued_writers(rescans),
         committed=held,
         left=head is not None and any(delta.gone and delta.key == key for delta in head.deltas),
         head=head.generation if head is not None else 0,

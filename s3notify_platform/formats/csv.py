@@ -212,7 +212,7 @@ def _csv_run(
         parsed.index = renumber[parsed.index]
         parsed.rejects = [replace(reject, index=numbers[reject.index]) for reject in parsed.rejects]
         parsed.unnamed = renumbered(parsed.unnamed, numbers)
-        parsed.misfits = renumbered(parsed.misfits, numbers)
+        parsed.mismatches = renumbered(parsed.mismatches, numbers)
         yield parsed
 
 
@@ -262,9 +262,9 @@ class CsvRecords:
             found = dict(zip(self._names, values, strict=False))
             odd = Odd(unnamed=self._unnamed(found))
             if extra := values[len(self._names) :]:
-                odd.misfits[EXTRA] = as_json(extra)
+                odd.mismatches[EXTRA] = as_json(extra)
             if missing := self._names[len(values) :]:
-                odd.misfits[MISSING] = as_json(missing)
+                odd.mismatches[MISSING] = as_json(missing)
             odds.append(odd)
             split.append(found)
         kept = [odd for odd in odds if odd is not None]
@@ -286,7 +286,7 @@ class CsvRecords:
 
     def _fitted(self, values: Sequence[str | None], column: pa.Field, odds: Sequence[Odd]) -> pa.Array:
         def single(number: int) -> pa.Array:
-            odds[number].misfits[below("", column.name)] = values[number] or ""
+            odds[number].mismatches[below("", column.name)] = values[number] or ""
             return pa.nulls(1, column.type)
 
         return fitted(values, column.type, _read_values, single)

@@ -176,7 +176,7 @@ class JsonLines:
                     return pa.ListArray.from_arrays([0, len(items)], inner, type=kind)
             except ValueError:
                 pass
-            odd.misfits[path] = _text(raw)
+            odd.mismatches[path] = _text(raw)
             return pa.nulls(1, kind)
 
         # What is of another kind needs no parser to be told.
@@ -186,7 +186,7 @@ class JsonLines:
             return fitted(raws, kind, _read_values, single)
         raws = list(raws)
         for number in other:
-            odds[number].misfits[path] = _text(raws[number] or "")
+            odds[number].mismatches[path] = _text(raws[number] or "")
             raws[number] = None
         return fitted(raws, kind, _read_values, single)
 

@@ -24,8 +24,8 @@ from s3notify_platform.formats.parquet_values import Fit, fit_rows
 from s3notify_platform.formats.ranges import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
 from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Wanted, reason_of, rejected_whole
 from s3notify_platform.formats.rescue import below, count
+from s3notify_platform.limits import MAX_RAW_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
-from s3notify_platform.table.reader import MAX_RAW_BYTES
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
 """Of one row group's columns, uncompressed: what a task takes in at once."""
@@ -129,7 +129,7 @@ def _batches(fit: Fit, group: RowGroup, raw: bytes, wanted: Wanted) -> Iterator[
         offset = np.arange(part.num_rows) + (group.first_row + low)
         parsed = Parsed(table=part, index=np.zeros(part.num_rows, np.int64), offset=offset)
         if low == 0:
-            parsed.unnamed, parsed.misfits, parsed.beyond = fit.unnamed, fit.misfits, fit.beyond
+            parsed.unnamed, parsed.mismatches, parsed.beyond = fit.unnamed, fit.mismatches, fit.beyond
         if fit.rows is None:
             reason = f"Parquet: row group {group.number}: {fit.error}"
             parsed.rejects = [Reject(index=0, offset=group.first_row, reason=reason, raw=raw)]

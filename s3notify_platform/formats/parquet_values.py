@@ -29,7 +29,7 @@ class Fit:
     rows: pa.Table | None = None
     error: str = ""
     unnamed: Tally = field(default_factory=dict)
-    misfits: Tally = field(default_factory=dict)
+    mismatches: Tally = field(default_factory=dict)
     beyond: list[pa.Schema] = field(default_factory=list)
 
 
@@ -46,7 +46,7 @@ def fit_rows(table: pa.Table, wanted: Wanted) -> Fit:
         return fit
     odds: dict[int, Odd] = {}
     try:
-        columns = [_column(table, column, odds, wanted, fit.misfits) for column in schema]
+        columns = [_column(table, column, odds, wanted, fit.mismatches) for column in schema]
     except pa.ArrowException as error:
         fit.error = reason_of(error)
         return fit
@@ -58,7 +58,7 @@ def fit_rows(table: pa.Table, wanted: Wanted) -> Fit:
 
 
 def _column(
-    table: pa.Table, column: pa.Field, odds: dict[int, Odd], wanted: Wanted, misfits: Tally
+    table: pa.Table, column: pa.Field, odds: dict[int, Odd], wanted: Wanted, mismatches: Tally
 ) -> pa.Array:
     if column.name not in table.schema.names:
         return pa.nulls(table.num_rows, column.type)
@@ -67,15 +67,15 @@ def _column(
     def single(number: int) -> pa.Array:
         if not values[number].is_valid:  # of a type that has no way to the column's
             return pa.nulls(1, column.type)
-        count(misfits, 0, [path])
-        odds.setdefault(number, Odd()).misfits[path] = text_of(_plain(values[number]))
+        count(mismatches, 0, [path])
+        odds.setdefault(number, Odd()).mismatches[path] = text_of(_plain(values[number]))
         return pa.nulls(1, column.type)
 
     try:
         return _cast(values, column.type)
     except pa.ArrowException as error:
         if not wanted.rescue:
-            count(misfits, 0, [path])
+            count(mismatches, 0, [path])
             raise pa.ArrowInvalid(f"column {column.name!r} does not fit {column.type}: {error}") from error
     return fitted(values, column.type, _cast, single)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.records import BOM, Offsets, Records, Reject
-from s3notify_platform.table.reader import MAX_RAW_BYTES
+from s3notify_platform.limits import MAX_RAW_BYTES
 
 RECORD_BYTES: Final = 64 << 20
 """The longest record."""

@@ -26,7 +26,7 @@ from s3notify_platform.formats.rescue import (
     renumbered,
     rescued_column,
 )
-from s3notify_platform.table.reader import MAX_RAW_BYTES
+from s3notify_platform.limits import MAX_RAW_BYTES
 
 BLOCK_BYTES: Final = 8 << 20
 """Records are parsed in blocks of about this size."""
@@ -89,7 +89,7 @@ class Parsed:
     """Rows of several objects in the columns wanted; `index` and `offset` say where each is from.
 
     `unnamed` counts, by object and path, the values that the schema does not name: they are left out of rows if the
-    schema was given, and `beyond` says what an inferred one would need to name them. `misfits` counts the
+    schema was given, and `beyond` says what an inferred one would need to name them. `mismatches` counts the
     values that do not fit their columns.
     """
 
@@ -98,7 +98,7 @@ class Parsed:
     offset: Offsets
     rejects: list[Reject] = field(default_factory=list)
     unnamed: Tally = field(default_factory=dict)
-    misfits: Tally = field(default_factory=dict)
+    mismatches: Tally = field(default_factory=dict)
     beyond: list[pa.Schema] = field(default_factory=list)
 
     def of(self, index: int) -> "Parsed":
@@ -109,7 +109,7 @@ class Parsed:
             offset=self.offset,
             rejects=[replace(reject, index=index) for reject in self.rejects],
             unnamed=renumbered(self.unnamed, [index]),
-            misfits=renumbered(self.misfits, [index]),
+            mismatches=renumbered(self.mismatches, [index]),
             beyond=self.beyond,
         )
 
@@ -300,7 +300,7 @@ class _Rows:
     numbers: list[Offsets] = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
     unnamed: Tally = field(default_factory=dict)
-    misfits: Tally = field(default_factory=dict)
+    mismatches: Tally = field(default_factory=dict)
     beyond: list[pa.Schema] = field(default_factory=list)
 
     def take(self, low: int, found: Converted) -> None:
@@ -341,10 +341,10 @@ class _Rows:
                 left.append(number)
                 continue
             index = int(self.records.index[number])
-            count(self.misfits, index, odd.misfits)
-            if wanted.rescue or not odd.misfits:
+            count(self.mismatches, index, odd.mismatches)
+            if wanted.rescue or not odd.mismatches:
                 count(self.unnamed, index, odd.unnamed)
-            if odd.misfits and not wanted.rescue:
+            if odd.mismatches and not wanted.rescue:
                 self.reject(number, odd_reason(odd, wanted.schema))
             elif odd.unnamed and wanted.inferred and not wanted.rescue:
                 self.reject(number, f"field {next(iter(odd.unnamed))!r} {UNKNOWN_FIELD}")
@@ -379,7 +379,7 @@ class _Rows:
             offset=self.records.offset[numbers],
             rejects=self.rejects,
             unnamed=self.unnamed,
-            misfits=self.misfits,
+            mismatches=self.mismatches,
             beyond=self.beyond,
         )
 

@@ -7,7 +7,7 @@ been decoded before, by `codecs`.
 
 `_offset` is the byte at which a record starts in its object; for Parquet, the row number.
 
-Values that do not fit their column, and fields that the schema does not name: see `rescue`. Without it, a misfit
+Values that do not fit their column, and fields that the schema does not name: see `rescue`. Without it, a mismatch
 makes its record a reject. Fields that a given schema does not name are left out, as declared, and counted; with an
 inferred one the record is a reject, because nobody has decided to lose them.
 
@@ -34,7 +34,7 @@ from s3notify_platform.formats.records import (
     line_ranges,
     parse_lines,
 )
-from s3notify_platform.formats.rescue import RESCUED, Misfits
+from s3notify_platform.formats.rescue import RESCUED, Mismatches
 
 Format = Literal["auto", "jsonl", "csv", "parquet", "text", "binary"]
 FORMATS: Final = ("auto", "jsonl", "csv", "parquet", "text", "binary")
@@ -87,10 +87,10 @@ def parse(
     fmt: str,
     *,
     inferred: bool = False,
-    misfits: Misfits = "quarantine",
+    mismatches: Mismatches = "quarantine",
 ) -> Iterator[Parsed]:
     """Parse whole objects of one format, in order, block by block. Never raises for bad data."""
-    wanted = Wanted(schema=schema, inferred=inferred, rescue=misfits == "rescue")
+    wanted = Wanted(schema=schema, inferred=inferred, rescue=mismatches == "rescue")
     match fmt:
         case "jsonl":
             yield from parse_lines(objects, JsonLines(wanted), filled_lines)

@@ -19,8 +19,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-Misfits = Literal["quarantine", "rescue"]
-MISFITS: Final = ("quarantine", "rescue")
+Mismatches = Literal["quarantine", "rescue"]
+MISMATCHES: Final = ("quarantine", "rescue")
 
 RESCUED: Final = pa.field("_rescued", pa.string())
 """The column that a table has under `rescue`."""
@@ -41,14 +41,14 @@ Tally = dict[int, Counter[str]]
 
 @dataclass(slots=True, kw_only=True)
 class Odd:
-    """What one record has that its columns cannot hold, by path: misfits, and what no column is named after."""
+    """What one record has that its columns cannot hold, by path: mismatches, and what no column is named after."""
 
-    misfits: dict[str, str] = field(default_factory=dict)
+    mismatches: dict[str, str] = field(default_factory=dict)
     unnamed: dict[str, str] = field(default_factory=dict)
 
     def rescued(self) -> str | None:
         """The record's value of `_rescued`."""
-        texts = self.misfits | self.unnamed
+        texts = self.mismatches | self.unnamed
         return as_json(texts) if texts else None
 
 
@@ -137,7 +137,7 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
 
 def odd_reason(odd: Odd, schema: pa.Schema) -> str:
     """Why a record is rejected: the first value that does not fit."""
-    path, text = next(iter(odd.misfits.items()))
+    path, text = next(iter(odd.mismatches.items()))
     if path == EXTRA:
         return f"more values than the header has names: {text}"
     if path == MISSING:

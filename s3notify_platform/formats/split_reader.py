@@ -55,7 +55,7 @@ from s3notify_platform.formats.records import (
     rejected_whole,
 )
 from s3notify_platform.formats.registry import FORMATS, TextLines, only_column
-from s3notify_platform.ingest.fetch import MAX_OBJECT_BYTES
+from s3notify_platform.limits import MAX_OBJECT_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.stores.config import S3Config
 

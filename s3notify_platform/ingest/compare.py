@@ -57,7 +57,7 @@ OVERRAN: Final = "overran"
 CHAINS_AT_ONCE: Final = 4
 """Chains that one task lists at once: it waits for the server most of the time."""
 
-TOLD: Final = "told"
+ANNOUNCED: Final = "told"
 """In place of an entry, on changes that some entry tells of."""
 
 Batches = Iterator[pa.RecordBatch]
@@ -233,13 +233,13 @@ class _Comparison:
         if found.slot == COUNTS:
             return found.entries
         try:
-            plain = found.touched is not None and not self._queued(found.slot)
-            if plain and not found.touched:
-                return [_row(found.slot, "plain")]
+            unqueued = found.touched is not None and not self._queued(found.slot)
+            if unqueued and not found.touched:
+                return [_row(found.slot, "unqueued")]
             head = _head(self._table, found)
             pending = frozenset(head.pending if head else ())
             version = self._source.code_version
-            # All rows of the slot have to be made anew, or some that an earlier batch could not.
+            # All rows of the slot have to be made again, or some that an earlier batch could not.
             other = version is not None and head is not None and head.code_version != version
             looked_at = None if found.touched is None or other else found.touched | pending
             states = self._table.states(head, looked_at)
@@ -265,9 +265,11 @@ class _Comparison:
             pending=pending,
             stale=stale,
         )
-        told = {row["key"]: TOLD for row in found.entries}
+        told = {row["key"]: ANNOUNCED for row in found.entries}
         # Read on, or again: no change that anybody would have to tell of.
-        told |= {v.key: TOLD for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
+        told |= {
+            v.key: ANNOUNCED for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag
+        }
         rows = [
             _row(
                 found.slot, "read", key=split.version.key, etag=split.version.etag, size=split.version.size,
@@ -276,8 +278,8 @@ class _Comparison:
             for split in changes.read
         ]  # fmt: skip
         rows += [_row(found.slot, "gone", key=key, entry=told.get(key)) for key in changes.gone]
-        if plain:
-            rows.append(_row(found.slot, "plain"))
+        if unqueued:
+            rows.append(_row(found.slot, "unqueued"))
         return [
             *rows,
             *found.entries,
@@ -348,7 +350,7 @@ def _entry_row(entry: Entry) -> Row:
         key=entry.event.key,
         etag=entry.version,
         size=entry.shard,
-        generation=entry.meter,
+        generation=entry.quota,
         entry=f"{entry.epoch} {entry.id}",
     )
 

@@ -15,6 +15,7 @@ import obstore
 from obstore.exceptions import PreconditionError
 
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.limits import MAX_OBJECT_BYTES
 from s3notify_platform.ports import Conflict, NotModified, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.s3.fast import shared_store
@@ -31,9 +32,6 @@ WINDOW_OBJECTS: Final = 512
 
 CHUNK_BYTES: Final = 8 << 20
 """Larger objects are read in ranges, all pinned to one ETag: a request has to end within its time limit."""
-
-MAX_OBJECT_BYTES: Final = (1 << 31) - 1
-"""What one Arrow value holds, and a task reads whole."""
 
 _TOO_LARGE: Final = f"larger than {MAX_OBJECT_BYTES} bytes, which is all that a task reads of one object"
 

@@ -39,7 +39,7 @@ class SlotResult:
     live_rejects: int = 0
     unnamed: Mapping[str, int] = field(default_factory=dict)
     """Values that the schema does not name, by path: left out if it was given, else in `_rescued` or quarantine."""
-    misfits: Mapping[str, int] = field(default_factory=dict)
+    mismatches: Mapping[str, int] = field(default_factory=dict)
     """Values that do not fit their columns, by path: in `_rescued`, or in quarantine with their records."""
     live_failing: int = 0
     complete: bool = True
@@ -60,14 +60,14 @@ class BatchResult:
     `entries`, by slot, were there before the bucket was looked at: remove those of slots that are `ok` and `complete`.
     `plain` slots were last signalled by a writer that does not queue, so only a listing can tell; without entries
     they have no result.
-    `untold` counts the changes that a listing found and no entry told of. `schema_added` has the fields that this
+    `unannounced` counts the changes that a listing found and no entry told of. `schema_added` has the fields that this
     batch brought to the table, by path, with their types.
     """
 
     slots: Mapping[Slot, SlotResult]
     entries: Mapping[Slot, Sequence[Entry]]
-    plain: frozenset[Slot]
-    untold: int
+    unqueued: frozenset[Slot]
+    unannounced: int
     seconds: Mapping[str, float]
     requests: Mapping[str, int]
     tasks: int
@@ -94,7 +94,7 @@ def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         superseded=earlier.superseded + later.superseded,
         bytes=earlier.bytes + later.bytes,
         unnamed=added([earlier.unnamed, later.unnamed]),
-        misfits=added([earlier.misfits, later.misfits]),
+        mismatches=added([earlier.mismatches, later.mismatches]),
         failed_objects=failed,
         quarantined={**earlier.quarantined, **later.quarantined},
     )

@@ -40,8 +40,8 @@ class Run:
     only_found: bool
     give_up: frozenset[Slot]
     entries: dict[Slot, Sequence[Entry]] = field(default_factory=dict)
-    plain: set[Slot] = field(default_factory=set)
-    untold: int = 0
+    unqueued: set[Slot] = field(default_factory=set)
+    unannounced: int = 0
     results: dict[Slot, SlotResult] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
     lost: Counter[Slot] = field(default_factory=Counter)

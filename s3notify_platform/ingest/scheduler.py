@@ -16,8 +16,8 @@ up to quarantine and commits. What parks a slot is what concerns it as a whole, 
 outage, so it is tried again. Parked slots are tried apart from all others, which what ails them must not hit.
 
 A batch takes in what the entries of the source's topic name, and lists nothing, but in three cases. The first
-batch lists the bucket once its topic is made (and another one, should the topic be lost and made anew). Slots that
-are owed a listing (`ListingDebt`) are listed together. And as long as a writer signals without queueing, every batch
+batch lists the bucket once its topic is made (and another one, should the topic be lost and made again). Slots that
+are owed a listing (`RescanBacklog`) are listed together. And as long as a writer signals without queueing, every batch
 lists. Listings, and with them such batches, are `list_seconds` apart.
 
 A slot in flight is never requested again; its later changes wait, because the root is not remembered until
@@ -36,7 +36,7 @@ from s3notify_platform.errors import CorruptError, TagExists, TagNotFound
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher, WatcherState
-from s3notify_platform.protocols.source_enumerator import ListingDebt, assign_slots
+from s3notify_platform.protocols.source_enumerator import RescanBacklog, assign_slots
 from s3notify_platform.slots import Slot
 
 EVERYTHING: Final = -1
@@ -109,7 +109,7 @@ class SensorState:
     next_batch: int = 0
     enumerated: bool = False
     topic: str = ""
-    owing: bool = False
+    rescans_waiting: bool = False
     listed_ms: int = 0
     bucket_listed_ms: int = 0
     watch: WatcherState = field(default_factory=WatcherState)
@@ -123,7 +123,7 @@ class SensorState:
             "next_batch": self.next_batch,
             "enumerated": self.enumerated,
             "topic": self.topic,
-            "owing": self.owing,
+            "rescans_waiting": self.rescans_waiting,
             "listed_ms": self.listed_ms,
             "bucket_listed_ms": self.bucket_listed_ms,
             "watch": self.watch.dumps(),
@@ -142,7 +142,7 @@ class SensorState:
                 next_batch=body["next_batch"],
                 enumerated=body["enumerated"],
                 topic=body["topic"],
-                owing=body["owing"],
+                rescans_waiting=body["rescans_waiting"],
                 listed_ms=body["listed_ms"],
                 bucket_listed_ms=body["bucket_listed_ms"],
                 watch=WatcherState.loads(body["watch"]),
@@ -175,14 +175,14 @@ class SensorState:
 class BatchPayload:
     """What a batch's chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
 
-    `owed` are the slots that this batch's listing pays, as in `Owed`. `last_try`: slots that are parked if they fail
-    again, so that objects which cannot be read have to be given up. `topic`: its epoch when the batch was opened.
+    `rescans` are the slots that this batch's listing pays, as in `Rescans`. `last_try`: slots that are parked if they
+    fail again, so that objects which cannot be read have to be given up. `topic`: its epoch when the batch was opened.
     """
 
     slots: tuple[int, ...] = ()
     signals: Mapping[str, str] = field(default_factory=dict)
     listing: bool = True
-    owed: Mapping[str, int] = field(default_factory=dict)
+    rescans: Mapping[str, int] = field(default_factory=dict)
     last_try: tuple[int, ...] = ()
     topic: str = ""
 
@@ -225,7 +225,7 @@ class Tick:
 class BatchPlanner:
     """Evaluates ticks of one source.
 
-    `topic_epoch` gives the epoch of the source's topic, which it makes if there is none; `debt` is the source's.
+    `topic_epoch` gives the epoch of the source's topic, which it makes if there is none; `backlog` is the source's.
 
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 GET of its chain and one for each of
     its runs; to open a batch 2 GETs (topic and debt) and 1 PUT; the 2 GETs when one has ended, too.
@@ -237,7 +237,7 @@ class BatchPlanner:
         source: str,
         watcher: Watcher,
         chains: AckChains,
-        debt: ListingDebt,
+        backlog: RescanBacklog,
         topic_epoch: Callable[[], str],
         runs_of: Callable[[str], Sequence[RunView]],
         settings: BatchSettings,
@@ -246,7 +246,7 @@ class BatchPlanner:
         self._source = source
         self._watcher = watcher
         self._chains = chains
-        self._debt = debt
+        self._backlog = backlog
         self._topic_epoch = topic_epoch
         self._runs_of = runs_of
         self._settings = settings
@@ -268,7 +268,7 @@ class BatchPlanner:
             state = _freed(state, poll.changed)
         wanted = self._wanted(state, poll.changed, now_ms)
         requests: tuple[BatchRequest, ...] = ()
-        if (wanted or state.owing) and len(state.open) < self._settings.max_open:
+        if (wanted or state.rescans_waiting) and len(state.open) < self._settings.max_open:
             state, requests, waits = self._open(state, wanted, poll.changed, now_ms)
             notes += waits
         if poll.listed and not state.watch.changed(poll.signals):
@@ -299,25 +299,25 @@ class BatchPlanner:
         if (epoch := self._topic_epoch()) != state.topic:
             state = replace(state, topic=epoch, enumerated=False)
             wanted = self._wanted(state, (), now_ms)
-        owed = self._debt.read()
-        state = replace(state, owing=bool(owed.slots))
+        rescans = self._backlog.read()
+        state = replace(state, rescans_waiting=bool(rescans.slots))
         listing = EVERYTHING in wanted
-        if not listing and (owed.slots or self._debt.plain_writers(owed)):
+        if not listing and (rescans.slots or self._backlog.unqueued_writers(rescans)):
             left_ms = state.bucket_listed_ms + self._settings.list_seconds * 1000 - now_ms
             if left_ms > 0:
                 return state, (), [f"the next listing is due in {left_ms / 1000:.0f} s"]
             listing = True
-            wanted = self._wanted(state, wanted | set(owed.slots), now_ms)
+            wanted = self._wanted(state, wanted | set(rescans.slots), now_ms)
         if not wanted:
             return state, (), []
         covered = set(changed) if EVERYTHING in wanted else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
-        owed_slots = {str(s): n for s, n in owed.slots.items() if s in wanted or EVERYTHING in wanted}
+        owed_slots = {str(s): n for s, n in rescans.slots.items() if s in wanted or EVERYTHING in wanted}
         payload = BatchPayload(
             slots=tuple(sorted(wanted)),
             signals=signals,
             listing=listing,
-            owed=owed_slots,
+            rescans=owed_slots,
             last_try=self._last_try(state, wanted),
             topic=epoch,
         )
@@ -339,10 +339,10 @@ class BatchPlanner:
             watch=state.watch.advance(seen, seen),
             open=(*state.open, opened),
         )
-        dealt = assign_slots(map(Slot, slots), parts)
+        assigned = assign_slots(map(Slot, slots), parts)
         requests = tuple(
             BatchRequest(batch=batch, part=n, parts=parts, slots=of_part)
-            for n, of_part in enumerate(dealt.ranges)
+            for n, of_part in enumerate(assigned.ranges)
         )
         return state, requests, []
 
@@ -374,13 +374,13 @@ class BatchPlanner:
             for slot in {*batch.slots, *(failing if enumerated else ())} - missing:
                 failing.pop(slot, None)
             if batch.listing and (lost := [Slot(slot) for slot in missing if slot != EVERYTHING]):
-                self._debt.owe(lost)
+                self._backlog.add(lost)
             state = replace(state, enumerated=state.enumerated or enumerated)
             notes.append(
                 f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"
             )
         if len(still_open) < len(state.open):
-            state = replace(state, owing=bool(self._debt.read().slots))
+            state = replace(state, rescans_waiting=bool(self._backlog.read().slots))
             if self._topic_epoch() != state.topic:
                 # What it held is lost, and perhaps a run has followed the new one already.
                 state = replace(state, enumerated=False)

@@ -9,7 +9,7 @@ from typing import Any, Final, assert_never
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.codecs import check_encoding
 from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.formats.rescue import MISFITS, Misfits
+from s3notify_platform.formats.rescue import MISMATCHES, Mismatches
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.notification_queue import NotificationQueue
@@ -64,7 +64,7 @@ class Source:
     """Of the notification queue, which the sources of a bucket share. Beside the platform's other objects."""
     slots: int = SLOT_COUNT
     max_objects: int = MAX_OBJECTS
-    misfits: Misfits = "quarantine"
+    mismatches: Mismatches = "quarantine"
     """Where values go that do not fit their column: with their record to quarantine, or alone to `_rescued`."""
     max_bytes: int = MAX_BYTES
     max_seconds: float = MAX_SECONDS
@@ -79,7 +79,7 @@ class Source:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):
             raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
         _one_of("format", self.format, FORMATS, self.name)
-        _one_of("misfits", self.misfits, MISFITS, self.name)
+        _one_of("mismatches", self.mismatches, MISMATCHES, self.name)
         check_encoding(self.encoding)
         for limit in ("max_objects", "max_bytes", "split_bytes"):
             if getattr(self, limit) < 1:
@@ -226,7 +226,7 @@ def _left_by_probe(stored: bytes, place: str) -> dict[str, Any]:
             return body
     except (ValueError, TypeError):
         pass
-    raise CorruptError(f"{place}: not what a probe leaves: remove it to try the store anew")
+    raise CorruptError(f"{place}: not what a probe leaves: remove it to try the store again")
 
 
 def _way(commit: str, lease_table: str | None) -> str:

@@ -29,12 +29,12 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.derive import derive
 from s3notify_platform.spark.ingest import Ingest
-from s3notify_platform.spark.seal_jobs import MAX_FAILED_JOBS, MAX_SPLIT_JOBS
+from s3notify_platform.spark.staging_jobs import MAX_FAILED_JOBS, MAX_SPLIT_JOBS
 from s3notify_platform.table.layout import Generation
 
 HEADS_IN_FLIGHT: Final = 16
 
-MISFITS: Final = "batch_misfits"
+MISMATCHES: Final = "batch_mismatches"
 """Metadata of a batch: values that do not fit their columns, by path."""
 
 
@@ -170,7 +170,13 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         with heartbeat(io.records, context.run.run_id):
             done = _ingested(context, config, settings, slots, opened)
             io.record(
-                context, config, opened, done.results, done.metadata, entries=done.entries, plain=done.plain
+                context,
+                config,
+                opened,
+                done.results,
+                done.metadata,
+                entries=done.entries,
+                unqueued=done.unqueued,
             )
     except S3NotifyError as error:
         io.tell_reason(context, str(error))
@@ -189,7 +195,7 @@ class _Done:
     results: dict[str, Mapping[Slot, SlotResult]] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     entries: Mapping[Slot, Sequence[Entry]] = field(default_factory=dict)
-    plain: Iterable[Slot] = ()
+    unqueued: Iterable[Slot] = ()
 
 
 def _ingested(
@@ -219,9 +225,9 @@ def _ingested(
             only_found=config.everything,
             give_up=map(Slot, opened.last_try),
         )
-        if opened.listing and config.batch and not config.everything and ended.untold:
-            io.debt.owe((), plain=True)
-        done.entries, done.plain = ended.entries, ended.plain
+        if opened.listing and config.batch and not config.everything and ended.unannounced:
+            io.backlog.add((), unqueued=True)
+        done.entries, done.unqueued = ended.entries, ended.unqueued
         done.results[settings.name] = ended.slots
         generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}
         seconds = {"spark_start": ready - started, **ended.seconds}
@@ -230,7 +236,7 @@ def _ingested(
             "batch_slots": len(ended.slots),
             "batch_found_by": "listing" if opened.listing else "queue",
             "batch_entries": sum(len(entries) for entries in ended.entries.values()),
-            "batch_untold": ended.untold,
+            "batch_unannounced": ended.unannounced,
             "batch_tasks": ended.tasks,
             "batch_requests": dg.MetadataValue.json(dict(ended.requests)),
             "batch_seconds": dg.MetadataValue.json(
@@ -248,7 +254,7 @@ def _ingested(
         if asset.name in selected:
             context.log.info("deriving %s of %d slots", asset.name, len(generations))
             done.results[asset.name] = _derived(
-                context, asset, generations, spark=spark, source=source, batch=batch, anew=config.anew
+                context, asset, generations, spark=spark, source=source, batch=batch, force=config.force
             )
     done.metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
     return done
@@ -258,7 +264,7 @@ def _about_schema(ended: BatchResult) -> dict[str, Any]:
     """What the batch brought that its schema did not have: fields added, values left out, values that do not fit."""
     told = {
         "schema_added": ended.schema_added,
-        MISFITS: added(result.misfits for result in ended.slots.values()),
+        MISMATCHES: added(result.mismatches for result in ended.slots.values()),
         "batch_unnamed": added(result.unnamed for result in ended.slots.values()),
     }
     return {name: dg.MetadataValue.json(dict(values)) for name, values in told.items() if values}
@@ -272,11 +278,11 @@ def _derived(
     spark: SparkSession,
     source: Source,
     batch: str,
-    anew: bool,
+    force: bool,
 ) -> dict[Slot, SlotResult]:
     """As `derive`; one that fails is tried again in halves, so that a slot at fault fails alone.
 
-    `anew` for runs that a person asked for: the function may have become another one.
+    `force` for runs that a person asked for: the function may have become another one.
     """
     todo = [generations]
     results: dict[Slot, SlotResult] = {}
@@ -285,7 +291,7 @@ def _derived(
         part = todo.pop()
         jobs += 1
         try:
-            results |= derive(spark, source, asset.name, asset.function, part, batch=batch, anew=anew)
+            results |= derive(spark, source, asset.name, asset.function, part, batch=batch, force=force)
         except S3NotifyError as error:
             failed += 1
             hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS

@@ -148,7 +148,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         slots = self._behind(context.instance, requests)
         if not slots:
             return copy(found, run_requests=[], skip_message="what was behind has been made meanwhile")
-        config = {"slots": slots, "only": [key.to_user_string() for key in wanted], "anew": False}
+        config = {"slots": slots, "only": [key.to_user_string() for key in wanted], "force": False}
         packed = dg.RunRequest(
             job_name=requests[0].job_name,
             # The source is selected and not made: an input from outside of the step would need a partition.

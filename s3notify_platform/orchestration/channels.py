@@ -1,8 +1,8 @@
-"""Inlets, outlet and caretaker of a source, managed by Dagster: what the component's YAML switches on.
+"""Inlets, outlet and reconciler of a source, managed by Dagster: what the component's YAML switches on.
 
-The caretaker is a sensor: a pass is short, and the code server, which evaluates sensors, lives as long as what a
-caretaker has to remember. Inlets and the outlet are runs that a sensor keeps alive (`services`). How full the queue
-is, the caretaker reports as observations of the asset `{source}_queue`, which Dagster plots.
+The reconciler is a sensor: a pass is short, and the code server, which evaluates sensors, lives as long as what a
+reconciler has to remember. Inlets and the outlet are runs that a sensor keeps alive (`services`). How full the queue
+is, the reconciler reports as observations of the asset `{source}_queue`, which Dagster plots.
 """
 
 import json
@@ -18,7 +18,7 @@ from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.channels.inlets.http import Receiver, ReceiverSettings
 from s3notify_platform.channels.inlets.intake import Intake, intake_over
 from s3notify_platform.channels.inlets.sqs import SqsInlet
-from s3notify_platform.channels.reconciler import shared_care
+from s3notify_platform.channels.reconciler import shared_reconciler
 from s3notify_platform.channels.service import Service
 from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
@@ -131,16 +131,16 @@ def build_channels(
 
 def _care_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefinition:
     @dg.sensor(
-        name=f"{assets.name}_care",
+        name=f"{assets.name}_reconciler",
         description=f"Tells {assets.name!r} of changes whose writers died half-way, and frees their room.",
         minimum_interval_seconds=CARE_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
         required_resource_keys={assets.io_key},
     )
-    def tend(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    def reconcile(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         source = io.source
-        care = shared_care(
+        reconciler = shared_reconciler(
             source.bucket,
             source.platform,
             keyspaces=((source.keyspace_prefix, source.prefix),),
@@ -149,17 +149,17 @@ def _care_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefinition:
             table=source.records_table,
         )
         note = "a pass was made a moment ago"
-        if (cared := care.tend_when_due()) is not None:
-            for error in cared.errors:
+        if (reconciled := reconciler.reconcile_when_due()) is not None:
+            for error in reconciled.errors:
                 context.log.warning(error)
             note = (
-                f"{cared.waiting} reservations wait, {cared.committed} were committed and {cared.aborted} "
-                f"aborted for writers that died, {cared.signalled} keys signalled for them"
+                f"{reconciled.waiting} reservations wait, {reconciled.committed} were committed and "
+                f"{reconciled.aborted} aborted for writers that died, {reconciled.signalled} keys signalled for them"
             )
         observed, cursor = _observed(io, context.cursor or "")
         return dg.SensorResult(skip_reason=note, asset_events=observed, cursor=cursor)
 
-    return tend
+    return reconcile
 
 
 def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
@@ -186,7 +186,7 @@ def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation]
         if topic.settings.bucket != io.bucket:
             continue
         shards = range(topic.settings.shards)
-        counted = sum(queue.shards.counted(topic, shard) + topic.meters[shard].base for shard in shards)
+        counted = sum(queue.shards.counted(topic, shard) + topic.quotas[shard].base for shard in shards)
         facts[f"{topic.name}/capacity"] = topic.settings.capacity
         if counted > SCANNED_MAX:
             facts[f"{topic.name}/depth"] = counted

@@ -11,10 +11,10 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.task_chain import forget_ended
-from s3notify_platform.orchestration.assets import MISFITS, SourceAssets
+from s3notify_platform.orchestration.assets import MISMATCHES, SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
-from s3notify_platform.spark.plan import lost_state, plan
+from s3notify_platform.spark.plan import missing_commits, plan
 from s3notify_platform.spark.session import parallelism, ship_package
 
 UNREADABLE_SHOWN: Final = 20
@@ -80,7 +80,7 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
 
     Refuses, and repairs nothing, where the committed state of a slot has gone missing.
     """
-    # Rows that an older code version made are not lost; a backfill makes them anew.
+    # Rows that an older code version made are not lost; a backfill makes them again.
     source = replace(io.source, code_version=None)
     spark = io.spark.spark_session
     ship_package(spark)
@@ -102,14 +102,16 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
             asset_key=source.name,
             passed=False,
             severity=dg.AssetCheckSeverity.ERROR,
-            description=f"Refused, nothing was repaired: {lost_state(source, found.lost)}",
+            description=f"Refused, nothing was repaired: {missing_commits(source, found.lost)}",
             metadata={"slots_lost": dg.MetadataValue.json(sorted(found.lost)), **told},
         )
     on_their_way = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
-    on_their_way -= sum(map(len, found.untold.values()))
+    on_their_way -= sum(map(len, found.unannounced.values()))
     beyond = sum(p.changes.beyond for p in found.slots.values())
-    again = plan(spark, source, found.untold, parallelism(spark)).untold if found.untold else {}
-    both = {slot: keys & again.get(slot, frozenset()) for slot, keys in found.untold.items()}
+    again = (
+        plan(spark, source, found.unannounced, parallelism(spark)).unannounced if found.unannounced else {}
+    )
+    both = {slot: keys & again.get(slot, frozenset()) for slot, keys in found.unannounced.items()}
     lost = {slot: keys for slot, keys in both.items() if keys}
     io.ask_again(lost)
     return dg.AssetCheckResult(
@@ -166,7 +168,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     """
     seen_generation, seen_event = _last_look(io, instance)
     history = io.source.schemas().history(after=seen_generation)
-    misfits, newest_event = _misfits_since(io, instance, seen_event)
+    mismatches, newest_event = _mismatches_since(io, instance, seen_event)
     changes = [
         {
             "generation": schema.generation,
@@ -177,18 +179,18 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
         for schema in history
         if schema.added
     ]
-    columns = ", ".join(f"{path} ({count})" for path, count in misfits.items())
+    columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     return dg.AssetCheckResult(
         check_name="schema_changes",
         asset_key=io.source_name,
-        passed=not misfits,
+        passed=not mismatches,
         severity=dg.AssetCheckSeverity.WARN,
-        description=f"Values that do not fit their columns: {columns}" if misfits else None,
+        description=f"Values that do not fit their columns: {columns}" if mismatches else None,
         metadata={
             GENERATION: max((schema.generation for schema in history), default=seen_generation),
             EVENT: newest_event,
             "added": dg.MetadataValue.json(changes),
-            "misfits": dg.MetadataValue.json(misfits),
+            "mismatches": dg.MetadataValue.json(mismatches),
         },
     )
 
@@ -210,7 +212,9 @@ def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, in
     return generation, seen
 
 
-def _misfits_since(io: SlotIOManager, instance: dg.DagsterInstance, seen: int) -> tuple[dict[str, int], int]:
+def _mismatches_since(
+    io: SlotIOManager, instance: dg.DagsterInstance, seen: int
+) -> tuple[dict[str, int], int]:
     """Misfits of the batches reported after event `seen`, by path, and the newest event."""
     wanted = dg.AssetRecordsFilter(dg.AssetKey(io.source_name), after_storage_id=seen)
     found: list[Mapping[str, int]] = []
@@ -219,7 +223,7 @@ def _misfits_since(io: SlotIOManager, instance: dg.DagsterInstance, seen: int) -
         page = instance.fetch_materializations(wanted, limit=EVENTS_AT_ONCE, cursor=cursor)
         for record in page.records:
             newest = max(newest, record.storage_id)
-            told = record.asset_materialization and record.asset_materialization.metadata.get(MISFITS)
+            told = record.asset_materialization and record.asset_materialization.metadata.get(MISMATCHES)
             if isinstance(told, dg.JsonMetadataValue) and isinstance(told.data, dict):
                 found.append(told.data)
         if not page.has_more:

@@ -24,7 +24,7 @@ from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.delta_assets import build_delta
 from s3notify_platform.orchestration.explain_job import build_explain
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.quarantine_retry import build_redrive
+from s3notify_platform.orchestration.quarantine_retry import build_retry
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.summary import build_summary
@@ -98,7 +98,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     """A bucket prefix as a slot-partitioned, committed table.
 
     Gives the ingest asset, its slot assets, quarantine and summary, the sensor, the sweep with its checks, the queue's
-    caretaker, and the inlets and the outlet that are set.
+    reconciler, and the inlets and the outlet that are set.
     """
 
     # Dagster resolves a quoted "1" to a number, so a text may come as one.
@@ -115,7 +115,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         alias="schema",
         description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
     )
-    misfits: Literal["quarantine", "rescue"] = Field(
+    mismatches: Literal["quarantine", "rescue"] = Field(
         default="quarantine",
         description="Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued",
     )
@@ -267,7 +267,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         return dg.Definitions(
             assets=[slot_assets, summary, queue_spec(assets), *views],
             asset_checks=[checks],
-            jobs=[ingest_job, sweep_job, build_explain(assets), build_redrive(assets), *jobs],
+            jobs=[ingest_job, sweep_job, build_explain(assets), build_retry(assets), *jobs],
             sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],
             schedules=[sweep],
             resources={assets.io_key: assets.io},
@@ -299,7 +299,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             queue_shards=self.queue_shards,
             slots=self.slots,
             max_objects=self.max_objects,
-            misfits=self.misfits,
+            mismatches=self.mismatches,
             max_bytes=self.max_bytes,
             max_seconds=self.max_seconds,
             split_bytes=self.split_bytes,

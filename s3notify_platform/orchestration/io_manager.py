@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.formats.rescue import Misfits
+from s3notify_platform.formats.rescue import Mismatches
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.scheduler import REASON_MAX, BatchPayload
 from s3notify_platform.ingest.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
@@ -34,7 +34,7 @@ from s3notify_platform.ports import RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
-from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.load import LINEAGE, load_slots
@@ -92,7 +92,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
     split_bytes: int = Field(
         default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
     )
-    misfits: Misfits = Field(
+    mismatches: Mismatches = Field(
         default="quarantine",
         description="quarantine, or rescue: values that do not fit go to the column _rescued",
     )
@@ -121,7 +121,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
             queue_prefix=self.queue_prefix,
             slots=self.slots,
             max_objects=self.max_objects,
-            misfits=self.misfits,
+            mismatches=self.mismatches,
             max_bytes=self.max_bytes,
             max_seconds=self.max_seconds,
             split_bytes=self.split_bytes,
@@ -157,9 +157,9 @@ class SlotIOManager(dg.ConfigurableIOManager):
         return AckChains(self.records)
 
     @property
-    def debt(self) -> ListingDebt:
+    def backlog(self) -> RescanBacklog:
         """Which slots of this source have to be compared by a listing."""
-        return ListingDebt(self.records)
+        return RescanBacklog(self.records)
 
     @property
     def queue(self) -> NotificationQueue:
@@ -254,7 +254,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
         batch_metadata: Mapping[str, Any],
         *,
         entries: Mapping[Slot, Sequence[Entry]],
-        plain: Iterable[Slot],
+        unqueued: Iterable[Slot],
     ) -> None:
         """Report and acknowledge the slots that are committed in all assets of the run; fail for the others.
 
@@ -292,8 +292,8 @@ class SlotIOManager(dg.ConfigurableIOManager):
         self.queue.remove(entry for of_slot in done.values() for entry in of_slot)
         self.ask_again(unfinished, listing=opened.listing)
         if batch.batch:
-            waiting = sorted(plain)
-            self.debt.owe(waiting, plain=bool(waiting))
+            waiting = sorted(unqueued)
+            self.backlog.add(waiting, unqueued=bool(waiting))
             acked = {*good, *waiting}.difference(bad)
             self.acknowledge(batch, opened, sorted(acked), bad, operation_id=context.run.run_id)
         if bad:
@@ -319,7 +319,11 @@ class SlotIOManager(dg.ConfigurableIOManager):
                 "quarantined": len(result.quarantined),
                 "objects_gone": result.gone,
                 "bytes": result.bytes,
-                **{name: n for name in ("misfits", "unnamed") if (n := sum(getattr(result, name).values()))},
+                **{
+                    name: n
+                    for name in ("mismatches", "unnamed")
+                    if (n := sum(getattr(result, name).values()))
+                },
                 "files": files,
                 "live_rejects": rejects,
                 "complete": result.complete,
@@ -363,7 +367,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
         done: Iterable[int] = batch.children if batch.everything else set(batch.slots).intersection(good)
         begun = bad if batch.everything else ()
         listed = set(self.source.all_slots()) - set(bad) if batch.everything else set(good)
-        self.debt.settle({Slot(int(s)): n for s, n in opened.owed.items() if Slot(int(s)) in listed})
+        self.backlog.settle({Slot(int(s)): n for s, n in opened.rescans.items() if Slot(int(s)) in listed})
         if names := [str(slot) for slot in sorted(done)]:
             self.chains.stamp_children(
                 batch.batch, names, operation_id=operation_id, starts=[str(slot) for slot in begun]
@@ -378,7 +382,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
         if not wanted:
             return
         if listing:
-            self.debt.owe(wanted)
+            self.backlog.add(wanted)
         source = self.source
         Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots, queued=True).signal_slots(
             wanted

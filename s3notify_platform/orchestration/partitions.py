@@ -32,7 +32,7 @@ class SlotBatch(dg.Config):
     everything: bool = Field(
         default=False, description="All slots that hold objects (first batch, and sweeps)"
     )
-    anew: bool = Field(
+    force: bool = Field(
         default=True, description="Slot assets are made again even where their source has not moved on"
     )
     only: list[str] = Field(default=[], description="Assets to make, of those selected; empty: all of them")

@@ -10,13 +10,13 @@ from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.steps import launched_by_hand, step_failures
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.slots import slot_from_partition_key, slot_of
-from s3notify_platform.table.quarantine import Choice, Redriven, redrive
+from s3notify_platform.table.quarantine import Choice, Retried, redrive
 
 if TYPE_CHECKING:
     from s3notify_platform.orchestration.io_manager import SlotIOManager
 
 
-class RedriveConfig(dg.Config):
+class RetryConfig(dg.Config):
     """What to send again: some keys, some slots, or everything."""
 
     keys: list[str] = Field(default=[], description="Keys of objects, whole, like raw/orders/1.jsonl")
@@ -25,7 +25,7 @@ class RedriveConfig(dg.Config):
     reason: str = Field(default="", description="Only what has a reason that contains this text")
 
 
-def build_redrive(assets: SourceAssets) -> dg.JobDefinition:
+def build_retry(assets: SourceAssets) -> dg.JobDefinition:
     """The job `{source}_redrive`. No Spark; requests as in `table.quarantine.redrive`."""
 
     @dg.op(
@@ -33,7 +33,7 @@ def build_redrive(assets: SourceAssets) -> dg.JobDefinition:
         description="Sends objects in quarantine again: the source's next batch reads them.",
         required_resource_keys={assets.io_key},
     )
-    def redrive_quarantine(context: dg.OpExecutionContext, config: RedriveConfig) -> None:
+    def redrive_quarantine(context: dg.OpExecutionContext, config: RetryConfig) -> None:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         with step_failures():
             done = send_again(io, config)
@@ -68,7 +68,7 @@ def build_redrive(assets: SourceAssets) -> dg.JobDefinition:
     )
 
 
-def send_again(io: "SlotIOManager", config: RedriveConfig) -> Redriven:
+def send_again(io: "SlotIOManager", config: RetryConfig) -> Retried:
     """What the job does. `UsageError` unless exactly one of keys, slots and everything is asked for."""
     if (bool(config.keys), bool(config.slots), config.everything).count(True) != 1:
         raise UsageError("say what to send again: keys, slots or everything, one of them")

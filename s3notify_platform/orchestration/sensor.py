@@ -69,7 +69,7 @@ def build_sensor(
             source=assets.name,
             watcher=io.watcher(),
             chains=io.chains,
-            debt=io.debt,
+            backlog=io.backlog,
             topic_epoch=io.topic_epoch,
             runs_of=runs_of,
             settings=settings,
@@ -97,7 +97,7 @@ def _run_request(assets: SourceAssets, request: BatchRequest) -> dg.RunRequest:
     config = {
         "batch": request.batch,
         "everything": everything,
-        "anew": False,
+        "force": False,
         "slots": [] if everything else list(request.slots),
     }
     return dg.RunRequest(

@@ -93,7 +93,7 @@ class BatchSchemas:
 
     def delivered(self, source: StructType) -> StructType:
         """The columns that rows have as they are read."""
-        rescue = self._source.misfits == "rescue"
+        rescue = self._source.mismatches == "rescue"
         return StructType([*source.fields, StructField(RESCUED.name, StringType())]) if rescue else source
 
     def _inferred(self, versions: Sequence[ObjectVersion], state: Run) -> StructType:

@@ -25,7 +25,7 @@ from s3notify_platform.ingest.results import BatchResult, SlotResult
 from s3notify_platform.ingest.run_state import Progress
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.protocols.source_enumerator import ListingDebt, Owed
+from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.datasource.batch import FORMAT, register
@@ -60,11 +60,11 @@ class TableKeeper:
         Requests as `Ingest.run`, 2 or more for topic and debt, `NotificationQueue.remove` for what is committed.
         Raises `UsageError` if nothing can be ingested at all; a slot that fails is in `failing`, and asked for again.
         """
-        owed = self._debt.read()
+        rescans = self._backlog.read()
         epoch = self._topic()
-        everything = bool(epoch) and owed.enumerated != epoch
-        listing = everything or not epoch or bool(owed.slots) or self._debt.plain_writers(owed)
-        wanted = {*signals, *owed.slots} if listing else {*signals}
+        everything = bool(epoch) and rescans.enumerated != epoch
+        listing = everything or not epoch or bool(rescans.slots) or self._backlog.unqueued_writers(rescans)
+        wanted = {*signals, *rescans.slots} if listing else {*signals}
         wanted = {*self.source.all_slots()} if everything else wanted
         ingest = Ingest(
             self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
@@ -74,28 +74,28 @@ class TableKeeper:
         result = ingest.run(
             wanted, batch=batch, signals=seen, listing=listing, only_found=everything, give_up=last_try
         )
-        if not listing and result.plain:
+        if not listing and result.unqueued:
             # Somebody signals without queueing: only a listing tells what.
-            self._debt.owe(result.plain, plain=True)
-            self._ask_again(result.plain)
+            self._backlog.add(result.unqueued, unqueued=True)
+            self._ask_again(result.unqueued)
         done = {slot for slot, each in result.slots.items() if each.ok and each.complete}
         queue = self.source.queue()
         if entries := [e for slot, of_slot in result.entries.items() if slot in done for e in of_slot]:
             queue.remove(entries)
-        self._follow_up(result, done, owed if listing else Owed())
+        self._follow_up(result, done, rescans if listing else Rescans())
         if everything:  # what failed is owed
-            self._debt.enumerated(epoch)
+            self._backlog.enumerated(epoch)
         if epoch and self._topic() != epoch:
-            self._ask_again(wanted)  # it was lost, or made anew, and with it what the next batch has to list
+            self._ask_again(wanted)  # it was lost, or made again, and with it what the next batch has to list
         return result
 
-    def ask_again_for_owed(self) -> None:
+    def ask_again_for_rescans(self) -> None:
         """Have what an earlier life left behind taken up by the next micro-batch. 1 request, and as `_ask_again`."""
-        self._ask_again(self._debt.read().slots)
+        self._ask_again(self._backlog.read().slots)
 
     @property
-    def _debt(self) -> ListingDebt:
-        return ListingDebt(self.source.records(), clock=self.clock)
+    def _backlog(self) -> RescanBacklog:
+        return RescanBacklog(self.source.records(), clock=self.clock)
 
     def _topic(self) -> str:
         """The epoch of the source's topic; empty: it has none."""
@@ -104,14 +104,14 @@ class TableKeeper:
         except NotFoundError:
             return ""
 
-    def _follow_up(self, result: BatchResult, done: set[Slot], owed: Owed) -> None:
+    def _follow_up(self, result: BatchResult, done: set[Slot], rescans: Rescans) -> None:
         failed = {slot: each for slot, each in result.slots.items() if not each.ok}
         unfinished = result.slots.keys() - failed.keys() - done
         for slot in result.slots.keys() - failed.keys():
             self.failing.pop(slot, None)
             self._attempts.pop(slot, None)
-        self._debt.owe({*unfinished, *failed})
-        self._debt.settle({slot: serial for slot, serial in owed.slots.items() if slot in done})
+        self._backlog.add({*unfinished, *failed})
+        self._backlog.settle({slot: serial for slot, serial in rescans.slots.items() if slot in done})
         self._ask_again(unfinished)
         for slot, each in failed.items():
             self.failing[slot] = each
@@ -166,7 +166,7 @@ def ingest_stream(
     source = reading_of(options).source
     source = source.decided(shared_store(source.platform))
     keeper = TableKeeper(spark=spark, source=source, transform=transform, progress=progress)
-    keeper.ask_again_for_owed()
+    keeper.ask_again_for_rescans()
     changed = spark.readStream.format(FORMAT).options(**{**options, "read": "slots"}).load()
 
     def take(rows: DataFrame, number: int) -> None:

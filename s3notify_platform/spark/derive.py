@@ -26,8 +26,8 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.ingest import COMMITS_IN_FLIGHT
 from s3notify_platform.spark.load import LINEAGE, load_slots
-from s3notify_platform.spark.seal import slot_pieces
 from s3notify_platform.spark.session import parallelism
+from s3notify_platform.spark.stage import slot_pieces
 from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation
 
@@ -44,11 +44,11 @@ def derive(
     generations: Mapping[Slot, Generation],
     *,
     batch: str,
-    anew: bool = False,
+    force: bool = False,
 ) -> dict[Slot, SlotResult]:
     """Commit the derived table `asset` for the slots of `generations`, from exactly these source generations.
 
-    A slot that was made from its generation, or a later one, is left as it is, unless `anew`. `UsageError` if
+    A slot that was made from its generation, or a later one, is left as it is, unless `force`. `UsageError` if
     the function raises or loses `_slot`. Requests for each slot: 1 LIST and 2 GETs or more to read, 2 PUTs to
     write.
     """
@@ -58,7 +58,7 @@ def derive(
     wanted = {
         slot: generation
         for slot, generation in generations.items()
-        if generation and (anew or (head := heads[slot]) is None or head.source_generation < generation)
+        if generation and (force or (head := heads[slot]) is None or head.source_generation < generation)
     }
     results = {
         slot: SlotResult(slot=slot, status="unchanged", generation=Generation(head.generation if head else 0))
@@ -150,13 +150,13 @@ def _made_from(table: SlotTable, slot: Slot, generation: Generation) -> bool:
 
 def _write(frame: DataFrame, source: Source, asset: str, tasks: int) -> dict[Slot, list[dict[str, Any]]]:
     written: dict[Slot, list[dict[str, Any]]] = {}
-    sealed = (
+    staged = (
         frame.repartition(tasks, "_slot")
         .sortWithinPartitions("_slot")
         .mapInArrow(_writer(source, asset), _WRITTEN)
     )
     try:
-        rows = sealed.toArrow().to_pylist()
+        rows = staged.toArrow().to_pylist()
     except PySparkException as error:
         lines = [line for line in str(error.getMessage() or error).splitlines() if line.strip()]
         raise UsageError(f"slot asset {asset!r} failed: {lines[-1] if lines else error}") from error

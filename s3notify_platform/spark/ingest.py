@@ -2,7 +2,7 @@
 
 The driver holds the batch's splits and manifests, bounded by `Source.max_objects`, and creates the commit
 objects. A slot that another run committed meanwhile is planned again. What a batch is parsed with is chosen in
-`batch_schema`; `seal_jobs` reads and seals. Nothing here raises for one slot.
+`batch_schema`; `staging_jobs` reads and seals. Nothing here raises for one slot.
 """
 
 import json
@@ -24,13 +24,13 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, raise_own
 from s3notify_platform.spark.plan import Plan, SlotPlan, plan
-from s3notify_platform.spark.seal_jobs import SealJobs
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.splits import may_be_cut
+from s3notify_platform.spark.staging_jobs import StagingJobs
 from s3notify_platform.table.commit import SlotCommit
 
-MAX_LOST_RACES: Final = 6
-"""Times one run plans a slot anew because another run committed it first."""
+MAX_CONFLICTS: Final = 6
+"""Times one run plans a slot again because another run committed it first."""
 
 MAX_EVOLUTIONS: Final = 3
 """Times that one batch widens its inferred schema for fields not seen before."""
@@ -61,7 +61,7 @@ class Ingest:
         self._table = source.table()
         self._width = parallelism(spark)
         self._schemas = BatchSchemas(spark, source, transform=transform, clock=clock, progress=progress)
-        self._jobs = SealJobs(
+        self._jobs = StagingJobs(
             spark,
             source,
             transform=transform,
@@ -118,8 +118,8 @@ class Ingest:
         return BatchResult(
             slots=state.results,
             entries=state.entries,
-            plain=frozenset(state.plain),
-            untold=state.untold,
+            unqueued=frozenset(state.unqueued),
+            unannounced=state.unannounced,
             seconds=spent.seconds,
             requests=spent.requests,
             tasks=spent.tasks,
@@ -143,8 +143,8 @@ class Ingest:
         found = self._plan(slots, state)
         state.known |= found.committed
         state.entries.update(found.entries)
-        state.plain |= found.plain
-        state.untold += sum(map(len, found.untold.values()))
+        state.unqueued |= found.unqueued
+        state.unannounced += sum(map(len, found.unannounced.values()))
         self._cut(found)
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
         again = [slot for slot, p in found.slots.items() if not p.changes and not p.changes.complete]
@@ -161,19 +161,19 @@ class Ingest:
             f"reading {sum(len(p.changes.read) for p in busy)} objects of {len(busy)} slots, "
             f"{sum(len(p.changes.gone) for p in busy)} gone"
         )
-        sealed = self._seal(busy, state)
+        staged = self._stage(busy, state)
         started = self._clock.monotonic()
         with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
-            outcomes = list(pool.map(lambda row: self._commit(row, found, planned_at), sealed))
+            outcomes = list(pool.map(lambda row: self._commit(row, found, planned_at), staged))
         state.spent.took("commit", self._clock.monotonic() - started)
-        state.spent.asked([("PUT", sum(1 for row in sealed if row["body"]))])
+        state.spent.asked([("PUT", sum(1 for row in staged if row["body"]))])
         for outcome in outcomes:
             slot = outcome.slot
             for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
                 self._progress(f"in quarantine: {key!r}, because {reason}")
             if outcome.error == _LOST:
                 state.lost[slot] += 1
-                if state.lost[slot] < MAX_LOST_RACES:
+                if state.lost[slot] < MAX_CONFLICTS:
                     again.append(slot)
             elif outcome.status != "failed" and not (found.slots[slot].changes.complete and outcome.complete):
                 again.append(slot)
@@ -216,15 +216,15 @@ class Ingest:
             earlier if earlier and earlier.status == "committed" else added_result(earlier, result)
         )
 
-    def _seal(self, busy: Sequence[SlotPlan], state: Run) -> list[dict[str, Any]]:
+    def _stage(self, busy: Sequence[SlotPlan], state: Run) -> list[dict[str, Any]]:
         """Manifest rows of `busy`, one each, sealed with a schema that has the fields of their objects."""
         schema = self._schemas.choose(busy, state)
-        sealed: list[dict[str, Any]] = []
+        staged: list[dict[str, Any]] = []
         evolutions = MAX_EVOLUTIONS if schema.pinned.inferred else 0
         for attempt in range(MAX_EVOLUTIONS + 1):
             evolving = attempt < evolutions
-            rows = self._jobs.seal(busy, schema, state, evolving=evolving)
-            sealed += [row for row in rows if not row["unknown"]]
+            rows = self._jobs.stage(busy, schema, state, evolving=evolving)
+            staged += [row for row in rows if not row["unknown"]]
             wider = {Slot(row["slot"]): json.loads(row["unknown"]) for row in rows if row["unknown"]}
             if not wider:
                 break
@@ -235,7 +235,7 @@ class Ingest:
             schema = self._schemas.widen(schema, told, state)
             if schema.pinned.generation == earlier:
                 evolutions = 0
-        return sealed
+        return staged
 
     def _commit(self, row: dict[str, Any], found: Plan, planned_at: float) -> SlotResult:
         slot = Slot(row["slot"])
@@ -273,7 +273,7 @@ class Ingest:
                     live_files=len(commit.files),
                     live_rejects=sum(file.rows for file in commit.rejects),
                     unnamed=json.loads(row["unnamed"]),
-                    misfits=json.loads(row["misfits"]),
+                    mismatches=json.loads(row["mismatches"]),
                     live_failing=len(commit.failing),
                     quarantined=json.loads(row["quarantined"]) if row["quarantined"] else {},
                     complete=not row["unfinished"],

@@ -76,8 +76,8 @@ def listing(spark: SparkSession, source: Source, wanted: frozenset[Slot], tasks:
     rows += counted(platform, bucket)
     frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=LISTED))
     if starts:
-        dealt = assign_slots((Slot(n) for n in range(len(starts))), min(tasks, len(starts)))
-        parts = [[starts[n] for n in numbers] for numbers in dealt.ranges]
+        assigned = assign_slots((Slot(n) for n in range(len(starts))), min(tasks, len(starts)))
+        parts = [[starts[n] for n in numbers] for numbers in assigned.ranges]
         objects = spark.range(0, len(parts), 1, len(parts)).mapInArrow(
             lister(source, wanted, parts, cuts), LISTED_DDL
         )

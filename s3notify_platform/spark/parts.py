@@ -20,15 +20,15 @@ from s3notify_platform.spark.read import (
     SplitReader,
     control,
 )
-from s3notify_platform.spark.seal import SealContext, add_rows, slot_pieces
 from s3notify_platform.spark.splits import splits_of
+from s3notify_platform.spark.stage import StageContext, add_rows, slot_pieces
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
 
 Batches = Iterator[pa.RecordBatch]
 
 
-def part_writer(context: SealContext, reader: SplitReader) -> Callable[[Batches], Batches]:
+def part_writer(context: StageContext, reader: SplitReader) -> Callable[[Batches], Batches]:
     """The function of such a task: splits in; slots, outcomes and files out, in the control columns.
 
     At its end it says in the job's chain that all of them are read.
@@ -61,7 +61,7 @@ def part_writer(context: SealContext, reader: SplitReader) -> Callable[[Batches]
 
 
 class _PartFiles:
-    def __init__(self, context: SealContext, table: SlotTable, slot: Slot) -> None:
+    def __init__(self, context: StageContext, table: SlotTable, slot: Slot) -> None:
         generation = context.heads[slot] + 1
         self.data = SlotFiles.of_data(table, slot, generation)
         self.rejects = SlotFiles.of_rejects(table, slot, generation)

@@ -13,10 +13,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from s3notify_platform.ingest.compare import (
+    ANNOUNCED,
     COUNTS,
     OVERRAN,
     PLANNED_DDL,
-    TOLD,
     comparer,
     follower,
 )
@@ -57,8 +57,8 @@ class Plan:
     `listed` counts the objects of each slot; `errors` are of slots whose bucket or state could not be read, or whose
     state is `lost`, and which therefore have no plan. `entries` were there before the bucket was looked at: remove
     them when their slot is committed. `plain` slots were last signalled by a writer that does not queue, which a plan
-    by entries cannot follow: without entries they have no plan. `untold` are the changed keys, found by a listing, of
-    which no entry told.
+    by entries cannot follow: without entries they have no plan. `unannounced` are the changed keys that a
+    listing found and no entry names.
     `committed` slots were known to have a commit before the table was looked at. `chains`: in how many the bucket was
     listed, and how many of the places where one was to end it `overran`, because the server does not list on from
     there as it should.
@@ -69,8 +69,8 @@ class Plan:
     listed: dict[Slot, int] = field(default_factory=dict)
     errors: dict[Slot, str] = field(default_factory=dict)
     entries: dict[Slot, tuple[Entry, ...]] = field(default_factory=dict)
-    plain: set[Slot] = field(default_factory=set)
-    untold: dict[Slot, frozenset[str]] = field(default_factory=dict)
+    unqueued: set[Slot] = field(default_factory=set)
+    unannounced: dict[Slot, frozenset[str]] = field(default_factory=dict)
     lost: set[Slot] = field(default_factory=set)
     committed: frozenset[Slot] = frozenset()
     chains: int = 0
@@ -118,26 +118,26 @@ def plan(
     found = _collected(source.name, planned.toArrow().to_pylist())
     for kind, count in platform.counts.items():
         found.requests[kind] = found.requests.get(kind, 0) + count
-    _refuse_lost(found, committed, source)
+    _refuse_missing(found, committed, source)
     return replace(found, committed=committed, chains=chains, overran=found.requests.pop(OVERRAN, 0))
 
 
-def _refuse_lost(found: Plan, committed: frozenset[Slot], source: Source) -> None:
+def _refuse_missing(found: Plan, committed: frozenset[Slot], source: Source) -> None:
     """Slots that had a commit, and have none, get an error instead of a plan that would take everything in again."""
     for slot in [slot for slot, of in found.slots.items() if slot in committed and not of.generation]:
-        for by_slot in (found.slots, found.listed, found.entries, found.untold):
+        for by_slot in (found.slots, found.listed, found.entries, found.unannounced):
             by_slot.pop(slot, None)
         found.lost.add(slot)
-        found.errors[slot] = f"CorruptError: {lost_state(source, [slot])}"
+        found.errors[slot] = f"CorruptError: {missing_commits(source, [slot])}"
 
 
-def lost_state(source: Source, slots: Iterable[Slot]) -> str:
+def missing_commits(source: Source, slots: Iterable[Slot]) -> str:
     """What is wrong with slots whose commits are gone, and what a person can do."""
     names = ",".join(map(str, sorted(slots)))
     return (
         f"the commits of slots {names} are gone from {source.layout.all_commits!r} of bucket "
         f"{source.platform.bucket!r}: restore the table's objects, or accept that the objects of these slots are taken "
-        f"in anew by `s3notify table forget --bucket {source.platform.bucket} --platform-prefix "
+        f"in again by `s3notify table forget --bucket {source.platform.bucket} --platform-prefix "
         f"{source.platform_prefix} --slots {names}`"
     )
 
@@ -155,9 +155,9 @@ def _collected(topic: str, rows: list[dict[str, Any]]) -> Plan:
         for row in kinds.get("error", ()):
             result.errors[slot] = row["key"]
         changed = [*kinds.get("read", ()), *kinds.get("gone", ())]
-        if untold := frozenset(row["key"] for row in changed if row["entry"] != TOLD):
-            result.untold[slot] = untold
-        result.plain.update(Slot(row["slot"]) for row in kinds.get("plain", ()))
+        if unannounced := frozenset(row["key"] for row in changed if row["entry"] != ANNOUNCED):
+            result.unannounced[slot] = unannounced
+        result.unqueued.update(Slot(row["slot"]) for row in kinds.get("unqueued", ()))
         for head in kinds.get("head", ()):
             changes = SlotChanges(
                 slot=slot,
@@ -186,7 +186,7 @@ def _entry(topic: str, row: dict[str, Any]) -> Entry:
         epoch=epoch,
         id=name,
         slot=row["slot"],
-        meter=row["generation"],
+        quota=row["generation"],
         state="committed",
         event=Event(key=row["key"]),
         version=Version(row["etag"]),

@@ -1,6 +1,6 @@
 """Second job, first half: splits to rows. Each task fetches its objects and parses them to Arrow.
 
-Splits are dealt by slots, so that a task can seal what it read (`seal.read_sealer`) and no row passes through
+Splits are dealt by slots, so that a task can seal what it read (`stage.read_stager`) and no row passes through
 the JVM. Where one slot has much more to read than others, or an object is big, they are dealt one by one: each task
 writes its rows to files (`parts.part_writer`), and the slot's sealer is told of them. Only where a transform has to
 see the rows does Spark's shuffle bring those of a slot together.
@@ -96,7 +96,7 @@ class SplitReader:
     @property
     def wanted(self) -> Wanted:
         """What records are to become."""
-        rescue = self.source.misfits == "rescue"
+        rescue = self.source.mismatches == "rescue"
         return Wanted(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
     def read_frame(self, splits: DataFrame, chain: TaskChain) -> DataFrame:
@@ -148,7 +148,7 @@ class SplitReader:
             yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
             return
         unnamed: list[Tally] = []
-        misfits: list[Tally] = []
+        mismatches: list[Tally] = []
         beyond: list[pa.Schema] = []
         remote = RemoteBytes(self.source.bucket, version)
         for found in read_bytes(remote, split, fmt, self.wanted, encoding=self.source.encoding):
@@ -161,7 +161,7 @@ class SplitReader:
             note["rows"] += len(found.index)
             note["rejects"] += len(found.rejects)
             unnamed.append(found.unnamed)
-            misfits.append(found.misfits)
+            mismatches.append(found.mismatches)
             beyond += found.beyond
             if len(found.index):
                 yield from _row_batches([version], found, self.output)
@@ -172,7 +172,7 @@ class SplitReader:
             "unnamed": added(tally.get(0, {}) for tally in unnamed),
             "new_fields": _new_fields(beyond, fmt),
         }
-        note |= {"misfits": added(tally.get(0, {}) for tally in misfits), "gets": remote.gets}
+        note |= {"mismatches": added(tally.get(0, {}) for tally in mismatches), "gets": remote.gets}
         note["bytes"] = min(split.end, version.size) - split.start if note["status"] == "ok" else 0
         yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
 
@@ -182,7 +182,7 @@ def whole_outcome(status: str, size: int) -> Outcome:
     return {
         "status": status, "size": size, "rows": 0, "rejects": 0, "reason": "", "new_fields": [], "start": 0,
         "offset": size, "reach_end": True, "by_record": False, "bytes": size if status == "ok" else 0, "data": [],
-        "rejected": [], "failed": "", "unnamed": {}, "misfits": {}, "gets": 0,
+        "rejected": [], "failed": "", "unnamed": {}, "mismatches": {}, "gets": 0,
     }  # fmt: skip
 
 
@@ -203,12 +203,12 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
         rows = np.zeros(len(part), np.int64)
         rejects = np.zeros(len(part), np.int64)
         unnamed: list[Tally] = []
-        misfits: list[Tally] = []
+        mismatches: list[Tally] = []
         beyond: list[pa.Schema] = []
         if status == "ok":
             for parsed in _parsed(part, fmt, source, wanted):
                 unnamed.append(parsed.unnamed)
-                misfits.append(parsed.misfits)
+                mismatches.append(parsed.mismatches)
                 beyond += parsed.beyond
                 if len(parsed.index):
                     rows += np.bincount(parsed.index, minlength=len(part))
@@ -234,7 +234,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
                 "reason": fetched.reason,
                 "new_fields": new_fields if others and wanted.inferred else [],
                 "unnamed": others,
-                "misfits": added(tally[number] for tally in misfits if number in tally),
+                "mismatches": added(tally[number] for tally in mismatches if number in tally),
             }
             outcomes.append((KIND_OUTCOME, *_place(fetched), None, json.dumps(note), None))
     yield control(output, outcomes)
@@ -251,7 +251,7 @@ def _parsed(part: Sequence[Fetched], fmt: str, source: Source, wanted: Wanted) -
     streamed: list[int] = []
     if fmt in TEXT_FORMATS:
         bodies, streamed = _decoded(part, source.encoding)
-    yield from parse(bodies, wanted.schema, fmt, inferred=wanted.inferred, misfits=source.misfits)
+    yield from parse(bodies, wanted.schema, fmt, inferred=wanted.inferred, mismatches=source.mismatches)
     for number in streamed:
         version, body = part[number].version, part[number].body
         split = Split(version=version, start=0, end=len(body), by_record=True)

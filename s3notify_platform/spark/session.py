@@ -25,7 +25,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     # Rows can be whole objects.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
-    # A batch is a few small jobs: planning them anew at each shuffle costs more than it gains.
+    # A batch is a few small jobs: planning them again at each shuffle costs more than it gains.
     "spark.sql.adaptive.enabled": "false",
 }
 

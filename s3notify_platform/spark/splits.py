@@ -21,7 +21,7 @@ from s3notify_platform.protocols.source_enumerator import (
     OBJECT_COST_BYTES,
     ObjectVersion,
     Split,
-    deal,
+    assign,
     parts_of,
 )
 from s3notify_platform.slots import Slot
@@ -74,7 +74,7 @@ def in_parts(spark: SparkSession, source: Source, splits: Sequence[Split]) -> li
 def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> list[Split]:
     """CSV parts that know how they begin; those of an object that has quotes out of place are one again."""
     tasks = max(1, min(len(parts), parallelism(spark)))
-    dealt = Dealt(
+    assigned = Assigned(
         splits=parts,
         tasks=tasks,
         slot_tasks=[],
@@ -99,7 +99,7 @@ def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> lis
                 }
             )
 
-    rows = splits_frame(spark, [], dealt).mapInArrow(run, _SCOUTED).toArrow().to_pylist()
+    rows = splits_frame(spark, [], assigned).mapInArrow(run, _SCOUTED).toArrow().to_pylist()
     scouts = {
         row["number"]: Scout(quotes=row["quotes"], well_formed=(row["outside"], row["inside"]))
         for row in rows
@@ -116,7 +116,7 @@ def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> lis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
+class Assigned:
     """Who reads what. `together`: all splits of a slot are read by one task."""
 
     splits: Sequence[Split]
@@ -126,47 +126,47 @@ class Dealt:
     together: bool
 
 
-def deal_splits(
+def assign_splits(
     slots: Sequence[Slot], splits: Sequence[Split], width: int, *, big: Callable[[Split], bool]
-) -> Dealt:
+) -> Assigned:
     """Deal `splits` to tasks: slot by slot if that is about as balanced as one by one, and none is `big`. Pure."""
     sizes = [split.end - split.start for split in splits]
     tasks = max(1, min(len(slots), max(width, -(-sum(sizes) // TASK_BYTES))))
     costs = dict.fromkeys(slots, 0)
     for split, size in zip(splits, sizes, strict=True):
         costs[split.version.slot] += size + OBJECT_COST_BYTES
-    slot_tasks = deal(list(costs.values()), tasks)
+    slot_tasks = assign(list(costs.values()), tasks)
     loads = [0] * tasks
     for cost, task in zip(costs.values(), slot_tasks, strict=True):
         loads[task] += cost
     if max(loads) <= max(TASK_BYTES, SKEW * sum(loads) / tasks) and not any(map(big, splits)):
         task_of = dict(zip(slots, slot_tasks, strict=True))
         split_tasks = [task_of[split.version.slot] for split in splits]
-        return Dealt(
+        return Assigned(
             splits=splits, tasks=tasks, slot_tasks=slot_tasks, split_tasks=split_tasks, together=True
         )
     tasks = max(1, min(len(splits), max(width, -(-sum(sizes) // TASK_BYTES))))
-    return Dealt(
+    return Assigned(
         splits=splits,
         tasks=tasks,
         slot_tasks=[0] * len(slots),
-        split_tasks=deal(sizes, tasks),
+        split_tasks=assign(sizes, tasks),
         together=False,
     )
 
 
 def splits_frame(
-    spark: SparkSession, slots: Sequence[Slot], dealt: Dealt, children: Sequence[str] = ()
+    spark: SparkSession, slots: Sequence[Slot], assigned: Assigned, children: Sequence[str] = ()
 ) -> DataFrame:
     """The splits as a DataFrame, one Spark partition for each task; a row without a key for each slot.
 
     `children`: what each split is called in the job's chain (`TaskChain.cut`), if it is named there.
     """
-    splits, none = dealt.splits, [None] * len(slots)
+    splits, none = assigned.splits, [None] * len(slots)
     named: Sequence[str | None] = children or [None] * len(splits)
     table = pa.table(
         {
-            "task": pa.array([*dealt.slot_tasks, *dealt.split_tasks], pa.int32()),
+            "task": pa.array([*assigned.slot_tasks, *assigned.split_tasks], pa.int32()),
             "slot": pa.array([*slots, *(s.version.slot for s in splits)], pa.int32()),
             "key": pa.array([*none, *(s.version.key for s in splits)], pa.string()),
             "etag": pa.array([*none, *(s.version.etag for s in splits)], pa.string()),
@@ -179,7 +179,7 @@ def splits_frame(
             "child": pa.array([*none, *named], pa.string()),
         }
     )
-    return spark.createDataFrame(table).repartitionById(dealt.tasks, "task")
+    return spark.createDataFrame(table).repartitionById(assigned.tasks, "task")
 
 
 class Work(NamedTuple):

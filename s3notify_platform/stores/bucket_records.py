@@ -12,7 +12,7 @@ written since, or the store stays unreachable. A counter carries the tokens of i
 412, and a counter is where writers meet.
 
 Removing writes a tombstone under If-Match, and only then deletes. The tombstone decides, because some stores
-ignore conditions on DELETE, and an unconditional one can hit a record created anew in between. The DELETE
+ignore conditions on DELETE, and an unconditional one can hit a record created again in between. The DELETE
 after it is conditional on the tombstone; on a store that ignores that condition the tombstone stays where it
 is (unless `keys_recur` is False: then nothing can be hit, and it goes). Creating over a tombstone works, and a
 scan that meets one tries again to delete it: a remover that died half-way leaves nothing for good.

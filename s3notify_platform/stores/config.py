@@ -13,7 +13,7 @@ def default_region() -> str:
 _NAMES = ("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE")
 
 
-# A resource makes its places anew whenever it is asked for them, and a session takes milliseconds.
+# A resource makes its places again whenever it is asked for them, and a session takes milliseconds.
 @lru_cache(maxsize=16)
 def _region(*_environment: str | None) -> str | None:
     import boto3

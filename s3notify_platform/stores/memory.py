@@ -178,7 +178,7 @@ def counter_sum(value: bytes | None, amount: int, ceiling: int | None) -> int | 
 
 
 class MemoryRecordStore:
-    """Records in memory. Thread-safe; a version is never used twice, not even by a key created anew."""
+    """Records in memory. Thread-safe; a version is never used twice, not even by a key created again."""
 
     def __init__(self) -> None:
         self._lock = Lock()

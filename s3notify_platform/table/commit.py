@@ -226,7 +226,7 @@ class SlotTable:
             key = self.layout.state(slot, page.name)
             found = self.store.get(key)
             if not isinstance(found, StoredObject):
-                raise CorruptError(f"{key}: state of slot {slot} is missing; refusing to start it anew")
+                raise CorruptError(f"{key}: state of slot {slot} is missing; refusing to start it again")
             return decode_states(found.body)
 
         if len(pages) < 2:
@@ -267,7 +267,7 @@ class SlotTable:
 
         `planned_at` is the clock's monotonic time when the head was read. A run that lived longer than
         `max_run_seconds` is refused with `FencedError`: vacuum may have removed generations it would then
-        create anew. One that crossed that age during the write checks that the head descends from it.
+        create again. One that crossed that age during the write checks that the head descends from it.
         """
         if self._commits is None:
             raise UsageError(f"{self.layout.prefix}: opened to be read; nothing says how to commit here")

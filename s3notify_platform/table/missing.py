@@ -1,17 +1,17 @@
-"""Commits that have gone missing: which slots, and starting them anew where a person accepts the loss."""
+"""Commits that have gone missing: which slots, and starting them again where a person accepts the loss."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from s3notify_platform.ports import RecordStore
-from s3notify_platform.protocols.source_enumerator import CommittedSlots, ListingDebt
+from s3notify_platform.protocols.source_enumerator import CommittedSlots, RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable
 
 IN_FLIGHT: Final = 16
 
 
-def lost_slots(table: SlotTable, records: RecordStore) -> frozenset[Slot]:
+def slots_without_commits(table: SlotTable, records: RecordStore) -> frozenset[Slot]:
     """Slots of a source that had a commit and have none. 1 GET, `SlotTable.newest`, 1 LIST where that cannot tell."""
     # In this order, so that a slot committed in between is not taken for lost.
     committed = CommittedSlots(records).read()
@@ -27,12 +27,12 @@ def lost_slots(table: SlotTable, records: RecordStore) -> frozenset[Slot]:
 
 
 def forget_slots(table: SlotTable, records: RecordStore, slots: frozenset[Slot]) -> frozenset[Slot]:
-    """Let `slots` start anew, those of them that are lost; which these are. They are owed a listing.
+    """Let `slots` start again, those of them that are lost; which these are. They are owed a listing.
 
-    Requests as `lost_slots`, and 2 reads and 2 writes.
+    Requests as `slots_without_commits`, and 2 reads and 2 writes.
     """
-    lost = lost_slots(table, records) & slots
+    lost = slots_without_commits(table, records) & slots
     # The debt first: a crash in between leaves them refused, and this can be done again.
-    ListingDebt(records).owe(lost)
+    RescanBacklog(records).add(lost)
     CommittedSlots(records).forget(lost)
     return lost

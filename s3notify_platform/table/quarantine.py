@@ -144,7 +144,7 @@ class KeyQuarantine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Redriven:
+class Retried:
     """What is, or would be, sent again: failing objects, and objects with the rejected `records` that were chosen.
 
     `waiting` of these had been sent again before; `left`, beyond `WAITING_MAX`, wait for another call.
@@ -218,7 +218,7 @@ def redrive(
     *,
     dry_run: bool = False,
     clock: Clock = SYSTEM_CLOCK,
-) -> Redriven:
+) -> Retried:
     """Send again what `choice` says of `slots`, by the next batch of the source. `signals`: of its keyspace.
 
     Safe to repeat. Raises the error of a slot after all others have been sent again. Requests of `quarantine_of` for
@@ -226,20 +226,20 @@ def redrive(
     With `dry_run` nothing is written.
     """
 
-    def again(slot: Slot) -> Redriven | S3NotifyError:
+    def again(slot: Slot) -> Retried | S3NotifyError:
         try:
             return _sent_again(table, slot, choice, dry_run=dry_run, clock=clock)
         except S3NotifyError as error:
             return error
 
     outcomes = _in_parallel(again, slots)
-    done = [one for one in outcomes if isinstance(one, Redriven) and one.slots]
+    done = [one for one in outcomes if isinstance(one, Retried) and one.slots]
     if not dry_run:
         signals.signal(min(one.keys) for one in done)
     for one in outcomes:
         if isinstance(one, S3NotifyError):
             raise one
-    return Redriven(
+    return Retried(
         slots=tuple(slot for one in done for slot in one.slots),
         failing=sum(one.failing for one in done),
         rejected=sum(one.rejected for one in done),
@@ -250,23 +250,23 @@ def redrive(
     )
 
 
-def _sent_again(table: SlotTable, slot: Slot, choice: Choice, *, dry_run: bool, clock: Clock) -> Redriven:
+def _sent_again(table: SlotTable, slot: Slot, choice: Choice, *, dry_run: bool, clock: Clock) -> Retried:
     for attempt in range(ATTEMPTS):
         if attempt:
             clock.sleep(backoff_seconds(attempt, clock))
         planned_at = clock.monotonic()
         found = quarantine_of(table, slot)
         if found is None:
-            return Redriven()
+            return Retried()
         failing, rejects = found.chosen(choice)
         rejected = frozenset(pc.unique(rejects["_key"]).to_pylist())
         if not failing and not rejected:
-            return Redriven()
+            return Retried()
         head = found.commit
         pending = set(head.pending)
         new = sorted((failing | rejected) - pending)
         taken = new[: max(0, WAITING_MAX - len(pending))]
-        done = Redriven(
+        done = Retried(
             slots=(slot,),
             failing=len(failing),
             rejected=len(rejected),

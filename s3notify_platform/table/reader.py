@@ -26,9 +26,6 @@ REJECT_SCHEMA = pa.schema(
 )
 """A rejected record: where it stands, why it was refused, and its bytes (at most `MAX_RAW_BYTES`)."""
 
-MAX_RAW_BYTES = 1 << 20
-"""Raw bytes kept of one reject; the rest is still in the bucket, at `_offset` of that ETag."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRows:

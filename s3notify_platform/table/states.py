@@ -2,7 +2,7 @@
 
 A commit names its slot's pages, each with the key it begins at, and carries as deltas what changed since they were
 written. When more than `DELTA_LIMIT` have gathered, they are folded into the pages they fall in, and only those are
-written anew: a change costs its slot one page at most, however many objects the slot has. A page is a Parquet
+written again: a change costs its slot one page at most, however many objects the slot has. A page is a Parquet
 file of at most `PAGE_OBJECTS` states.
 """
 

@@ -2,7 +2,7 @@
 
 Invariants. A slot's head is never removed. A superseded commit is removed only when its successor is older
 than the retention, and the retention is never shorter than the longest a run may live: otherwise a paused run
-could create an old generation anew. A file is removed only when it is older than the retention and named by
+could create an old generation again. A file is removed only when it is older than the retention and named by
 no commit that stays, so files of a run that has not committed yet are safe. Ages are measured by the store's
 own clock, against a probe object written at the start.
 
@@ -45,7 +45,7 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
     if retention_seconds < table.max_run_seconds:
         raise UsageError(
             f"retention {retention_seconds:.0f} s is shorter than a run may live "
-            f"({table.max_run_seconds:.0f} s): a sleeping run could create a removed generation anew"
+            f"({table.max_run_seconds:.0f} s): a sleeping run could create a removed generation again"
         )
     oldest_ms = _server_now_ms(table, clock) - retention_seconds * 1000
     layout = table.layout

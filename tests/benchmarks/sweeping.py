@@ -108,7 +108,7 @@ def swept(source: Source, tasks: int) -> Swept:
     return Swept(
         seconds=took(),
         objects=sum(found.listed.values()),
-        found=sum(map(len, found.untold.values())),
+        found=sum(map(len, found.unannounced.values())),
         requests=Counter(found.requests),
     )
 

@@ -1,4 +1,4 @@
-"""Keyspace, notification queue and its caretaker on a bucket of Ceph RGW alone, with real concurrency."""
+"""Keyspace, notification queue and its reconciler on a bucket of Ceph RGW alone, with real concurrency."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,19 +7,19 @@ import pytest
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import (
-    Buried,
-    Caretaker,
     Committed,
-    Drain,
+    DeadLettered,
     Event,
-    NoRoom,
     NotificationQueue,
+    QuotaExceeded,
+    Reconciler,
     Reservation,
+    ShardConsumer,
     TopicSettings,
     WillRetry,
     Worker,
 )
-from s3notify_platform.protocols.notification_queue.stale import WRITER
+from s3notify_platform.protocols.notification_queue.reconciler import WRITER
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX, queue_records
@@ -89,7 +89,7 @@ def test_the_bound_is_strict_among_writers_and_no_room_is_lost(bucket, queue):
         parts = [[r for r in part if isinstance(r, Reservation)] for part in pool.map(write, range(WRITERS))]
         stats = queue.stats("t")
         assert sum(map(len, parts)) == stats.depth == stats.counted == 40
-        assert isinstance(queue.reserve("t", Event(key="late")), NoRoom)
+        assert isinstance(queue.reserve("t", Event(key="late")), QuotaExceeded)
         granted = [reservation for part in parts for reservation in part]
         list(pool.map(give_up, (granted[n::WRITERS] for n in range(WRITERS))))
     assert queue.stats("t").counted == 0
@@ -131,14 +131,14 @@ def test_two_workers_share_deliver_bury_and_redrive(bucket, queue):
 
     def serve(worker):
         delivered, outcomes = [], []
-        drain = Drain(worker, worker.leases[0], retry_base_seconds=0.0, retry_ceiling_seconds=0.0)
-        while taken := drain.take(8):
+        consumer = ShardConsumer(worker, worker.leases[0], retry_base_seconds=0.0, retry_ceiling_seconds=0.0)
+        while taken := consumer.take(8):
             worker.balance()
             bad = [entry for entry in taken if entry.event.key.endswith("7")]
             good = [entry for entry in taken if entry not in bad]
-            outcomes += [drain.failed(entry, "no") for entry in bad]
+            outcomes += [consumer.failed(entry, "no") for entry in bad]
             delivered += [entry.event.key for entry in good]
-            drain.done(good)
+            consumer.done(good)
         return delivered, outcomes
 
     with ThreadPoolExecutor(2) as pool:
@@ -147,7 +147,7 @@ def test_two_workers_share_deliver_bury_and_redrive(bucket, queue):
     assert sorted(key for delivered, _ in results for key in delivered) == sorted(set(keys) - set(bad))
     outcomes = [outcome for _, part in results for outcome in part]
     assert sum(isinstance(outcome, WillRetry) for outcome in outcomes) == len(bad)
-    assert sum(isinstance(outcome, Buried) for outcome in outcomes) == len(bad)
+    assert sum(isinstance(outcome, DeadLettered) for outcome in outcomes) == len(bad)
     assert sorted(letter.event.key for letter in queue.dead("t")) == bad
     assert queue.redrive("t") == len(bad)
     queue.remove(queue.entries("t", range(SLOTS)))
@@ -157,7 +157,7 @@ def test_two_workers_share_deliver_bury_and_redrive(bucket, queue):
 
 
 def test_what_a_dead_writer_reserved_is_resolved_by_head(bucket, queue):
-    """Written: committed, with what HEAD found. Not written: its room given back. Room lost: counted anew."""
+    """Written: committed, with what HEAD found. Not written: its room given back. Room lost: counted again."""
     store = FastObjectStore(bucket)
     queue.topics.create("t", settings())
     old = store.put("raw/old", b"1").etag
@@ -175,14 +175,14 @@ def test_what_a_dead_writer_reserved_is_resolved_by_head(bucket, queue):
     assert queue.records.add(partition, key, 5) == counted + 5
 
     hasty = NotificationQueue(queue_records(bucket), stale_seconds=0.0)
-    caretaker = Caretaker(hasty, leak_seconds=0.0)
-    tended = caretaker.resolve_stale("t", store.head)
-    assert (tended.committed, tended.aborted) == (2, 2)
+    reconciler = Reconciler(hasty, leak_seconds=0.0)
+    reconciled = reconciler.resolve_stale("t", store.head)
+    assert (reconciled.committed, reconciled.aborted) == (2, 2)
     events = {entry.event.key: entry.event for entry in queue.entries("t", range(SLOTS))}
     assert set(events) == {"raw/written", "raw/gone"}
     assert (events["raw/written"].etag, events["raw/written"].size) == (written, 2)
     assert store.head("raw/old").etag == old
-    caretaker.resolve_stale("t", store.head)
+    reconciler.resolve_stale("t", store.head)
     stats = queue.stats("t")
     assert (stats.depth, stats.counted, stats.reserved) == (2, 2, 0)
 

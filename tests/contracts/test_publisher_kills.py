@@ -12,7 +12,7 @@ from dataclasses import asdict
 import pytest
 
 from s3notify_platform.channels.publisher import Keyspace
-from s3notify_platform.channels.reconciler import Care
+from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.server
 
 
 class Site:
-    """A bucket on a real server, its queue, its caretaker, and a consumer of each topic."""
+    """A bucket on a real server, its queue, its reconciler, and a consumer of each topic."""
 
     def __init__(self, config):
         self.config = config
@@ -33,7 +33,7 @@ class Site:
         for name, settings in TOPICS.items():
             self.queue.topics.create(name, settings)
         publisher = Publisher(self.store, prefix=KS)
-        self.care = Care(
+        self.reconciler = ReconcilerService(
             self.queue,
             self.store,
             [Keyspace(publisher=publisher)],
@@ -60,7 +60,7 @@ class Site:
         ends = time.monotonic() + 20 * STALE_SECONDS
         while sum(self.queue.stats(name).depth for name in TOPICS):
             assert time.monotonic() < ends, [self.queue.stats(name) for name in TOPICS]
-            assert not self.care.tend().errors
+            assert not self.reconciler.reconcile().errors
             self.consume()
             time.sleep(0.2)
 

@@ -6,14 +6,14 @@ from threading import Lock
 import pytest
 
 from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
-from s3notify_platform.channels.reconciler import Care, shared_care
+from s3notify_platform.channels.reconciler import ReconcilerService, shared_reconciler
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import (
-    Caretaker,
     Event,
-    NoRoom,
     NotificationQueue,
+    QuotaExceeded,
+    Reconciler,
     Reservation,
     TopicSettings,
 )
@@ -81,12 +81,12 @@ def test_the_bound_is_strict_among_writers(new_queue):
     assert len(held) <= CAPACITY
     stats = first.stats("t")
     assert stats.depth == len(held)
-    # Undisturbed, nothing is lost on the way; an answer that was lost costs room until it is counted anew.
+    # Undisturbed, nothing is lost on the way; an answer that was lost costs room until it is counted again.
     assert stats.depth <= stats.counted <= CAPACITY
-    Caretaker(first, leak_seconds=0).resolve_stale("t", lambda _: None)
+    Reconciler(first, leak_seconds=0).resolve_stale("t", lambda _: None)
     rest = first.reserve_many("t", [Event(key=f"rest {n}") for n in range(60)])
     assert sum(isinstance(outcome, Reservation) for outcome in rest) == CAPACITY - len(held)
-    assert isinstance(rest[-1], NoRoom)
+    assert isinstance(rest[-1], QuotaExceeded)
     first.abort_many([*held, *(outcome for outcome in rest if isinstance(outcome, Reservation))])
     assert first.stats("t").depth == 0
 
@@ -110,8 +110,8 @@ def test_from_the_writer_to_the_consumer(place, new_queue):
     queue = new_queue()
     queue.topics.create("t", TopicSettings(capacity=40, shards=1))
     publisher = QueuedPublisher(Publisher(store, prefix="ks/"), queue, bucket=config.bucket)
-    care = shared_care(config, config, keyspaces=(("ks/", ""),), table=table)
-    assert care is shared_care(config, config, keyspaces=(("ks/", ""),), table=table)
+    reconciler = shared_reconciler(config, config, keyspaces=(("ks/", ""),), table=table)
+    assert reconciler is shared_reconciler(config, config, keyspaces=(("ks/", ""),), table=table)
     batch = [Put(key=f"raw/{n} é+", body=b"%d" % n) for n in range(30)]
     assert all(isinstance(outcome, Written) for outcome in publisher.publish(batch))
     assert isinstance(publisher.publish([Delete(key="raw/3 é+")])[0], Written)
@@ -130,13 +130,13 @@ def test_from_the_writer_to_the_consumer(place, new_queue):
     assert store.head("more/9") is None
     assert queue.remove(entries) == 31
     assert len(queue.entries("t", EVERYTHING)) == 9
-    cared = care.tend_when_due()
-    assert (cared.topics, cared.signalled, cared.errors) == (1, 0, ())
+    reconciled = reconciler.reconcile_when_due()
+    assert (reconciled.topics, reconciled.signalled, reconciled.errors) == (1, 0, ())
     store.close()
 
 
 def test_what_a_dead_writer_left(place, new_queue):
-    """Resolved by HEAD and signalled, by a caretaker that knows nothing but the bucket."""
+    """Resolved by HEAD and signalled, by a reconciler that knows nothing but the bucket."""
     config, _ = place
     store = S3ObjectStore(config)
     queue = new_queue(stale_seconds=0.2)
@@ -145,11 +145,11 @@ def test_what_a_dead_writer_left(place, new_queue):
     assert all(isinstance(outcome, Reservation) for outcome in reserved)
     store.put("written", b"12345")
     publisher = Publisher(store, prefix="ks/")
-    care = Care(queue, store, [Keyspace(publisher=publisher)], bucket=config.bucket)
-    care.tend()
+    reconciler = ReconcilerService(queue, store, [Keyspace(publisher=publisher)], bucket=config.bucket)
+    reconciler.reconcile()
     queue.clock.sleep(0.3)
-    cared = care.tend()
-    assert (cared.committed, cared.aborted, cared.signalled) == (1, 1, 1)
+    reconciled = reconciler.reconcile()
+    assert (reconciled.committed, reconciled.aborted, reconciled.signalled) == (1, 1, 1)
     (entry,) = queue.entries("t", [slot_of("written")])
     assert (entry.event.size, entry.event.etag) == (5, store.head("written").etag)
     assert store.head(f"ks/{slot_of('written')}").metadata == {QUEUED: "1"}

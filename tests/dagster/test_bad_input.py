@@ -55,7 +55,7 @@ def test_settings_that_cannot_work_are_refused_when_loaded(
     ("attributes", "message"),
     [
         ({"format": "xml"}, "'auto', 'jsonl', 'csv', 'parquet', 'text' or 'binary'"),
-        ({"misfits": "drop"}, "'quarantine' or 'rescue'"),
+        ({"mismatches": "drop"}, "'quarantine' or 'rescue'"),
         ({"bukcet": "b"}, "Extra inputs are not permitted"),
         ({"s3": {"aws_secret_access_key": "by value"}}, "Extra inputs are not permitted"),
     ],

@@ -133,8 +133,8 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
         *("orders_ingest", "orders_sweep", "clicks_ingest", "clicks_sweep"),
     }
     assert {sensor.name for sensor in repository.sensor_defs} == {
-        *("orders_sensor", "orders_automation", "orders_slot_automation", "orders_care"),
-        *("clicks_sensor", "clicks_automation", "clicks_care"),
+        *("orders_sensor", "orders_automation", "orders_slot_automation", "orders_reconciler"),
+        *("clicks_sensor", "clicks_automation", "clicks_reconciler"),
     }
     assert set(repository.get_top_level_resources()) == {"orders_slots", "clicks_slots"}
     graph = defs.resolve_asset_graph()

@@ -128,13 +128,13 @@ def test_rejected_records(site: Site) -> None:
 def test_a_plain_writers_slot(site: Site) -> None:
     """Signalled; then owed a listing, once a run has found that no entry tells of it; then committed."""
     site.settle()
-    site.write_plain(7)
+    site.write_unqueued(7)
     store_cursor(site, site.cursor or "")
     assert asked(site, site.key(7))[0] == "signalled"
     (request,) = site.tick()
     assert site.launch(request).success
     verdict, text = asked(site, site.key(7))
-    assert verdict == "owed"
+    assert verdict == "rescans"
     assert "owed: slot 7 is compared by the next batch that lists" in text
     site.settle()
     assert asked(site, site.key(7))[0] == "committed"
@@ -165,7 +165,7 @@ def test_before_the_sensor_has_run(site: Site) -> None:
     """No cursor, no topic, no table: still an answer."""
     site.write_silently(2)
     verdict, text = asked(site, site.key(2))
-    assert verdict == "owed"
+    assert verdict == "rescans"
     assert "topic 'orders': not made yet" in text
 
 

@@ -119,22 +119,22 @@ def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
 def test_a_writer_that_does_not_queue_is_followed_by_listings(watched: Site, proxy: FaultProxy) -> None:
     """One LIST for all such slots of a batch; from then on every batch, for as long as such writers are about."""
     site = watched
-    site.write_plain(3, 4)
+    site.write_unqueued(3, 4)
     site.settle()
     assert site.rows() == {3: [3], 4: [4]}
     assert of_bucket(site, proxy.answered).count("LIST") == 1
-    site.write_plain(3, body=site.line(30))
+    site.write_unqueued(3, body=site.line(30))
     site.write(3, number=1, body=site.line(31))
     site.settle()
     assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [30, 31], 4: [4]}
-    assert site.io.debt.read().slots == {}
+    assert site.io.backlog.read().slots == {}
 
 
 def test_a_plain_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
     """Both change the slot, the plain writer last: the entry is followed, and the slot owed a listing."""
     site.settle()
     site.write(3, number=1, body=site.line(31))
-    site.write_plain(3)
+    site.write_unqueued(3)
     site.settle()
     assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31]}
 
@@ -144,7 +144,7 @@ def test_listings_are_apart(site_of: Callable[..., Site]) -> None:
     site = site_of(list_seconds=3600)
     site.write(5)
     site.settle()
-    site.write_plain(3)
+    site.write_unqueued(3)
     (request,) = site.tick()
     assert site.launch(request).success
     assert site.rows() == {5: [5]}
@@ -202,8 +202,10 @@ def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
         return Fault.NONE
 
     source = site.io.source
-    plain = Publisher(FaultyStore(site.store, meanwhile), prefix=source.keyspace_prefix, slots=source.slots)
-    writer = QueuedPublisher(plain, site.io.queue, bucket=source.bucket.bucket)
+    unqueued = Publisher(
+        FaultyStore(site.store, meanwhile), prefix=source.keyspace_prefix, slots=source.slots
+    )
+    writer = QueuedPublisher(unqueued, site.io.queue, bucket=source.bucket.bucket)
     writer.put(site.key(5), site.line(5))
     assert pending(site) == [site.key(5)]
     (request,) = site.tick()
@@ -269,7 +271,7 @@ def test_the_queue_is_observed(watched: Site) -> None:
     site = watched
 
     def observe(cursor: str | None) -> tuple[dict[str, object], str | None]:
-        sensor = site.defs.resolve_sensor_def("orders_care")
+        sensor = site.defs.resolve_sensor_def("orders_reconciler")
         with dg.build_sensor_context(
             instance=site.instance, cursor=cursor, resources={"orders_slots": site.component.assets().io}
         ) as context:
@@ -303,6 +305,6 @@ def test_what_a_run_has_no_time_for_is_the_next_batch_s(
     assert site.rows() == {3: [*range(100)]}
     assert pending(site) == []
     assert site.metadata(3)["complete"]
-    site.write_plain(5, body=b"".join(map(site.line, range(100))))
+    site.write_unqueued(5, body=b"".join(map(site.line, range(100))))
     site.settle()
     assert site.rows()[5] == [*range(100)]

@@ -244,7 +244,7 @@ def test_the_whole_run_config_is_small_and_readable(site: Site) -> None:
     site.write(3, 4)
     (request,) = site.tick()
     batch = request.tags["s3notify/batch"]
-    config = {"batch": batch, "everything": False, "anew": False, "slots": [3, 4]}
+    config = {"batch": batch, "everything": False, "force": False, "slots": [3, 4]}
     assert json.loads(json.dumps(request.run_config)) == {"ops": {"orders_slots": {"config": config}}}
     assert (
         dg.AssetKey("orders") in site.defs.resolve_job_def("orders_ingest").asset_layer.executable_asset_keys

@@ -23,7 +23,7 @@ def test_schema_changes(site_of: Callable[..., Site]) -> None:
     site.settle()
     assert "schema_added" not in site.metadata(1)
     passed, said = looked(site)
-    assert (passed, said["added"], said["misfits"]) == (True, [], {})
+    assert (passed, said["added"], said["mismatches"]) == (True, [], {})
 
     site.write(2, body=b'{"id": 2, "fresh": {"x": 1}}\n')
     site.settle()
@@ -37,22 +37,22 @@ def test_schema_changes(site_of: Callable[..., Site]) -> None:
 
     site.write(3, body=b'{"id": "three"}\n{"id": 3.5}\n{"id": 3, "fresh": {"x": true}}\n{"id": 4}\n')
     site.settle()
-    assert site.metadata(3)["batch_misfits"] == {"id": 2, "fresh.x": 1}
-    assert site.metadata(3)["misfits"] == 3
+    assert site.metadata(3)["batch_mismatches"] == {"id": 2, "fresh.x": 1}
+    assert site.metadata(3)["mismatches"] == 3
     passed, said = looked(site)
-    assert (passed, said["added"], said["misfits"]) == (False, [], {"id": 2, "fresh.x": 1})
+    assert (passed, said["added"], said["mismatches"]) == (False, [], {"id": 2, "fresh.x": 1})
     passed, said = looked(site)
-    assert (passed, said["added"], said["misfits"]) == (True, [], {})
+    assert (passed, said["added"], said["mismatches"]) == (True, [], {})
 
 
 def test_rescued_and_left_out(site_of: Callable[..., Site]) -> None:
     """Of a source that rescues; and of one with a given schema, the fields that it does not name."""
-    rescuing = site_of(misfits="rescue")
+    rescuing = site_of(mismatches="rescue")
     rescuing.write(1, body=b'{"id": 1, "amount": "much"}\n')
     rescuing.settle()
     (row,) = rescuing.io.load([1]).select("id", "amount", "_rescued").toArrow().to_pylist()
     assert row == {"id": 1, "amount": None, "_rescued": '{"amount":"much"}'}
-    assert rescuing.metadata(1)["batch_misfits"] == {"amount": 1}
+    assert rescuing.metadata(1)["batch_mismatches"] == {"amount": 1}
 
     given = site_of(name="given")
     given.write(1, body=b'{"id": 1, "note": "x"}\n{"id": 2, "note": null}\n')

@@ -93,7 +93,7 @@ class Fuzz:
         }
         self.bodies: dict[str, bytes] = {}
         self.versions: dict[str, list[tuple[str, bytes]]] = {}
-        self.untold: list[tuple[str, str]] = []
+        self.unannounced: list[tuple[str, str]] = []
         self.done: list[str] = []
         self.killed: list[str] = []
         # Each after a share of the operations, so that it does not hang on the clock; drivers and workers by turns.
@@ -155,18 +155,18 @@ class Fuzz:
         else:
             self.bodies[key] = body
             self.versions.setdefault(key, []).append((version, body))
-        self.untold.append((key.split("/")[1], key))
+        self.unannounced.append((key.split("/")[1], key))
         # Now and then late, several at once.
         if self.moments.random() < 0.8:
             self.tell_all()
 
     def tell_all(self) -> None:
         for name in self.sources:
-            keys = [key for of, key in self.untold if of == name]
+            keys = [key for of, key in self.unannounced if of == name]
             if keys:
                 self.queue.push_many(name, [Event(key=key, bucket=self.bucket) for key in keys])
                 self.signals[name].signal(keys)
-        self.untold.clear()
+        self.unannounced.clear()
 
     # Runs.
 
@@ -266,7 +266,7 @@ class Fuzz:
 def test_every_format_killed_at_random_the_table_equals_the_bucket(
     ministack: S3Server, tmp_path: Path
 ) -> None:
-    """By entries and by listings, in between and in the end, by a check that reads all anew by other means."""
+    """By entries and by listings, in between and in the end, by a check that reads all again by other means."""
     print(f"\n{Fuzz.replay()}", flush=True)
     fuzz = Fuzz(ministack, tmp_path)
     try:

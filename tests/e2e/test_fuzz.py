@@ -28,7 +28,7 @@ from s3notify_platform.ports import StoredObject, list_all
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
-from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 from s3notify_platform.stores.s3.fast import shared_store
@@ -37,6 +37,7 @@ from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
 from tests.support.fuzz_kills import Killer, Supervised
 from tests.support.fuzz_operations import (
+    ANNOUNCED,
     BUCKET,
     HTTP,
     KEYSPACE,
@@ -45,7 +46,6 @@ from tests.support.fuzz_operations import (
     QUEUED,
     SECRET_ENV,
     SQS,
-    TOLD,
     WRITERS,
     Operation,
     Phase,
@@ -99,7 +99,7 @@ class Fuzz:
         self.store = shared_store(config)
         self.queue = self.source.queue()
         self.chains = AckChains(self.source.records())
-        self.debt = ListingDebt(self.source.records())
+        self.backlog = RescanBacklog(self.source.records())
         self.sqs_endpoint = sqs.endpoint_url
         client = boto3.client(
             "sqs", endpoint_url=sqs.endpoint_url, region_name="us-east-1",
@@ -125,7 +125,7 @@ class Fuzz:
                 *cli, "deliver", *place, "--allow-network", "127.0.0.0/8", "--allow-http",
                 "--poll-seconds", "1",
             ],
-            "care": [sys.executable, "-m", "tests.support.fuzz_care", platform.server.endpoint_url],
+            "reconcile": [sys.executable, "-m", "tests.support.fuzz_reconciler", platform.server.endpoint_url],
         }  # fmt: skip
         self.services = {
             name: Supervised(
@@ -163,18 +163,18 @@ class Fuzz:
         )
         began, total = time.monotonic(), WRITERS * (phase.last - phase.first)
 
-        def tend(share: float) -> None:
+        def reconcile(share: float) -> None:
             for process in supervised.values():
-                process.tend()
+                process.reconcile()
             killer.strike(share, time.monotonic() - self.began)
 
         try:
             while not all(writer.done for writer in writers.values()):
-                tend(sum(len(read_journal(journal)) for journal in journals) / total)
+                reconcile(sum(len(read_journal(journal)) for journal in journals) / total)
                 time.sleep(0.3)
             written = time.monotonic() - began
             # Whoever died last is back, and nobody dies any more but a run.
-            self.wait(lambda: tend(1.0))
+            self.wait(lambda: reconcile(1.0))
         finally:
             for writer in writers.values():
                 writer.kill()
@@ -185,11 +185,11 @@ class Fuzz:
         """For whoever watches (`pytest -s`)."""
         print(f"{time.monotonic() - self.began:5.0f} s: {text}", flush=True)
 
-    def wait(self, tend, seconds: float = 240.0 + OPERATIONS / 20) -> None:
+    def wait(self, reconcile, seconds: float = 240.0 + OPERATIONS / 20) -> None:
         """Until nothing is on its way any more, and the table equals the bucket."""
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
-            tend()
+            reconcile()
             if not (waits := self.on_its_way()) and not (waits := self.differences()):
                 return
             self.tell(f"waits for {waits[:250]}")
@@ -287,7 +287,7 @@ class Fuzz:
                     causes.append(operation)
                 if what == "done":
                     break
-            told = all(cause.way in TOLD for cause in causes)
+            told = all(cause.way in ANNOUNCED for cause in causes)
             if told and causes and there.get(key) not in seen[key]:
                 wrong.append(f"{key}: {self.history(key)}; came: {seen[key]}")
             assert causes or key not in there, f"{key}: not what anybody wrote: {self.history(key)}"
@@ -358,12 +358,14 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
                 platform.store.put(f"{PREFIX}first.jsonl", b'{"order_id": 1}\n')
                 plain.signal([f"{PREFIX}first.jsonl"])
                 platform.until("the first batch", lambda: not fuzz.differences())
-                fuzz.phase(Phase(seed=SEED, first=0, last=half, ways=TOLD, keys=keys), KILLS // 2)
+                fuzz.phase(Phase(seed=SEED, first=0, last=half, ways=ANNOUNCED, keys=keys), KILLS // 2)
                 plain.put(f"{PREFIX}plain.jsonl", b'{"order_id": 2}\n')
-                platform.until("a plain writer seen", lambda: fuzz.debt.plain_writers(fuzz.debt.read()))
+                platform.until(
+                    "a plain writer seen", lambda: fuzz.backlog.unqueued_writers(fuzz.backlog.read())
+                )
             else:
                 half = 0
-                fuzz.debt.owe((), plain=True)
+                fuzz.backlog.add((), plain=True)
             ways = (QUEUED, SQS, HTTP, PLAIN)
             last = OPERATIONS // WRITERS
             kills = KILLS // 2 if half else KILLS

@@ -77,7 +77,7 @@ def test_bucket_level_assets_follow_by_automation(platform: Platform) -> None:
 def test_a_slot_asset_follows_by_automation(platform: Platform) -> None:
     """Its source is materialized alone, for scattered slots: the daemon asks for exactly these, in one run."""
     committed = platform.grid("paid_orders")["materializedPartitions"]
-    found = {str(slot_of(key)): key for key in (f"raw/orders/untold {n}.jsonl" for n in range(5))}
+    found = {str(slot_of(key)): key for key in (f"raw/orders/unannounced {n}.jsonl" for n in range(5))}
     slots = {slot: key for slot, key in found.items() if slot not in committed}
     assert len(slots) > 2
     for key in slots.values():

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from s3notify_platform.errors import TagNotFound
 from s3notify_platform.ingest.scheduler import EVERYTHING, BatchPayload, BatchSettings
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from tests.support.batches import World
@@ -69,7 +69,7 @@ class BatchMachine(RuleBasedStateMachine):
     def the_sweep_finds_something(self, slots):
         for slot in slots:
             self.world.change(slot, queued=False)
-        self.world.debt.owe(map(Slot, slots))
+        self.world.backlog.add(map(Slot, slots))
         for name in [*slots, "_"]:
             self.world.signal(name)
 
@@ -94,16 +94,16 @@ class BatchMachine(RuleBasedStateMachine):
     @rule(fault=CRASHES, nth=st.integers(0, 2))
     def tick_dies_at_a_write(self, fault, nth):
         world = self.world
-        whole = world.chains, world.debt
+        whole = world.chains, world.backlog
         records = ObjectRecordStore(FaultyStore(world.record_objects, at("put", fault, nth=nth)), "r/")
         world.chains = AckChains(records, clock=world.clock)
-        world.debt = ListingDebt(records, clock=world.clock)
+        world.backlog = RescanBacklog(records, clock=world.clock)
         try:
             world.evaluate()
         except CrashedError:
             pass
         finally:
-            world.chains, world.debt = whole
+            world.chains, world.backlog = whole
 
     @rule(part=st.sampled_from([0, 99]))
     def sensor_is_switched_off_while_it_launches(self, part):
@@ -194,8 +194,8 @@ class BatchMachine(RuleBasedStateMachine):
                 failed = known is not None and child in self._missing(known)
                 changed = str(child) in signals and signals[str(child)] != self.seen.get(str(child))
                 first = child == EVERYTHING
-                owed = str(child) in payload.owed
-                assert failed or changed or first or owed, f"slot {child} in {batch} for no reason"
+                rescans = str(child) in payload.rescans
+                assert failed or changed or first or rescans, f"slot {child} in {batch} for no reason"
                 self.last_batch[child] = batch
             self.seen |= signals
 
@@ -228,15 +228,15 @@ class BatchMachine(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "world"):
             return
-        self._drain()
+        self._consumer()
         self._check_committed(except_for=self.world.hidden)
         assert not self.world.state.failing
         self.world.publish(*range(SLOTS), queued=False)
-        self._drain()
+        self._consumer()
         self._check_committed(except_for=set())
         assert not self.world.state.failing
 
-    def _drain(self):
+    def _consumer(self):
         """From here on, what runs ends well."""
         world = self.world
         quiet = 0

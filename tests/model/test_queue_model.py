@@ -6,15 +6,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.notification_queue import (
-    Buried,
-    Caretaker,
     Committed,
-    Drain,
+    DeadLettered,
     Event,
     Expired,
     Fenced,
-    NoRoom,
     NotificationQueue,
+    QuotaExceeded,
+    Reconciler,
+    ShardConsumer,
     TopicSettings,
     Worker,
 )
@@ -41,7 +41,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.records = self.new_records()
         self.objects = MemoryObjectStore()
         self.plain = NotificationQueue(self.records, clock=self.clock, parallelism=1)
-        self.caretaker = Caretaker(self.plain, leak_seconds=0)
+        self.reconciler = Reconciler(self.plain, leak_seconds=0)
         self.plain.topics.create("t", SETTINGS)
         self.number = 0
         self.forget()
@@ -58,7 +58,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.dead = set()
         self.in_hand = {}
         self.attempts = {}
-        self.worker = self.drain = None
+        self.worker = self.consumer = None
 
     def queue(self, method, fault):
         self.faulty = FaultyStore(self.records, at(method, fault))
@@ -83,7 +83,7 @@ class QueueMachine(RuleBasedStateMachine):
         finally:
             self.faulty.settle()
         for event, outcome in zip(events, outcomes, strict=True):
-            if isinstance(outcome, NoRoom):
+            if isinstance(outcome, QuotaExceeded):
                 self.check_full(shard_of(slot_of(event.key), SETTINGS))
             else:
                 self.reserved[event.key] = outcome
@@ -91,7 +91,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def check_full(self, shard):
         topic = self.plain.topics.get("t")
-        counted = self.plain.shards.counted(topic, shard) + topic.meters[shard].base
+        counted = self.plain.shards.counted(topic, shard) + topic.quotas[shard].base
         assert counted >= shard_capacity(shard, SETTINGS)
 
     @precondition(lambda self: self.reserved)
@@ -123,21 +123,21 @@ class QueueMachine(RuleBasedStateMachine):
         self.reserved.pop(key)
         self.objects.put(key, key.encode())
 
-    # Caretaker
+    # Reconciler
 
     @rule(fault=LATE_TOO, method=st.sampled_from(["replace", "remove", "add", "scan", "read"]))
-    def tend(self, fault, method):
+    def reconcile(self, fault, method):
         """What was reserved longer ago than the timeout is resolved by what HEAD finds, and no sooner."""
-        self.caretaker.resolve_stale("t", self.objects.head)
+        self.reconciler.resolve_stale("t", self.objects.head)
         self.clock.now += self.plain.stale_seconds + 1
-        self.caretaker._queue = self.queue(method, fault)
+        self.reconciler._queue = self.queue(method, fault)
         try:
-            self.caretaker.resolve_stale("t", self.objects.head)
+            self.reconciler.resolve_stale("t", self.objects.head)
         except (UnavailableError, UnknownOutcomeError):
             assert fault is not Fault.NONE
-        self.caretaker._queue = self.plain
+        self.reconciler._queue = self.plain
         self.faulty.settle()
-        self.caretaker.resolve_stale("t", self.objects.head)
+        self.reconciler.resolve_stale("t", self.objects.head)
         for key in [key for key, state in self.state.items() if state == "reserved"]:
             if self.objects.head(key) is not None:
                 self.state[key] = "committed"
@@ -164,39 +164,39 @@ class QueueMachine(RuleBasedStateMachine):
     def take(self, limit, fault, method):
         if self.worker is None:
             self.worker = Worker(self.plain)
-        leases = self.worker.balance(tuple({drain.lease for _, drain in self.in_hand.values()}))
-        if self.drain is None:
-            self.drain = {}
+        leases = self.worker.balance(tuple({consumer.lease for _, consumer in self.in_hand.values()}))
+        if self.consumer is None:
+            self.consumer = {}
         free = {key for key, state in self.state.items() if state == "committed" and key not in self.in_hand}
         taken = []
         for lease in leases:
-            if lease not in self.drain:
-                self.drain[lease] = Drain(self.worker, lease, retry_base_seconds=0)
-            drain = self.drain[lease]
-            drain._queue = self.queue(method, fault)
+            if lease not in self.consumer:
+                self.consumer[lease] = ShardConsumer(self.worker, lease, retry_base_seconds=0)
+            consumer = self.consumer[lease]
+            consumer._queue = self.queue(method, fault)
             try:
-                found = drain.take(limit)
+                found = consumer.take(limit)
             except UnavailableError:
                 found = ()
-            drain._queue = self.plain
+            consumer._queue = self.plain
             self.faulty.settle()
             taken += found
             for entry in found:
-                self.in_hand[entry.event.key] = (entry, drain)
+                self.in_hand[entry.event.key] = (entry, consumer)
                 self.attempts[entry.event.key] = entry.attempts
         assert {entry.event.key for entry in taken} <= free
         if fault is Fault.NONE and limit == 9 and leases:
-            again = [entry for drain in self.drain.values() for entry in drain.take(9)]
+            again = [entry for consumer in self.consumer.values() for entry in consumer.take(9)]
             for entry in again:
-                self.in_hand[entry.event.key] = (entry, self.drain[self.lease_of(entry)])
-            self.bury_exhausted()
+                self.in_hand[entry.event.key] = (entry, self.consumer[self.lease_of(entry)])
+            self.dead_letter_exhausted()
             assert {entry.event.key for entry in [*taken, *again]} == free & self.state.keys()
-        self.bury_exhausted()
+        self.dead_letter_exhausted()
 
     def lease_of(self, entry):
-        return next(lease for lease in self.drain if lease.shard == entry.shard)
+        return next(lease for lease in self.consumer if lease.shard == entry.shard)
 
-    def bury_exhausted(self):
+    def dead_letter_exhausted(self):
         """Attempts that ended with their owner count: such an entry is buried untried by the next take."""
         for letter in self.plain.dead("t"):
             key = letter.event.key
@@ -209,10 +209,10 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(choice=CHOICE, fault=LATE_TOO)
     def deliver(self, choice, fault):
         key = self.pick(self.in_hand, choice)
-        entry, drain = self.in_hand.pop(key)
-        drain._queue = self.queue("remove", fault)
-        removed = drain.done([entry])
-        drain._queue = self.plain
+        entry, consumer = self.in_hand.pop(key)
+        consumer._queue = self.queue("remove", fault)
+        removed = consumer.done([entry])
+        consumer._queue = self.plain
         self.faulty.settle()
         if key in self.state:
             assert removed == 1 or fault is Fault.LOST
@@ -222,11 +222,11 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(choice=CHOICE)
     def fail(self, choice):
         key = self.pick(self.in_hand, choice)
-        entry, drain = self.in_hand.pop(key)
-        outcome = drain.failed(entry, "no")
+        entry, consumer = self.in_hand.pop(key)
+        outcome = consumer.failed(entry, "no")
         assert not isinstance(outcome, Fenced)
-        assert isinstance(outcome, Buried) == (entry.attempts >= SETTINGS.max_attempts)
-        if isinstance(outcome, Buried):
+        assert isinstance(outcome, DeadLettered) == (entry.attempts >= SETTINGS.max_attempts)
+        if isinstance(outcome, DeadLettered):
             del self.state[key]
             self.dead.add(key)
 
@@ -236,21 +236,21 @@ class QueueMachine(RuleBasedStateMachine):
         if self.worker is None:
             return
         hands, self.in_hand = self.in_hand, {}
-        held = {drain.lease.shard for _, drain in hands.values()}
+        held = {consumer.lease.shard for _, consumer in hands.values()}
         successor = Worker(self.plain)
         # A shard that nobody had taken up yet it gets at once, those of the dead one later.
         while not (leases := successor.balance()) or held - {lease.shard for lease in leases}:
             self.clock.now += 2.0
-        for entry, drain in hands.values():
-            assert drain.done([entry]) == 0
-        self.worker, self.drain = successor, None
+        for entry, consumer in hands.values():
+            assert consumer.done([entry]) == 0
+        self.worker, self.consumer = successor, None
 
     @precondition(lambda self: self.dead)
     @rule(choice=CHOICE)
     def redrive(self, choice):
         key = self.pick(self.dead, choice)
         outcome = self.plain.redrive("t", [key])
-        if isinstance(outcome, NoRoom):
+        if isinstance(outcome, QuotaExceeded):
             self.check_full(shard_of(slot_of(key), SETTINGS))
         else:
             assert outcome == 1
@@ -282,7 +282,7 @@ class QueueMachine(RuleBasedStateMachine):
         topic = self.plain.topics.get("t")
         for shard in range(SETTINGS.shards):
             there = sum(shard_of(slot_of(key), SETTINGS) == shard for key in self.state)
-            counted = self.plain.shards.counted(topic, shard) + topic.meters[shard].base
+            counted = self.plain.shards.counted(topic, shard) + topic.quotas[shard].base
             assert there <= counted <= shard_capacity(shard, SETTINGS)
 
 

@@ -62,7 +62,7 @@ class TableMachine(RuleBasedStateMachine):
         self.bucket: dict[str, Body] = {}
         self.writers = [SlotWriter(store=self.store, name=f"writer {n}") for n in range(WRITERS)]
         self.planned: dict[int, Planned] = {}
-        self.sealed: dict[int, tuple[Planned, Any, Held]] = {}
+        self.staged: dict[int, tuple[Planned, Any, Held]] = {}
         self.history: list[Held] = [Held()]
         self.versions = 0
         self.unreadable: dict[str, int] = {}
@@ -123,28 +123,28 @@ class TableMachine(RuleBasedStateMachine):
 
     def step(self, writer: int, max_objects: int, at_most: int = 100, *, give_up: bool) -> None:
         """The writer goes on by one step: it plans, or seals what it planned, or commits what it sealed."""
-        if writer in self.sealed:
+        if writer in self.staged:
             self._commit(writer)
         elif writer in self.planned:
-            self._seal(writer, at_most, give_up=give_up)
+            self._stage(writer, at_most, give_up=give_up)
         else:
             self.planned[writer] = self.writers[writer].plan(self.bucket, max_objects=max_objects)
 
     @rule(writer=writers, give_up=st.booleans())
     def go_on(self, writer: int, *, give_up: bool) -> None:
         """All its steps to the next commit, with nobody in between."""
-        while writer in self.planned or writer in self.sealed:
+        while writer in self.planned or writer in self.staged:
             self.step(writer, 100, give_up=give_up)
         self.step(writer, 100, give_up=give_up)
 
     @rule(writer=writers)
     def crash(self, writer: int) -> None:
         self.planned.pop(writer, None)
-        self.sealed.pop(writer, None)
+        self.staged.pop(writer, None)
 
-    def _seal(self, writer: int, at_most: int, *, give_up: bool) -> None:
+    def _stage(self, writer: int, at_most: int, *, give_up: bool) -> None:
         planned = self.planned.pop(writer)
-        commit = self.writers[writer].seal(
+        commit = self.writers[writer].stage(
             planned, self.bucket, at_most=at_most, unreadable=self.unreadable, give_up=give_up
         )
         before = self.history[planned.head.generation if planned.head else 0]
@@ -186,10 +186,10 @@ class TableMachine(RuleBasedStateMachine):
                 key for key in moved & after.keys() if not (after[key].reach_end or after[key].failing)
             }
             pending = (before.pending - moved) | unfinished
-            self.sealed[writer] = (planned, commit, Held(versions=after, pending=pending))
+            self.staged[writer] = (planned, commit, Held(versions=after, pending=pending))
 
     def _commit(self, writer: int) -> None:
-        planned, commit, after = self.sealed.pop(writer)
+        planned, commit, after = self.staged.pop(writer)
         free = commit.generation == len(self.history)
         outcome = self.writers[writer].commit(planned, commit)
         assert isinstance(outcome, Committed) == free

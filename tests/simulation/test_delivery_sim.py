@@ -71,7 +71,7 @@ def test_nothing_is_lost_between_a_bad_store_and_a_bad_endpoint(kind, seed):
     world = World(kind=kind, settings=settings(), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
     answer = moody(seed, until=40)
-    actors += [outlet(world, answer), outlet(world, answer), world.caretaker()]
+    actors += [outlet(world, answer), outlet(world, answer), world.reconciler()]
     run_simulation(actors, world.stores, seed, faults=world.rates(CRASHES), restarts=1000)
     world.finish()
 
@@ -83,7 +83,7 @@ def test_told_once_where_nothing_is_lost(seed):
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
     answer = moody(seed, until=20)
     actors += [outlet(world, answer, lease_seconds=40, expiry_seconds=60) for _ in range(3)]
-    actors.append(world.caretaker())
+    actors.append(world.reconciler())
     run_simulation(actors, world.stores, seed, faults=GENTLE)
     ids = [entry_id for entry_id, *_ in world.handed]
     assert len(ids) == len(set(ids)) == 12
@@ -104,7 +104,7 @@ def test_one_event_to_blame_is_buried_and_its_neighbours_go_out(seed):
 
     actors = [world.writer(n, keys[n::2]) for n in range(2)]
     actors += [outlet(world, answer, lease_seconds=40, expiry_seconds=60) for _ in range(2)]
-    actors.append(world.caretaker())
+    actors.append(world.reconciler())
     run_simulation(actors, world.stores, seed, faults=GENTLE)
     assert {letter.event.key for letter in world.queue.dead("t")} == poison
     assert sorted(key for _, key, _ in world.handed) == sorted({*keys} - poison)
@@ -117,6 +117,6 @@ def test_sleepy_workers_at_different_rates(seed):
     world = World(kind="memory", settings=settings(), seed=seed, watch_fences=False)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
     actors += [outlet(world, moody(seed, until=15)) for _ in range(3)]
-    actors.append(world.caretaker())
+    actors.append(world.reconciler())
     run_simulation(actors, world.stores, seed, faults=SLEEPY, clock_rates=[1.0, 0.7, 1.0, 1.4, 1.0])
     world.finish()

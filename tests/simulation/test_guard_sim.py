@@ -19,7 +19,7 @@ def one_run(writer, committed, bucket):
     planned = writer.plan(bucket)
     if planned.head is None and SLOT in known:
         return True
-    commit = writer.seal(planned, bucket)
+    commit = writer.stage(planned, bucket)
     made = commit is not None and bool(writer.commit(planned, commit))
     if (planned.head is not None or made) and SLOT not in known:
         committed.add([SLOT])
@@ -62,4 +62,4 @@ def test_no_false_alarm_and_no_loss_unnoticed(seed):
     for meta in list(list_all(store, LAYOUT.prefix)):
         store.delete(meta.key)
     assert one_run(last, committed, bucket)
-    assert not list(list_all(store, LAYOUT.prefix)), "nothing starts anew"
+    assert not list(list_all(store, LAYOUT.prefix)), "nothing starts again"

@@ -14,9 +14,9 @@ from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import (
-    Caretaker,
     Event,
     NotificationQueue,
+    Reconciler,
     TopicSettings,
     encode_events,
 )
@@ -128,13 +128,13 @@ class World:
 
         return run
 
-    def caretaker(self, topics):
+    def reconciler(self, topics):
         def run(stores, clock):
-            caretaker = Caretaker(self.queue_of(stores, clock), leak_seconds=2.0)
+            reconciler = Reconciler(self.queue_of(stores, clock), leak_seconds=2.0)
             while not self.over():
                 for topic in topics:
                     with suppress(*RETRY, NotFoundError):
-                        caretaker.resolve_stale(topic, stores["objects"].head)
+                        reconciler.resolve_stale(topic, stores["objects"].head)
                 clock.sleep(2.0)
 
         return run
@@ -155,7 +155,12 @@ def test_all_that_is_reported_reaches_every_consumer(seed, capacity):
         "raw": TopicSettings(capacity=capacity, shards=1, bucket="b", prefix="raw/"),
     }
     world = World(reported(), topics)
-    actors = [world.inlet, world.inlet, *(world.consumer(topic) for topic in topics), world.caretaker(topics)]
+    actors = [
+        world.inlet,
+        world.inlet,
+        *(world.consumer(topic) for topic in topics),
+        world.reconciler(topics),
+    ]
     history = run_simulation(
         actors,
         world.stores,

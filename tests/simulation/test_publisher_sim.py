@@ -1,4 +1,4 @@
-"""Publisher, queue, keyspace, caretaker and consumers together: every change that happened reaches every topic.
+"""Publisher, queue, keyspace, reconciler and consumers together: every change that happened reaches every topic.
 
 Nobody ever writes again what he wrote, and consumers look at nothing but the entries of slots that moved.
 """
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
-from s3notify_platform.channels.reconciler import Care
-from s3notify_platform.errors import NoRoomError, NotFoundError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.channels.reconciler import ReconcilerService
+from s3notify_platform.errors import NotFoundError, QuotaExceededError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, list_all
 from s3notify_platform.protocols.keyspace import (
     Delete,
@@ -20,7 +20,7 @@ from s3notify_platform.protocols.keyspace import (
     Watcher,
     WatcherState,
 )
-from s3notify_platform.protocols.notification_queue import Caretaker, NotificationQueue, TopicSettings
+from s3notify_platform.protocols.notification_queue import NotificationQueue, Reconciler, TopicSettings
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support import queue_stores
@@ -62,7 +62,7 @@ class Bucket(MemoryObjectStore):
 class World:
     kind: str
     announces: bool = False
-    """Writers see to what they are told was not told; otherwise they leave it to the caretaker."""
+    """Writers see to what they are told was not told; otherwise they leave it to the reconciler."""
     pace: float = 1.0
     """How much longer everybody waits before the next round."""
     refused: set = field(default_factory=set)
@@ -142,7 +142,7 @@ class World:
         except RETRY:
             # Nothing was written.
             self.refused.update(change.body for change in changes if isinstance(change, Put))
-            todo.insert(0, (*name, lambda body: self.anew(changes, body)))
+            todo.insert(0, (*name, lambda body: self.force(changes, body)))
             clock.sleep(0.3 * self.pace)
             return
         except NotSignalledError as error:
@@ -153,11 +153,11 @@ class World:
             if isinstance(change, Put) and len(refused) == len(changes):
                 self.refused.add(change.body)
         if refused:
-            todo.insert(0, (*name, lambda body: self.anew(refused, body)))
+            todo.insert(0, (*name, lambda body: self.force(refused, body)))
             clock.sleep(0.5 * self.pace)
 
     @staticmethod
-    def anew(changes, body):
+    def force(changes, body):
         return [
             Put(key=c.key, body=body, precondition=c.precondition) if isinstance(c, Put) else c
             for c in changes
@@ -168,12 +168,12 @@ class World:
             try:
                 queued.announce(keys)
                 return
-            except (*RETRY, NoRoomError, NotSignalledError):
+            except (*RETRY, QuotaExceededError, NotSignalledError):
                 clock.sleep(0.3 * self.pace)
 
-    def care(self, stores, clock):
+    def reconciler(self, stores, clock):
         publisher = Publisher(stores["objects"], prefix=KS, slots=SLOTS, clock=clock, parallelism=1)
-        care = Care(
+        reconciler = ReconcilerService(
             self.queue_of(stores, clock),
             stores["objects"],
             [Keyspace(publisher=publisher)],
@@ -183,7 +183,7 @@ class World:
             leak_seconds=2.0,
         )
         while not self.over():
-            care.tend()
+            reconciler.reconcile()
             clock.sleep(1.0 * self.pace)
 
     def consumer(self, topic, seconds=float("inf")):
@@ -212,7 +212,7 @@ class World:
         return run
 
     def newcomer(self, stores, clock):
-        """Makes its topic, lists the bucket once, and looks at nothing but entries then; and once more, anew."""
+        """Makes its topic, lists the bucket once, and looks at nothing but entries then; and once more, again."""
         view = self.views["late"]
         for life, seconds in ((1, 4.0 * self.pace), (2, float("inf"))):
             while view.get("life", 0) < life:
@@ -231,7 +231,7 @@ class World:
     def run(self, seed, faults, *, writers=3, restarts=1000):
         actors = [self.writer(number) for number in range(writers)]
         actors += [self.consumer("all"), self.consumer("raw")] if self.others else []
-        actors += [self.newcomer, self.care, self.care]
+        actors += [self.newcomer, self.reconciler, self.reconciler]
         clock_rates = [1.0, 0.8, 1.3][:writers] + [1.0] * (len(actors) - writers)
         faults = queue_stores.rates(self.kind, faults)
         return run_simulation(
@@ -248,10 +248,10 @@ class World:
             assert known == {k: e for k, e in there.items() if k.startswith(settings.prefix)}
         assert not self.entries()
         assert not self.refused & self.objects.bodies
-        caretaker = Caretaker(self.queue, leak_seconds=0.0)
+        reconciler = Reconciler(self.queue, leak_seconds=0.0)
         for name in TOPICS if self.others else ["late"]:
-            caretaker.resolve_stale(name, self.objects.head)
-            caretaker.resolve_stale(name, self.objects.head)
+            reconciler.resolve_stale(name, self.objects.head)
+            reconciler.resolve_stale(name, self.objects.head)
             assert self.queue.stats(name).counted == 0
 
 
@@ -265,7 +265,7 @@ KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
 @KINDS
 @simulated
 def test_every_change_reaches_every_topic(kind, seed):
-    """Writers, consumers and caretakers die between any two steps; nobody writes anything twice."""
+    """Writers, consumers and reconcilers die between any two steps; nobody writes anything twice."""
     world = World(kind=kind)
     world.run(seed, CRASHES)
     world.check()

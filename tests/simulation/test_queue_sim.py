@@ -8,13 +8,13 @@ import pytest
 from s3notify_platform.errors import FencedError, NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import Unknown, Written
 from s3notify_platform.protocols.notification_queue import (
-    Caretaker,
     Committed,
-    Drain,
     Event,
     Expired,
-    NoRoom,
     NotificationQueue,
+    QuotaExceeded,
+    Reconciler,
+    ShardConsumer,
     TopicSettings,
     Undecided,
     Worker,
@@ -105,7 +105,7 @@ class World:
                 except RETRY:
                     clock.sleep(0.2)
                     continue
-                if isinstance(reservation, NoRoom):
+                if isinstance(reservation, QuotaExceeded):
                     clock.sleep(reservation.retry_after_seconds)
                     continue
                 self.granted.add(reservation.entry.id)
@@ -143,17 +143,19 @@ class World:
         while isinstance(outcome := queue.commit(reservation), Undecided):
             clock.sleep(0.2)
         if isinstance(outcome, Expired):
-            while isinstance(persistent(clock, lambda: queue.push("t", reservation.entry.event)), NoRoom):
+            while isinstance(
+                persistent(clock, lambda: queue.push("t", reservation.entry.event)), QuotaExceeded
+            ):
                 clock.sleep(1.0)
         else:
             assert isinstance(outcome, Committed)
 
-    def caretaker(self):
+    def reconciler(self):
         def run(stores, clock):
-            caretaker = Caretaker(queue_of(stores, clock), leak_seconds=2.0)
+            reconciler = Reconciler(queue_of(stores, clock), leak_seconds=2.0)
             while not self.over():
                 with suppress(*RETRY):
-                    caretaker.resolve_stale("t", stores["objects"].head)
+                    reconciler.resolve_stale("t", stores["objects"].head)
                 clock.sleep(1.0)
 
         return run
@@ -174,23 +176,23 @@ class World:
                 lease_seconds=lease_seconds,
                 expiry_seconds=expiry_seconds,
             )
-            drains = {}
+            consumers = {}
             while not self.over():
                 try:
-                    busy = [drain.lease for drain in drains.values() if drain.busy]
+                    busy = [consumer.lease for consumer in consumers.values() if consumer.busy]
                     leases = worker.balance(busy)
                     self.note_leases(leases)
                 except RETRY:
                     clock.sleep(0.2)
                     continue
-                drains = {
-                    lease: drains.get(lease)
-                    or Drain(worker, lease, retry_base_seconds=0.2, retry_ceiling_seconds=2)
+                consumers = {
+                    lease: consumers.get(lease)
+                    or ShardConsumer(worker, lease, retry_base_seconds=0.2, retry_ceiling_seconds=2)
                     for lease in leases
                 }
-                for drain in drains.values():
+                for consumer in consumers.values():
                     try:
-                        self.serve(drain, limit, fails)
+                        self.serve(consumer, limit, fails)
                     except (*RETRY, FencedError):
                         pass
                 clock.sleep(0.4)
@@ -214,13 +216,13 @@ class World:
 
         return watch
 
-    def serve(self, drain, limit, fails):
-        for entry in drain.take(limit):
+    def serve(self, consumer, limit, fails):
+        for entry in consumer.take(limit):
             self.handed.append((entry.id, entry.event.key, entry.event.etag))
             if fails(entry):
-                drain.failed(entry, "503")
+                consumer.failed(entry, "503")
             else:
-                drain.done([entry])
+                consumer.done([entry])
 
     def puller(self, slots):
         def run(stores, clock):
@@ -242,9 +244,9 @@ class World:
         told |= {(letter.event.key, letter.event.etag) for letter in self.queue.dead("t")}
         assert self.written <= told
         assert not self.ids()
-        caretaker = Caretaker(self.queue, leak_seconds=0.0)
-        caretaker.resolve_stale("t", self.objects.head)
-        caretaker.resolve_stale("t", self.objects.head)
+        reconciler = Reconciler(self.queue, leak_seconds=0.0)
+        reconciler.resolve_stale("t", self.objects.head)
+        reconciler.resolve_stale("t", self.objects.head)
         stats = self.queue.stats("t")
         assert (stats.depth, stats.counted) == (0, 0)
 
@@ -254,11 +256,11 @@ KINDS = pytest.mark.parametrize("kind", queue_stores.KINDS)
 
 @KINDS
 @simulated
-def test_no_write_goes_untold(kind, seed):
-    """Writers, owners and caretakers crash anywhere; every object that was written is delivered in the end."""
+def test_no_write_goes_unannounced(kind, seed):
+    """Writers, owners and reconcilers crash anywhere; every object that was written is delivered in the end."""
     world = World(kind=kind, settings=TopicSettings(capacity=4, shards=2), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
-    actors += [world.deliverer(), world.deliverer(), world.caretaker()]
+    actors += [world.deliverer(), world.deliverer(), world.reconciler()]
     run_simulation(actors, world.stores, seed, faults=world.rates(CRASHES), restarts=1000)
     world.finish()
 
@@ -268,7 +270,7 @@ def test_pulled_entries_are_seen_until_they_are_removed(seed):
     """Two consumers of overlapping slots and a crashing writer: everything written is seen, nothing stays."""
     world = World(kind="memory", settings=TopicSettings(capacity=6, shards=3), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
-    actors += [world.puller(range(1000)), world.puller(range(200, 900)), world.caretaker()]
+    actors += [world.puller(range(1000)), world.puller(range(200, 900)), world.reconciler()]
     run_simulation(actors, world.stores, seed, faults=CRASHES, restarts=1000)
     world.finish()
 
@@ -287,7 +289,7 @@ def test_delivered_once_where_nothing_is_lost(kind, seed):
 
     actors = [world.writer(n, keys[n::2]) for n in range(2)]
     actors += [world.deliverer(fails=fails, lease_seconds=40, expiry_seconds=60) for _ in range(3)]
-    actors.append(world.caretaker())
+    actors.append(world.reconciler())
     run_simulation(actors, world.stores, seed, faults=world.rates(GENTLE))
     assert set(refused) == {entry_id for entry_id, *_ in world.handed}
     for entry_id, key, _ in world.handed:
@@ -303,7 +305,7 @@ def test_nobody_removes_after_a_successor_serves(seed):
     world = World(kind="memory", settings=TopicSettings(capacity=12, shards=2), seed=seed, watch_fences=True)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
     actors += [world.deliverer(limit=2) for _ in range(3)]
-    actors.append(world.caretaker())
+    actors.append(world.reconciler())
     rates = [1.0, 0.7, 1.0, 1.4, 1.0]
     run_simulation(actors, world.stores, seed, faults=SLEEPY, clock_rates=rates)
     world.finish()
@@ -312,16 +314,16 @@ def test_nobody_removes_after_a_successor_serves(seed):
 @KINDS
 @simulated
 def test_the_bound_holds_whatever_sleeps(kind, seed):
-    """Four writers of a tiny topic sleep, crash and lose answers while it is counted anew again and again."""
+    """Four writers of a tiny topic sleep, crash and lose answers while it is counted again again and again."""
     world = World(kind=kind, settings=TopicSettings(capacity=2, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(3)]) for n in range(4)]
-    actors += [world.puller(range(1000)), world.caretaker(), world.caretaker()]
+    actors += [world.puller(range(1000)), world.reconciler(), world.reconciler()]
     faults = world.rates(CRASHES | {Fault.PAUSE: 0.02})
     rates = [1.0, 1.5, 0.7, 1.0, 1.0, 2.0, 0.5]
     run_simulation(actors, world.stores, seed, faults=faults, restarts=1000, clock_rates=rates)
     # A writer that slept past its reservation and then died is the one loss that the protocol admits.
     assert not world.ids()
-    Caretaker(world.queue, leak_seconds=0.0).resolve_stale("t", world.objects.head)
+    Reconciler(world.queue, leak_seconds=0.0).resolve_stale("t", world.objects.head)
     assert world.queue.stats("t").counted == 0
 
 
@@ -330,7 +332,7 @@ def test_a_sleeping_writer_is_told_to_announce_anew(seed):
     """Pauses anywhere, but nobody dies: whatever the resolver made of a reservation, nothing is lost."""
     world = World(kind="memory", settings=TopicSettings(capacity=4, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(3)]
-    actors += [world.puller(range(1000)), world.caretaker()]
+    actors += [world.puller(range(1000)), world.reconciler()]
     faults = LOSSY | {Fault.PAUSE: 0.03}
     run_simulation(actors, world.stores, seed, faults=faults, clock_rates=[1.0, 1.3, 0.8, 1.0, 1.0])
     world.finish()
@@ -355,7 +357,7 @@ def test_a_topic_deleted_and_created_again(seed):
 
     world.over = over
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
-    actors += [world.puller(range(1000)), world.caretaker(), recreate]
+    actors += [world.puller(range(1000)), world.reconciler(), recreate]
     run_simulation(actors, world.stores, seed, faults=LOSSY | {Fault.PAUSE: 0.02})
     told = {(key, etag) for _, key, etag in world.handed}
     assert world.written - before <= told
@@ -370,7 +372,7 @@ def test_what_is_never_taken_ends_as_a_dead_letter(seed):
     keys = [f"k{i}" for i in range(6)]
     actors = [world.writer(0, keys)]
     actors += [world.deliverer(fails=lambda entry: entry.event.key in keys[::2]) for _ in range(2)]
-    actors.append(world.caretaker())
+    actors.append(world.reconciler())
     run_simulation(actors, world.stores, seed, faults=CRASHES, restarts=1000)
     dead = world.queue.dead("t")
     written = {key for key, _ in world.written}
@@ -381,7 +383,7 @@ def test_what_is_never_taken_ends_as_a_dead_letter(seed):
     first = len(world.handed)
     assert world.queue.redrive("t") == len(dead)
     assert world.queue.dead("t") == ()
-    run_simulation([world.deliverer(), world.caretaker()], world.stores, seed, faults=CRASHES, restarts=1000)
+    run_simulation([world.deliverer(), world.reconciler()], world.stores, seed, faults=CRASHES, restarts=1000)
     assert {(key, etag) for _, key, etag in world.handed[first:]} <= {
         (x.event.key, x.event.etag) for x in dead
     }

@@ -48,7 +48,7 @@ def actors(bucket, won, writer_of=natively):
                     bucket[key] = Body(etag=f"{number}.{rounds}", rows=rounds % 3 + 1, rejects=rounds % 2)
                 try:
                     planned = writer.plan(bucket)
-                    commit = writer.seal(planned, bucket)
+                    commit = writer.stage(planned, bucket)
                     if commit and isinstance(writer.commit(planned, commit), Committed):
                         won.append(commit.commit_id)
                 except (UnavailableError, UnknownOutcomeError, FencedError, AssertionError) as error:

@@ -343,7 +343,7 @@ def test_changed_while_it_is_read_on(changing_of: Callable[..., Changing]) -> No
 
 
 def test_a_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
-    """Which goes on where it ended, although nothing has changed since; if it did meanwhile, it begins anew."""
+    """Which goes on where it ended, although nothing has changed since; if it did meanwhile, it begins again."""
     bucket = changing_of(split_bytes=PART, max_bytes=4 * PART, max_seconds=0.0)
     bucket.put("raw/a.jsonl", BIG)
     assert not bucket.run().complete

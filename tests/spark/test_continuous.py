@@ -9,7 +9,7 @@ from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
-from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.continuous import TableKeeper, ingest_stream
 from tests.support.spark import Lake
@@ -72,17 +72,17 @@ def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
     result = keeper.take(dict.fromkeys(lake.source.all_slots()), batch="b1")
     assert {slot for slot, each in result.slots.items() if not each.ok} == {bad} == keeper.failing.keys()
     assert {slot for slot, each in result.slots.items() if each.status == "committed"}
-    assert [*ListingDebt(lake.source.records()).read().slots] == [bad]
+    assert [*RescanBacklog(lake.source.records()).read().slots] == [bad]
     assert not watcher.poll().changed
     waiting.pop()()
     assert [*watcher.poll().changed] == [bad]
     reborn = TableKeeper(spark=lake.spark, source=lake.source)
-    reborn.ask_again_for_owed()
+    reborn.ask_again_for_rescans()
     assert [*watcher.poll().changed] == [bad]
     lake.store.put(key, commit.body)
     reborn.take({bad: None}, batch="b2")
     lake.check()
-    assert not ListingDebt(lake.source.records()).read().slots
+    assert not RescanBacklog(lake.source.records()).read().slots
 
 
 def test_entries_take_the_place_of_listings(lake: Lake) -> None:

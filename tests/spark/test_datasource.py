@@ -123,16 +123,16 @@ def test_rejects_are_never_lost_in_silence(bare_lake: Callable[..., Lake]) -> No
 
 
 def test_values_that_do_not_fit_are_rescued(bare_lake: Callable[..., Lake]) -> None:
-    """With `misfits="rescue"` their record stays, and they stand in `_rescued`."""
-    lake = bare_lake(misfits="rescue")
+    """With `mismatches="rescue"` their record stays, and they stand in `_rescued`."""
+    lake = bare_lake(mismatches="rescue")
     lake.put("0.jsonl", b'{"id": 1}\n{"id": "many"}\n')
-    found = sorted(rows_of(lake, ID, misfits="rescue"), key=lambda row: row["_offset"])
+    found = sorted(rows_of(lake, ID, mismatches="rescue"), key=lambda row: row["_offset"])
     assert [(r["id"], r["_change"], r["_rescued"]) for r in found] == [
         (1, "row", None),
         (None, "row", '{"id":"many"}'),
     ]
     with pytest.raises(UsageError, match="needs a column _rescued"):
-        rows_of(lake, ID, plain=True, misfits="rescue")
+        rows_of(lake, ID, plain=True, mismatches="rescue")
 
 
 def test_a_field_that_inference_has_not_seen_is_a_reject(

@@ -54,7 +54,7 @@ def test_create_overwrite_delete_and_empty(
     lake.put("2.jsonl", [{"id": 2, "v": "filled later"}])
     lake.ingest()
     lake.check()
-    assert lake.history(lake.slot("0.jsonl"))[-1].signal == "signal-1", "a signal not told anew stays"
+    assert lake.history(lake.slot("0.jsonl"))[-1].signal == "signal-1", "a signal not told again stays"
 
 
 def test_nothing_changed_commits_nothing(lake: Lake) -> None:

@@ -131,7 +131,7 @@ def test_slots_whose_commits_are_gone_fail_and_the_others_go_on(lake: Lake) -> N
 
 @pytest.mark.parametrize("folders", [("",), ("commits/",), ("schema/",)])
 def test_a_whole_table_that_is_gone(lake: Lake, folders: tuple[str, ...]) -> None:
-    """Its commits, its schema, or both: nothing is taken in anew, until that is accepted."""
+    """Its commits, its schema, or both: nothing is taken in again, until that is accepted."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
     empty_table(lake, *folders)

@@ -11,7 +11,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.continuous import TableKeeper
-from s3notify_platform.table.quarantine import Choice, Redriven, redrive
+from s3notify_platform.table.quarantine import Choice, Retried, redrive
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -37,7 +37,7 @@ def lake(spark: SparkSession, ministack: S3Server, proxy: FaultProxy) -> Iterato
     lake.store.close()
 
 
-def send_again(lake: Lake) -> Redriven:
+def send_again(lake: Lake) -> Retried:
     source = lake.source
     signals = Publisher(source.table().store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
     return redrive(source.table(), source.all_slots(), signals, Choice())
@@ -81,7 +81,7 @@ def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: Fault
 
     proxy.answered.clear()
     result = lake.ingest()
-    assert (result.slots[SLOT].status, read(proxy, result), result.untold) == ("unchanged", 0, 0)
+    assert (result.slots[SLOT].status, read(proxy, result), result.unannounced) == ("unchanged", 0, 0)
     lake.put("b.jsonl", [{"id": 21}])
     assert read(proxy, lake.ingest()) == 1
     assert lake.history(SLOT)[-1].failing == ("raw/a.jsonl",)
@@ -89,7 +89,7 @@ def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: Fault
     proxy.forbidden.clear()
     assert send_again(lake).failing == 1
     result = lake.ingest()
-    assert (read(proxy, result), result.untold) == (1, 0)
+    assert (read(proxy, result), result.unannounced) == (1, 0)
     lake.check()
     assert lake.history(SLOT)[-1].failing == ()
     assert lake.ingest().slots[SLOT].status == "unchanged"
@@ -105,7 +105,7 @@ def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
     send_again(lake)
     result = lake.ingest(listing=False)
     assert read(proxy, result) == 1
-    assert (result.untold, result.plain) == (0, frozenset())
+    assert (result.unannounced, result.plain) == (0, frozenset())
     lake.check()
 
 

@@ -139,5 +139,5 @@ def test_a_lost_predecessor_fails_its_slot_alone(lake_of: Callable[..., Lake]) -
     result = lake.ingest()
     assert result.slots[second].status == "committed"
     assert (result.slots[first].status, result.slots[first].ok) == ("failed", False)
-    assert "refusing to start it anew" in result.slots[first].error
+    assert "refusing to start it again" in result.slots[first].error
     assert len(lake.history(first)) == 1

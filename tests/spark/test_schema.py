@@ -104,7 +104,7 @@ def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
     late = b'{"o": {"x": 2}}\n' * 3000 + b'{"o": {"x": 3, "y": "z"}}\n'
     lake.put("b.jsonl", late)
     lake.put("c.jsonl", [{"l": [{"p": {"q": 2, "r": 1.5}}, {}]}])
-    # Its slot's file is written anew, old and new rows together.
+    # Its slot's file is written again, old and new rows together.
     lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}, {"o": {"y": "w"}}])
     result = lake.ingest()
     assert all(r.ok for r in result.slots.values())
@@ -124,10 +124,12 @@ def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
     assert sum(part.table.num_rows for part in parts) == len(rows)
 
 
-@pytest.mark.parametrize("misfits", ["quarantine", "rescue"])
-def test_a_big_object_grows_the_schema_from_its_last_part(lake_of: Callable[..., Lake], misfits: str) -> None:
+@pytest.mark.parametrize("mismatches", ["quarantine", "rescue"])
+def test_a_big_object_grows_the_schema_from_its_last_part(
+    lake_of: Callable[..., Lake], mismatches: str
+) -> None:
     """What one of the tasks that share it finds is known to all, before anything of it is committed."""
-    lake = lake_of(slots=1, split_bytes=2000, misfits=misfits)
+    lake = lake_of(slots=1, split_bytes=2000, mismatches=mismatches)
     lake.put("a.jsonl", [{"n": -1}])
     lake.ingest()
     body = (
@@ -136,11 +138,11 @@ def test_a_big_object_grows_the_schema_from_its_last_part(lake_of: Callable[...,
     lake.put("big.jsonl", body)
     result = lake.ingest()
     (slot,) = result.slots.values()
-    assert (slot.ok, slot.misfits, result.schema_added) == (True, {"n": 1}, {"late": "struct<x: double>"})
+    assert (slot.ok, slot.mismatches, result.schema_added) == (True, {"n": 1}, {"late": "struct<x: double>"})
     rows = lake.values()
     assert sorted(row["n"] for row in rows if row["n"] is not None) == [*range(-1, 1001)]
     assert [row["late"] for row in rows if row["late"]] == [{"x": 1.5}]
-    if misfits == "rescue":
+    if mismatches == "rescue":
         assert [row["_rescued"] for row in rows if row["_rescued"]] == ['{"n":"x"}']
     else:
         assert [reject["raw"] for reject in lake.rejects()] == [b'{"n": "x"}']
@@ -162,14 +164,14 @@ def test_what_cannot_grow_is_rejected(lake: Lake) -> None:
 
 def test_rescued(lake_of: Callable[..., Lake]) -> None:
     """What does not fit a given schema stays beside what does, through a transform too, and is counted."""
-    lake = lake_of(schema="id bigint, o struct<x: int>", misfits="rescue")
+    lake = lake_of(schema="id bigint, o struct<x: int>", mismatches="rescue")
     lake.put(
         "a.jsonl", b'{"id": 1, "o": {"x": 1}}\n{"id": "one", "o": {"x": 1.5, "y": [1]}, "z": null}\nno\n'
     )
     result = lake.ingest(transform=lambda rows: rows.withColumn("odd", F.col("_rescued").isNotNull()))
     (slot,) = [r for r in result.slots.values() if r.objects]
     assert (slot.rows, slot.rejects) == (2, 1)
-    assert (slot.misfits, slot.unnamed) == ({"id": 1, "o.x": 1}, {"o.y": 1})
+    assert (slot.mismatches, slot.unnamed) == ({"id": 1, "o.x": 1}, {"o.y": 1})
     fits, odd = lake.values()
     assert fits == {"id": 1, "o": {"x": 1}, "_rescued": None, "odd": False}
     assert odd | {"_rescued": json.loads(odd["_rescued"])} == {
@@ -179,16 +181,16 @@ def test_rescued(lake_of: Callable[..., Lake]) -> None:
         "odd": True,
     }
     assert [r["raw"] for r in lake.rejects()] == [b"no"]
-    plain = lake.with_source(misfits="quarantine")
+    plain = lake.with_source(mismatches="quarantine")
     plain.put("b.jsonl", b'{"id": 2, "z": 1}\n{"id": "two"}\n')
     slot = plain.ingest().slots[plain.slot("b.jsonl")]
-    assert (slot.misfits, slot.unnamed) == ({"id": 1}, {"z": 1})
+    assert (slot.mismatches, slot.unnamed) == ({"id": 1}, {"z": 1})
     assert {"id": 2, "o": None, "_rescued": None, "odd": None} in plain.values()
 
 
 def test_rescue_and_growth(lake_of: Callable[..., Lake]) -> None:
     """An inferred schema grows by new fields first; what contradicts it is rescued."""
-    lake = lake_of(misfits="rescue", format="auto")
+    lake = lake_of(mismatches="rescue", format="auto")
     lake.put("a.jsonl", [{"id": 1, "n": 1}])
     lake.ingest()
     lake.put("b.jsonl", [{"id": 2, "n": "x", "_key": "k"}, {"id": 3, "new": True}])

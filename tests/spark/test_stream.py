@@ -142,9 +142,9 @@ def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: 
     query.check()
 
 
-@pytest.mark.parametrize("anew", [False, True], ids=["gone", "made anew"])
+@pytest.mark.parametrize("force", [False, True], ids=["gone", "made again"])
 def test_a_topic_that_goes_while_its_entries_are_read_loses_nothing(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, anew: bool
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
     """What they would have told of is compared by the next micro-batch."""
     source = lake.source
@@ -161,7 +161,7 @@ def test_a_topic_that_goes_while_its_entries_are_read_loses_nothing(
     def just_then(self: NotificationQueue, topic: str, slots: Iterable[int]) -> tuple[Entry, ...]:
         monkeypatch.undo()
         queue.topics.delete("own")
-        if anew:
+        if force:
             queue.topics.create("own", settings)
         return entries(self, topic, slots)
 

@@ -11,8 +11,8 @@ from s3notify_platform.ingest.task_chain import TaskChain, task_chains
 from s3notify_platform.protocols.ack_chain import ChainState
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark import seal_jobs
 from s3notify_platform.spark import splits as splitting
+from s3notify_platform.spark import staging_jobs
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -120,7 +120,7 @@ def test_a_slot_with_much_more_to_read_than_others(
 
 def test_too_many_children(cutting: Lake, kept: list[TaskChain], monkeypatch: pytest.MonkeyPatch) -> None:
     """Then slots alone are, as in a job whose tasks seal what they read."""
-    monkeypatch.setattr(seal_jobs, "CHILDREN_MAX", 8)
+    monkeypatch.setattr(staging_jobs, "CHILDREN_MAX", 8)
     cutting.put_many(BODIES)
     (result,) = cutting.ingest().slots.values()
     assert result.rows == 800

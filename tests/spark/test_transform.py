@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.spark import seal_jobs
+from s3notify_platform.spark import staging_jobs
 from s3notify_platform.spark.ingest import Ingest
 from tests.support.spark import Lake
 
@@ -104,7 +104,7 @@ def test_it_fails_for_the_rows_of_one_slot(lake_of: Callable[..., Lake]) -> None
 
 def test_it_fails_for_all_rows(lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
     """All slots fail after a bounded number of jobs."""
-    monkeypatch.setattr(seal_jobs, "MAX_FAILED_JOBS", 4)
+    monkeypatch.setattr(staging_jobs, "MAX_FAILED_JOBS", 4)
     lake = lake_of(slots=40)
     for number in range(60):
         lake.put(f"{number}.jsonl", [{"id": number}])

@@ -17,7 +17,7 @@ from s3notify_platform.ingest.scheduler import (
 )
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import QUEUED, Watcher, root_key, signal_body, signal_key
-from s3notify_platform.protocols.source_enumerator import ListingDebt
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, partition_keys
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
@@ -66,7 +66,7 @@ class Run:
 class World:
     """One source. `versions` is what the bucket holds by slot, `committed` what the table holds.
 
-    `told` counts the changes that have an entry in the queue, `untold` those that have none.
+    `told` counts the changes that have an entry in the queue, `unannounced` those that have none.
     """
 
     slots: int = 8
@@ -78,10 +78,10 @@ class World:
         self.record_objects = CountingStore(MemoryObjectStore(clock=self.clock))
         records = ObjectRecordStore(self.record_objects, "r/", clock=self.clock)
         self.chains = AckChains(records, clock=self.clock)
-        self.debt = ListingDebt(records, clock=self.clock)
+        self.backlog = RescanBacklog(records, clock=self.clock)
         self.topic = "life 0"
         self.told: Counter[int] = Counter()
-        self.untold: Counter[int] = Counter()
+        self.unannounced: Counter[int] = Counter()
         self.listings = 0
         self.hidden: set[int] = set()
         """Slots whose plain signal was covered by a queued one, so that nobody need see it."""
@@ -101,7 +101,7 @@ class World:
             source="s",
             watcher=watcher,
             chains=self.chains,
-            debt=self.debt,
+            backlog=self.backlog,
             topic_epoch=lambda: self.topic,
             runs_of=self.runs_of,
             settings=self.settings,
@@ -130,9 +130,9 @@ class World:
 
     def change(self, slot: int, *, queued: bool = True) -> None:
         self.versions[slot] += 1
-        if queued and self.untold[slot]:
+        if queued and self.unannounced[slot]:
             self.hidden.add(slot)
-        (self.told if queued else self.untold)[slot] += 1
+        (self.told if queued else self.unannounced)[slot] += 1
 
     def signal(self, name: int | str, *, queued: bool = True) -> None:
         key = root_key(PREFIX) if name == "_" else signal_key(PREFIX, int(name))
@@ -141,7 +141,7 @@ class World:
     def lose_topic(self) -> None:
         """All entries are gone with it."""
         self.topic = f"life {int(self.topic.split()[1]) + 1}"
-        self.untold += self.told
+        self.unannounced += self.told
         self.told.clear()
 
     def evaluate(self) -> Tick | None:
@@ -183,12 +183,12 @@ class World:
         work = range(self.slots) if everything else run.request.slots
         good = [slot for slot in work if slot not in failing]
         bad = [slot for slot in work if slot in failing]
-        plain = [] if opened.listing else [slot for slot in good if self._plain(slot)]
-        untold = self.commit(good, listing=opened.listing)
-        found = plain or (opened.listing and not everything and untold)
-        self.debt.owe(map(Slot, plain), plain=bool(found))
-        owed = {Slot(int(slot)): serial for slot, serial in opened.owed.items() if int(slot) in good}
-        self.debt.settle(owed)
+        unqueued = [] if opened.listing else [slot for slot in good if self._plain(slot)]
+        unannounced = self.commit(good, listing=opened.listing)
+        found = unqueued or (opened.listing and not everything and unannounced)
+        self.backlog.add(map(Slot, unqueued), unqueued=bool(found))
+        rescans = {Slot(int(slot)): serial for slot, serial in opened.rescans.items() if int(slot) in good}
+        self.backlog.settle(rescans)
         children = [EVERYTHING] if everything else good
         if children:
             self.chains.stamp_children(
@@ -208,8 +208,8 @@ class World:
         for slot in slots:
             self.committed[slot] += self.told.pop(slot, 0)
             if listing:
-                self.committed[slot] += self.untold[slot]
-                found += self.untold.pop(slot, 0)
+                self.committed[slot] += self.unannounced[slot]
+                found += self.unannounced.pop(slot, 0)
                 self.hidden.discard(slot)
         return found
 

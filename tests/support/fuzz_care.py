@@ -1,8 +1,8 @@
-"""`s3notify care` with patience for tests: `python -m … S3_ENDPOINT`. Credentials are in the environment."""
+"""`s3notify reconcile` with patience for tests: `python -m … S3_ENDPOINT`. Credentials are in the environment."""
 
 import sys
 
-from s3notify_platform.channels.reconciler import Care, Keyspace
+from s3notify_platform.channels.reconciler import Keyspace, ReconcilerService
 from s3notify_platform.cli.common import run_in_foreground
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
@@ -15,7 +15,7 @@ from tests.support.fuzz_operations import BUCKET, KEYSPACE, PREFIX, STALE_SECOND
 def main(endpoint_url):
     config = S3Config(bucket=BUCKET, endpoint_url=endpoint_url)
     store = shared_store(config)
-    care = Care(
+    reconciler = ReconcilerService(
         NotificationQueue(queue_records(config), stale_seconds=STALE_SECONDS),
         store,
         [Keyspace(publisher=Publisher(store, prefix=KEYSPACE), prefix=PREFIX)],
@@ -24,7 +24,7 @@ def main(endpoint_url):
         unsignalled_seconds=5,
         doubtful_seconds=20,
     )
-    run_in_foreground(care)
+    run_in_foreground(reconciler)
 
 
 if __name__ == "__main__":

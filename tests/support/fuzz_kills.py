@@ -28,7 +28,7 @@ class Supervised:
     process: subprocess.Popen[bytes] | None = None
     crashes: int = 0
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         """Start it, if it is not running and has to."""
         if self.done or (self.process is not None and self.process.poll() is None):
             return

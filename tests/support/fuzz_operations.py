@@ -14,11 +14,11 @@ PREFIX = "raw/orders/"
 KEYSPACE = "_s3notify/orders/keyspace/"
 SECRET_ENV = "FUZZ_SECRET"
 STALE_SECONDS = 15.0
-"""Of the queue, for writers and the caretaker."""
+"""Of the queue, for writers and the reconciler."""
 
 WRITERS = 4
 QUEUED, SQS, HTTP, PLAIN = "queued", "sqs", "http", "plain"
-TOLD = (QUEUED, SQS, HTTP)
+ANNOUNCED = (QUEUED, SQS, HTTP)
 """Ways by which the notification queue hears of a change."""
 
 
@@ -77,7 +77,7 @@ class Phase:
 class Journal:
     """What a writer is about to do and has done, each line on the disk before it goes on.
 
-    `begin` before an operation; `done` when it is confirmed; `doubt` when its outcome is left to the caretaker.
+    `begin` before an operation; `done` when it is confirmed; `doubt` when its outcome is left to the reconciler.
     """
 
     def __init__(self, path: Path) -> None:

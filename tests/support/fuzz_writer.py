@@ -2,7 +2,7 @@
 
 Credentials are in the environment. By way of
 
-    queued  `QueuedPublisher`. After a kill it does not look back: what became of it is the caretaker's business.
+    queued  `QueuedPublisher`. After a kill it does not look back: what became of it is the reconciler's business.
     sqs     a plain PUT or DELETE, then S3's event message to SQS, repeated after a kill, since S3 does not forget.
     http    the same, and a post to the inlet, repeated until 2xx, as RGW and MinIO do.
     plain   `keyspace.Publisher`, repeated after a kill: nobody but the sweep knows of an object without its signal.
@@ -64,7 +64,7 @@ class Writer:
         self.secret = os.environ[SECRET_ENV]
 
     def apply(self, operation: Operation) -> bool:
-        """Whether it is confirmed; False leaves it to the caretaker."""
+        """Whether it is confirmed; False leaves it to the reconciler."""
         if operation.way == QUEUED:
             return self.by_queue(operation)
         if operation.way == PLAIN:

@@ -1,6 +1,6 @@
 """The whole bucket against the whole table, by other means: boto3, pyarrow and the standard library; no code of ours.
 
-Every object is read anew, as a whole. A record that is malformed on purpose has `BROKEN-` and a number in it, which no
+Every object is read again, as a whole. A record that is malformed on purpose has `BROKEN-` and a number in it, which no
 other has: so it is known which records have to be rejects, whatever a parser says of them.
 """
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.formats.records import Parsed, Reject
 from s3notify_platform.formats.registry import parse
-from s3notify_platform.formats.rescue import RESCUED, Misfits
+from s3notify_platform.formats.rescue import RESCUED, Mismatches
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 Row = tuple[int, int, dict[str, Any]]
@@ -20,14 +20,14 @@ def take(
     fmt: str,
     *,
     inferred: bool = False,
-    misfits: Misfits = "quarantine",
+    mismatches: Mismatches = "quarantine",
     told: list[Parsed] | None = None,
 ) -> tuple[list[Row], list[Reject]]:
     """Rows as (object, offset, values), and rejects, in the order of their places; `told` gets what was parsed."""
     rows: list[Row] = []
     rejects: list[Reject] = []
-    for parsed in parse(objects, schema, fmt, inferred=inferred, misfits=misfits):
-        assert parsed.table.schema == (schema.append(RESCUED) if misfits == "rescue" else schema)
+    for parsed in parse(objects, schema, fmt, inferred=inferred, mismatches=mismatches):
+        assert parsed.table.schema == (schema.append(RESCUED) if mismatches == "rescue" else schema)
         parsed.table.validate(full=True)
         if told is not None:
             told.append(parsed)

@@ -3,7 +3,7 @@
 `run_simulation(actors, store, seed)` runs each actor, a function `(store, clock)`, in its own thread, but
 hands one baton around: before each store call and in each sleep an actor gives the baton back, and the seed
 decides who goes on. Time is virtual; randomness and faults are drawn from the seed; so a seed run twice
-gives the same history. A crashed actor is started anew, as a new process would be, `restarts` times.
+gives the same history. A crashed actor is started again, as a new process would be, `restarts` times.
 
 A test takes its seeds by `@simulated`: 50 of them, or `SIM_SEEDS=5000`, or `SIM_SEED=7` alone. A failure ends
 with the command that replays it.

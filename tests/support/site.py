@@ -88,7 +88,7 @@ class Site:
         """Publish one object of one row in each of these slots: told to the queue, then signalled."""
         self.publish([Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots])
 
-    def write_plain(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
+    def write_unqueued(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
         """As a writer does that signals and knows of no queue."""
         source = self.io.source
         Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots).publish(

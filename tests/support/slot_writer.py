@@ -19,7 +19,7 @@ from s3notify_platform.protocols.conditional_commit import (
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split, changes_of_slot
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_OUTCOME, KIND_REJECT, KIND_ROW, whole_outcome
-from s3notify_platform.spark.seal import SealContext, SlotSeal
+from s3notify_platform.spark.stage import SlotStage, StageContext
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.reader import read_slots
@@ -86,7 +86,7 @@ class SlotWriter:
         )
         return Planned(head=head, changes=changes, at=at)
 
-    def seal(
+    def stage(
         self,
         planned: Planned,
         bucket: Bucket,
@@ -101,8 +101,8 @@ class SlotWriter:
         `at_most`: rows of each object that are read before the rest is left to the next commit. `unreadable`: rows of
         objects behind which the read fails; with `give_up` they go to quarantine. `window`: objects that come at once.
         """
-        context = SealContext(
-            source=None,  # type: ignore[arg-type] - only the task around a SlotSeal needs it
+        context = StageContext(
+            source=None,  # type: ignore[arg-type] - only the task around a SlotStage needs it
             heads={SLOT: planned.head.generation if planned.head else Generation(0)},
             gone={SLOT: planned.changes.gone},
             signals={},
@@ -113,17 +113,17 @@ class SlotWriter:
             evolving=False,
             chain=None,  # type: ignore[arg-type] - as the source
         )
-        seal = SlotSeal.of(SLOT, context, self.table, self.clock)
+        stage = SlotStage.of(SLOT, context, self.table, self.clock)
         for first in range(0, max(1, len(planned.changes.read)), window):
-            self._read(seal, planned.changes.read[first : first + window], bucket, at_most, unreadable or {})
-        row = seal.finish()
+            self._read(stage, planned.changes.read[first : first + window], bucket, at_most, unreadable or {})
+        row = stage.finish()
         if row.get("error"):
             raise AssertionError(row["error"])
         return SlotCommit.loads(row["body"], where="sealed") if row["body"] else None
 
     @staticmethod
     def _read(
-        seal: SlotSeal,
+        stage: SlotStage,
         splits: Sequence[Split],
         bucket: Bucket,
         at_most: int,
@@ -157,15 +157,15 @@ class SlotWriter:
         everything = [*outcomes, *rejects, *rows]
         columns = list(zip(*everything, strict=True)) or [()] * len(schema)
         arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
-        seal.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        stage.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def commit(self, planned: Planned, commit: SlotCommit) -> Committed | Lost:
         return self.table.commit(commit, planned_at=planned.at)
 
     def run(self, bucket: Bucket, *, max_objects: int = 100, **reading: Any) -> Committed | Lost | None:
-        """A whole run; None if there was nothing to do. `reading`: as `seal` has it."""
+        """A whole run; None if there was nothing to do. `reading`: as `stage` has it."""
         planned = self.plan(bucket, max_objects=max_objects)
-        commit = self.seal(planned, bucket, **reading)
+        commit = self.stage(planned, bucket, **reading)
         return self.commit(planned, commit) if commit else None
 
 

@@ -5,7 +5,13 @@ import pickle
 import pytest
 
 from s3notify_platform import errors
-from s3notify_platform.errors import ConflictError, NoRoomError, NotFoundError, S3NotifyError, UsageError
+from s3notify_platform.errors import (
+    ConflictError,
+    NotFoundError,
+    QuotaExceededError,
+    S3NotifyError,
+    UsageError,
+)
 from s3notify_platform.protocols.keyspace import NotSignalledError
 
 ALL = sorted(
@@ -25,7 +31,7 @@ def test_errors_are_of_one_tree_and_pickle_whole(error):
 
 def test_attributes_survive_pickling():
     """Errors that carry more than a message carry it across processes."""
-    assert pickle.loads(pickle.dumps(NoRoomError("full", 7.5))).retry_after_seconds == 7.5
+    assert pickle.loads(pickle.dumps(QuotaExceededError("full", 7.5))).retry_after_seconds == 7.5
     found = pickle.loads(pickle.dumps(NotSignalledError("half done", ("a", "b"))))
     assert (str(found), found.keys, found.outcomes) == ("half done", ("a", "b"), ())
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 KEEP_SECONDS: Final = 60.0
-"""How long a connection is used; after that the name is resolved, and its addresses checked, anew."""
+"""How long a connection is used; after that the name is resolved, and its addresses checked, again."""
 
 ANSWER_BYTES: Final = 64 * 1024
 """Of an answer's body, read so that the connection can be used again; a longer one is cut off."""

@@ -17,7 +17,7 @@ from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Accepted, Down, Push, Refused
 from s3notify_platform.clock import backoff_seconds
 from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.protocols.notification_queue import Buried, Drain, Entry
+from s3notify_platform.protocols.notification_queue import DeadLettered, Entry, ShardConsumer
 
 TAKE_MAX: Final = 128
 """Entries in hand of one shard: what a killed owner's successor may deliver a second time."""
@@ -50,7 +50,7 @@ class Lane:
 
     def __init__(
         self,
-        drain: Drain,
+        consumer: ShardConsumer,
         *,
         outlet: Callable[[], Outlet],
         count: Callable[[str, int], None],
@@ -58,8 +58,8 @@ class Lane:
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         """`outlet`: the topic's, as it is by now. `valid`: whether the lease is. `count`: what was done."""
-        self.drain = drain
-        self.lease = drain.lease
+        self.consumer = consumer
+        self.lease = consumer.lease
         self.ended = Event()
         self.paused = False
         self.turning = Lock()
@@ -67,7 +67,7 @@ class Lane:
         self._outlet = outlet
         self._count = count
         self._valid = valid
-        self._clock = drain.clock
+        self._clock = consumer.clock
         self._poll_seconds = poll_seconds
         self._idle_seconds = IDLE_BASE_SECONDS
         self._troubles = 0
@@ -100,14 +100,14 @@ class Lane:
             self._expire()
             return min(admission.wait_seconds, self._poll_seconds)
         try:
-            entries = self.drain.take(admission.limit)
+            entries = self.consumer.take(admission.limit)
             if not entries:
                 return self._idle()
             self._idle_seconds = IDLE_BASE_SECONDS
             try:
                 self._deliver(entries, outlet, outlet.push, outlet.endpoint, probe=admission.probe)
             except Exception:
-                self.drain.let_go(entries)
+                self.consumer.release(entries)
                 raise
         finally:
             if admission.probe:
@@ -123,7 +123,7 @@ class Lane:
         now = self._clock.monotonic()
         if self._expired_at is None or now - self._expired_at >= EXPIRY_CHECK_SECONDS:
             self._expired_at = now
-            self._count("dead", self.drain.expire())
+            self._count("dead", self.consumer.expire())
 
     def _deliver(
         self, entries: Sequence[Entry], outlet: Outlet, push: Push, endpoint: Endpoint, *, probe: bool
@@ -165,15 +165,15 @@ class Lane:
                 case _ as unreachable:
                     assert_never(unreachable)
         self._count("delivered", len(delivered))
-        self.drain.done(delivered)
+        self.consumer.done(delivered)
         for batch, error, begun in failed:
             self._fail(batch, error, begun=begun)
         return split
 
     def _fail(self, batch: Batch, error: str, *, begun: bool) -> None:
-        outcomes = self.drain.failed_many(batch, error, begun=begun)
+        outcomes = self.consumer.failed_many(batch, error, begun=begun)
         self._count("failed", len(batch))
-        self._count("dead", sum(isinstance(outcome, Buried) for outcome in outcomes))
+        self._count("dead", sum(isinstance(outcome, DeadLettered) for outcome in outcomes))
 
 
 def grouped(entries: Sequence[Entry], size: int) -> Iterator[Batch]:

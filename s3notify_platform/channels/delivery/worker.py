@@ -8,7 +8,7 @@ Guarantees
       beat, 2 s at most. What was in hand when it was killed may be delivered twice, with the same event ids.
 
 Requests of the queue, besides those of `Worker` each 2 s: 2 writes and their reads for each delivered entry (see
-`Drain`), and a scan of each idle shard each `poll_seconds`.
+`ShardConsumer`), and a scan of each idle shard each `poll_seconds`.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from s3notify_platform.channels.delivery.push import Push, Pusher
 from s3notify_platform.channels.delivery.shard import POLL_SECONDS, Lane, Outlet
 from s3notify_platform.channels.service import Progress, Service
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.protocols.notification_queue import Drain, Lease, NotificationQueue, Worker
+from s3notify_platform.protocols.notification_queue import Lease, NotificationQueue, ShardConsumer, Worker
 from s3notify_platform.protocols.notification_queue.owners import (
     BEAT_SECONDS,
     EXPIRY_SECONDS,
@@ -38,7 +38,7 @@ TROUBLE_SECONDS: Final = 30.0
 
 
 class Delivery:
-    """A `Service`: see the module. `alongside`: services that run as long as this one does, like a caretaker.
+    """A `Service`: see the module. `alongside`: services that run as long as this one does, like a reconciler.
 
     Threads: one for each shard that it owns, `concurrency` for each endpoint, one for each service alongside.
     """
@@ -107,7 +107,7 @@ class Delivery:
         """Renew the leases, and have a lane for each. Store errors are told, and made good by the next beat."""
         # A lane whose turn is held cannot take anything, so that its lease may be given back.
         still = [lane for lane in self.lanes.values() if lane.turning.acquire(blocking=False)]
-        busy = [lane.lease for lane in self.lanes.values() if lane not in still or lane.drain.busy]
+        busy = [lane.lease for lane in self.lanes.values() if lane not in still or lane.consumer.busy]
         try:
             leases = self._worker.balance(busy)
         except (UnavailableError, UnknownOutcomeError) as error:
@@ -147,7 +147,7 @@ class Delivery:
 
     def _lane(self, lease: Lease) -> Lane:
         return Lane(
-            Drain(self._worker, lease),
+            ShardConsumer(self._worker, lease),
             outlet=lambda: self._outlet(lease),
             count=self._count,
             valid=lambda: self._worker.valid(lease),

@@ -208,7 +208,7 @@ class Receiver:
         try:
             events = decode_events(body).events
         except UsageError as error:
-            return await asyncio.to_thread(self._bury, body, str(error))
+            return await asyncio.to_thread(self._dead_letter, body, str(error))
         if not events:
             return Answer(status=HTTPStatus.OK)
         loop = asyncio.get_running_loop()
@@ -280,7 +280,7 @@ class Receiver:
             else:
                 post.resolve(Answer(status=HTTPStatus.OK))
 
-    def _bury(self, body: bytes, reason: str) -> Answer:
+    def _dead_letter(self, body: bytes, reason: str) -> Answer:
         try:
             kept = self._intake.quarantine.keep(body, origin="http", reason=reason)
         except S3NotifyError as error:

@@ -27,7 +27,7 @@ from s3notify_platform.channels.inlets.poison import Quarantine
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
-from s3notify_platform.protocols.notification_queue import Committed, Event, NoRoom, NotificationQueue
+from s3notify_platform.protocols.notification_queue import Committed, Event, NotificationQueue, QuotaExceeded
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import shared_store
@@ -244,7 +244,7 @@ class Intake:
                     report.news = True
                     report.queued_at = self._memory.tick()
                     self._memory.note(step, report, report.queued_at)
-                case NoRoom(retry_after_seconds=seconds):
+                case QuotaExceeded(retry_after_seconds=seconds):
                     report.is_at_least("full")
                     trouble.note(f"topic {topic!r} is full", seconds)
                 case _ as unreachable:

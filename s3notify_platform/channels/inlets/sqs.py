@@ -176,7 +176,7 @@ class SqsInlet:
             try:
                 found = decode_events(message.body)
             except UsageError as error:
-                if trouble := self._bury(message, str(error)):
+                if trouble := self._dead_letter(message, str(error)):
                     return trouble
             else:
                 read.append(_Read(message=message, events=found.events, ignored=found.ignored))
@@ -270,12 +270,12 @@ class SqsInlet:
                     self._counts["failed"] += 1
                 if one.message.receives >= self._max_receives:
                     reason = f"handled {one.message.receives} times: {type(error).__name__}: {error}"
-                    trouble = self._bury(one.message, reason) or trouble
+                    trouble = self._dead_letter(one.message, reason) or trouble
                 else:
                     self._release([one.message])
         return trouble
 
-    def _bury(self, message: Message, reason: str) -> tuple[str, float] | None:
+    def _dead_letter(self, message: Message, reason: str) -> tuple[str, float] | None:
         """To SQS's dead letters by leaving it alone, or to ours."""
         if self._redrives:
             self._release([message])

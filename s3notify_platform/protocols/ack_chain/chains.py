@@ -203,7 +203,7 @@ class AckChains:
                     return self._forget_lanes(tag, seen)
                 chain = decode(tag, record.value)
                 if seen is not None and chain.identity != seen.identity:
-                    return self._forget_lanes(tag, seen)  # the tag has been created anew since
+                    return self._forget_lanes(tag, seen)  # the tag has been created again since
                 outcome = self._records.remove(self._partition, tag, expected=record.version)
             except UnavailableError:
                 if seen is None:
@@ -316,7 +316,7 @@ class AckChains:
 
     def _stamp(self, stamp: Stamp) -> StampOutcome:
         if stamp.raw is None and (known := self._known.get(stamp.tag)) is not None:
-            # It may have been deleted since, and created anew with other children.
+            # It may have been deleted since, and created again with other children.
             with suppress(TagNotFound, UsageError):
                 return self._stamp_lanes(known, stamp)
             self._known.pop(stamp.tag, None)
@@ -346,7 +346,7 @@ class AckChains:
         def absent() -> Chain:
             now = chain if fresh else self._read(stamp.tag)
             if now.identity != chain.identity:
-                raise TagNotFound(f"ack chain {stamp.tag!r} was deleted, and created anew")
+                raise TagNotFound(f"ack chain {stamp.tag!r} was deleted, and created again")
             return new_lane(now, number)
 
         outcome, lane = self._change(plan, self._at(stamp.tag, chain, number), absent)
@@ -364,7 +364,7 @@ class AckChains:
 
         def plan(now: Chain) -> tuple[Chain | None, StampOutcome]:
             if now.identity != chain.identity:
-                raise TagNotFound(f"ack chain {stamp.tag!r} was deleted, and created anew")
+                raise TagNotFound(f"ack chain {stamp.tag!r} was deleted, and created again")
             after = carried(now, number, lane, stamp.expires_ms)
             return after, closed(after or now, stamp.operation) or Stamped(missing=0)
 

@@ -1,7 +1,7 @@
 """What each operation does to a record, as pure functions of the record as it was read.
 
 A plan returns the record to write, or None if nothing is to change, and the result for its caller. It is
-called again on the record as read anew, whenever a write was refused or is in doubt; so each plan finds the
+called again on the record as read again, whenever a write was refused or is in doubt; so each plan finds the
 traces of its own earlier attempts. `combine` folds the plans of several callers into one write.
 """
 

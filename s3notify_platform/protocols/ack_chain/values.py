@@ -93,7 +93,7 @@ def overdue(state: ChainState, watched_seconds: float) -> bool:
     """Whether an open chain has outlived its deadline, by the caller's own elapsed time.
 
     `watched_seconds` is how long the caller has seen it open, on one monotonic clock. A restarted caller
-    begins anew: a chain may then outlive its deadline, but no wall clock that is off fails it early.
+    begins again: a chain may then outlive its deadline, but no wall clock that is off fails it early.
     """
     return (
         state.status == "open"

@@ -17,7 +17,7 @@ Steps, leases
     2. Put the lease of (path, expected ETag or `*`) if there is none, generation 0.
     3. There is one: HEAD every test interval; the precondition fails: lost. When the timeout of the lease found,
        times the clock skew rate, has passed on our own clock since we found it: HEAD once more, and replace it if
-       it is still the one found, generation + 1. Refused: 3 anew, with the one that is there now.
+       it is still the one found, generation + 1. Refused: 3 again, with the one that is there now.
     4. Ours: write, without a condition. Begun only in the first half of the timeout, which counts from before
        step 1; later, go back to 1 and replace our own lease. Unknown: HEAD. Our writer id (or the object gone, if
        we delete): confirmed. Still what it was: write again under the same id. Anything else: unknown.

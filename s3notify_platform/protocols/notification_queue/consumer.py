@@ -28,7 +28,7 @@ class WillRetry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buried:
+class DeadLettered:
     """In the dead letters, with its reason."""
 
     reason: str
@@ -39,7 +39,7 @@ class Fenced:
     """The entry is another owner's by now; nothing was changed."""
 
 
-FailedOutcome = WillRetry | Buried | Fenced
+FailedOutcome = WillRetry | DeadLettered | Fenced
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class _Watch:
     due: float
 
 
-class Drain:
+class ShardConsumer:
     """The entries of one shard under one lease. One thread; a new lease needs a new one.
 
     `retry_base_seconds` and `retry_ceiling_seconds` bound the backoff (full jitter) after a failed delivery.
@@ -72,7 +72,7 @@ class Drain:
         self._retry_ceiling_seconds = retry_ceiling_seconds
         self._claim = Claim(worker=worker.name, generation=lease.generation)
         self._in_hand: set[str] = set()
-        self._owed: list[Entry] = []
+        self._rescans: list[Entry] = []
         self._unserved: set[str] = set()
         self._watched: dict[str, _Watch] = {}
         self._met: set[str] = set()
@@ -93,7 +93,7 @@ class Drain:
         """
         if not self._worker.valid(self.lease):
             raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
-        self._remove_owed()
+        self._remove_rescans()
         settings = self._worker.topic(self.lease).settings
         resumed = self._cursor is not None
         ready = self._next(limit, settings)
@@ -126,7 +126,9 @@ class Drain:
         if claimed and not self._worker.verify(self.lease):
             raise FencedError(f"{self.lease} is another's: serve nothing")
         self._unserved -= {entry.id for entry in claimed}
-        self._queue.shards.in_parallel(self._bury, [entry for entry in claimed if entry.state == "dead"])
+        self._queue.shards.in_parallel(
+            self._dead_letter, [entry for entry in claimed if entry.state == "dead"]
+        )
         return claimed
 
     def done(self, entries: Iterable[Entry]) -> int:
@@ -135,13 +137,13 @@ class Drain:
         An entry that another owner has stamped since is left to it. What the store does not answer for is
         tried again by later calls, and not delivered again by this owner. Requests as `NotificationQueue.remove`.
         """
-        self._owed.extend(entries)
-        return self._remove_owed()
+        self._rescans.extend(entries)
+        return self._remove_rescans()
 
-    def let_go(self, entries: Iterable[Entry]) -> None:
+    def release(self, entries: Iterable[Entry]) -> None:
         """Neither done nor failed, as far as is known: they are taken again like any other. No request."""
-        owed = {entry.id for entry in self._owed}
-        self._in_hand -= {entry.id for entry in entries} - owed
+        rescans = {entry.id for entry in self._rescans}
+        self._in_hand -= {entry.id for entry in entries} - rescans
 
     def failed(self, entry: Entry, error: str, *, begun: bool = True) -> FailedOutcome:
         """See `failed_many`, for one entry."""
@@ -172,8 +174,8 @@ class Drain:
                 marked = self._stamp(entry, replace(after, state="dead", reason=reason))
                 if marked is None:
                     return Fenced()
-                self._bury(marked)
-                return Buried(reason=reason)
+                self._dead_letter(marked)
+                return DeadLettered(reason=reason)
             if self._stamp(entry, replace(after, claim=None)) is None:
                 return Fenced()
         except (UnavailableError, UnknownOutcomeError):
@@ -188,7 +190,7 @@ class Drain:
             self._cursor = self._queue.shards.scan(self._worker.topic(self.lease), self.lease.shard)
             self._met = set()
         ready: list[Entry] = []
-        cursor, self._cursor = self._cursor, None  # an error begins anew
+        cursor, self._cursor = self._cursor, None  # an error begins again
         for entry in cursor:
             self._met.add(entry.id)
             if not self._is_ours(entry):
@@ -234,7 +236,7 @@ class Drain:
         self._watch(entry).since = self.clock.monotonic()
         return replace(after, version=outcome.version)
 
-    def _bury(self, entry: Entry) -> None:
+    def _dead_letter(self, entry: Entry) -> None:
         """Letter first, then the removal: cut short in between, the next owner goes on with the dead entry."""
         letter = encode_entry(replace(entry, claim=None))
         try:
@@ -244,14 +246,14 @@ class Drain:
         except (UnavailableError, UnknownOutcomeError):
             return
 
-    def _remove_owed(self) -> int:
-        owed, self._owed = tuple(self._owed), []
-        results = self._queue.shards.in_parallel(self._queue.shards.remove_one, owed)
-        removed = [entry for entry, result in zip(owed, results, strict=True) if result is True]
-        self._owed = [
-            entry for entry, result in zip(owed, results, strict=True) if isinstance(result, S3NotifyError)
+    def _remove_rescans(self) -> int:
+        rescans, self._rescans = tuple(self._rescans), []
+        results = self._queue.shards.in_parallel(self._queue.shards.remove_one, rescans)
+        removed = [entry for entry, result in zip(rescans, results, strict=True) if result is True]
+        self._rescans = [
+            entry for entry, result in zip(rescans, results, strict=True) if isinstance(result, S3NotifyError)
         ]
-        self._in_hand -= {entry.id for entry in owed} - {entry.id for entry in self._owed}
+        self._in_hand -= {entry.id for entry in rescans} - {entry.id for entry in self._rescans}
         self._queue.shards.give_back(removed)
         self._queue.shards.count(removed, "delivered")
         return len(removed)

@@ -46,7 +46,7 @@ class TopicSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meter:
+class Quota:
     """How the entries of one shard are counted: by the counter of this generation, and `base` older ones."""
 
     generation: int = 0
@@ -60,7 +60,7 @@ class Topic:
     name: str
     epoch: str
     settings: TopicSettings
-    meters: tuple[Meter, ...]
+    quotas: tuple[Quota, ...]
     deleting: bool = False
     version: Version = field(default=_UNWRITTEN, compare=False)
 
@@ -109,7 +109,7 @@ class Entry:
     epoch: str
     id: str
     slot: int
-    meter: int
+    quota: int
     """Generation of the counter that counted it."""
     state: State
     event: Event
@@ -215,7 +215,7 @@ def encode_topic(topic: Topic) -> bytes:
             "v": 1,
             "epoch": topic.epoch,
             "settings": asdict(topic.settings),
-            "meters": [[meter.generation, meter.base] for meter in topic.meters],
+            "meters": [[quota.generation, quota.base] for quota in topic.quotas],
             "deleting": topic.deleting,
         }
     )
@@ -229,7 +229,7 @@ def decode_topic(record: Record) -> Topic:
             name=record.key,
             epoch=fields["epoch"],
             settings=TopicSettings(**fields["settings"]),
-            meters=tuple(Meter(generation=number, base=base) for number, base in fields["meters"]),
+            quotas=tuple(Quota(generation=number, base=base) for number, base in fields["meters"]),
             deleting=fields["deleting"],
             version=record.version,
         )
@@ -243,7 +243,7 @@ def encode_entry(entry: Entry) -> bytes:
     fields: dict[str, object] = {
         "v": 1,
         "epoch": entry.epoch,
-        "meter": entry.meter or None,
+        "meter": entry.quota or None,
         "state": entry.state,
         "key": event.key,
         "op": event.op,
@@ -278,7 +278,7 @@ def decode_entry(topic: str, shard: int, record: Record) -> Entry:
             epoch=fields["epoch"],
             id=name,
             slot=int(slot),
-            meter=fields.get("meter", 0),
+            quota=fields.get("meter", 0),
             state=fields["state"],
             event=Event(
                 key=fields["key"],

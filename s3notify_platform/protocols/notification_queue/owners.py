@@ -214,7 +214,7 @@ class Worker:
     def _alive(self) -> set[str]:
         """The workers whose beat this one has seen move, or has not watched for long enough.
 
-        A dead one's record is removed, so that nobody else waits for it. If it only slept it registers anew.
+        A dead one's record is removed, so that nobody else waits for it. If it only slept it registers again.
         """
         now, alive, seen = self._clock.monotonic(), {self.name}, {}
         for record in self.queue.records.scan(WORKERS):
@@ -302,7 +302,7 @@ class Worker:
                 )
 
     def _take_over(self, topic: Topic, shard: int, generation: int) -> None:
-        """Stamp anew what a former owner has claimed: it removes by the version that it knows.
+        """Stamp again what a former owner has claimed: it removes by the version that it knows.
 
         Who claims after this scan looks at the owners after that (`verify`), and serves nothing.
         """

@@ -22,7 +22,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     shard_slots,
     takes,
 )
-from s3notify_platform.protocols.notification_queue.reserving import NoRoom, Reservation, Reservations
+from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation, Reservations
 from s3notify_platform.protocols.notification_queue.settled import SettledWrites, Stored
 from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
@@ -44,7 +44,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """The reservation was resolved without its writer, or went with its topic: announce the change anew.
+    """The reservation was resolved without its writer, or went with its topic: announce the change again.
 
     It may have been taken for never written, or been committed and consumed since; nobody can tell. So
     `push` the event and signal again: twice is harmless, not at all is not.
@@ -128,16 +128,16 @@ class NotificationQueue:
         return self._known.see()
 
     def forget_topics(self) -> None:
-        """One of them is gone: let the next `topics_of` look anew."""
+        """One of them is gone: let the next `topics_of` look again."""
         self._known.forget()
 
     # Writers: before the object, after the object.
 
-    def reserve(self, topic: str, event: Event) -> Reservation | NoRoom:
+    def reserve(self, topic: str, event: Event) -> Reservation | QuotaExceeded:
         """See `reserve_many`, for one event: 3 requests (bucket alone: 4)."""
         return self.reserve_many(topic, [event])[0]
 
-    def reserve_many(self, topic: str, events: Iterable[Event]) -> tuple[Reservation | NoRoom, ...]:
+    def reserve_many(self, topic: str, events: Iterable[Event]) -> tuple[Reservation | QuotaExceeded, ...]:
         """Room for these notifications, durable before their objects are written; an outcome for each.
 
         Strict: reservations and what became of them never number more than the topic's capacity. Where a
@@ -147,11 +147,11 @@ class NotificationQueue:
         """
         return self._reservations.grant(topic, tuple(events))
 
-    def push(self, topic: str, event: Event) -> Committed | NoRoom:
+    def push(self, topic: str, event: Event) -> Committed | QuotaExceeded:
         """See `push_many`, for one event."""
         return self.push_many(topic, [event])[0]
 
-    def push_many(self, topic: str, events: Iterable[Event]) -> tuple[Committed | NoRoom, ...]:
+    def push_many(self, topic: str, events: Iterable[Event]) -> tuple[Committed | QuotaExceeded, ...]:
         """Notifications of changes that have happened, durable when this returns: for inlets.
 
         Reserved and committed at once, for the errors and requests of both. After an error some may be in
@@ -166,7 +166,7 @@ class NotificationQueue:
     def fresh(self, reservation: Reservation) -> bool:
         """Whether the object may still be written: no resolver, however fast its clock, gives it up so soon.
 
-        Ask right before the write. If not: `abort`, and reserve anew.
+        Ask right before the write. If not: `abort`, and reserve again.
         """
         return self.fresh_since(reservation.since)
 
@@ -254,10 +254,10 @@ class NotificationQueue:
             letters.append(decode_entry(topic, shard, record))
         return tuple(letter for letter in letters if letter.epoch == found.epoch)
 
-    def redrive(self, topic: str, keys: Iterable[str] | None = None) -> int | NoRoom:
+    def redrive(self, topic: str, keys: Iterable[str] | None = None) -> int | QuotaExceeded:
         """Put dead letters (all, or those of these object keys) back, with attempts from 0; how many.
 
-        `NoRoom`: some may be back; go on later. Cut short anywhere no letter is lost, and one may be back twice.
+        `QuotaExceeded`: some may be back; go on later. Cut short anywhere no letter is lost, and one may be back twice.
         5 requests a letter.
         """
         wanted = None if keys is None else set(keys)
@@ -265,7 +265,7 @@ class NotificationQueue:
         for letter in self.dead(topic):
             if wanted is not None and letter.event.key not in wanted:
                 continue
-            if isinstance(again := self.push(topic, letter.event), NoRoom):
+            if isinstance(again := self.push(topic, letter.event), QuotaExceeded):
                 return again
             self.writes.remove(dead_partition(topic), letter.key, expected=letter.version)
             moved += 1
@@ -286,7 +286,7 @@ class NotificationQueue:
         return TopicStats(
             topic=topic,
             depth=len(entries),
-            counted=sum(self.shards.counted(found, shard) + found.meters[shard].base for shard in shards),
+            counted=sum(self.shards.counted(found, shard) + found.quotas[shard].base for shard in shards),
             capacity=found.settings.capacity,
             reserved=sum(entry.state == "reserved" for entry in entries),
             in_flight=sum(entry.claim is not None for entry in entries),
@@ -296,8 +296,8 @@ class NotificationQueue:
             dead=len(self.dead(topic)),
         )
 
-    def _commit_or_raise(self, reservation: Reservation | NoRoom) -> Committed | NoRoom:
-        if isinstance(reservation, NoRoom):
+    def _commit_or_raise(self, reservation: Reservation | QuotaExceeded) -> Committed | QuotaExceeded:
+        if isinstance(reservation, QuotaExceeded):
             return reservation
         match self.commit(reservation):
             case Committed() as committed:

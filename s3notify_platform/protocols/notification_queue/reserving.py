@@ -4,7 +4,7 @@ Steps
     1. Room is counted in the shards of the events, as much as each has.
     2. An entry is created for each event that there is room for.
     3. The topic is read again: if it no longer is what was counted under, or this took so long that a resolver
-       may have looked, all is undone and done anew.
+       may have looked, all is undone and done again.
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoRoom:
+class QuotaExceeded:
     """The shard is full; nothing was written. Do not write the object; try again after that long."""
 
     retry_after_seconds: float
@@ -80,11 +80,11 @@ class Reservations:
         self._topics = topics
         self._stale_seconds = stale_seconds
 
-    def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | NoRoom, ...]:
+    def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | QuotaExceeded, ...]:
         """Count, create, then look whether the topic still is what was counted under; else all over again.
 
         The last look is what makes both the bound and `delete` strict: an entry that was there when its topic
-        still had this epoch and this meter is seen by whoever deletes the topic, or counts anew, after that.
+        still had this epoch and this meter is seen by whoever deletes the topic, or counts again, after that.
         """
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -108,7 +108,7 @@ class Reservations:
             held = _unchanged(topic, now, rooms, refused=len(accepted) < len(drafts))
             in_time = self.fresh_since(since)
             if held and in_time and not errors:
-                refusal = NoRoom(retry_after_seconds=RETRY_AFTER_SECONDS)
+                refusal = QuotaExceeded(retry_after_seconds=RETRY_AFTER_SECONDS)
                 return tuple(created.get(id(draft), refusal) for draft in drafts)
             removed, _ = self._shards.remove_each([reservation.entry for reservation in created.values()])
             unsent = [
@@ -145,7 +145,7 @@ class Reservations:
             epoch=topic.epoch,
             id=_entry_id(self._clock),
             slot=slot,
-            meter=topic.meters[shard].generation,
+            quota=topic.quotas[shard].generation,
             state="reserved",
             event=replace(
                 event,
@@ -184,9 +184,9 @@ class Reservations:
 
     def _room(self, topic: Topic, shard: int, wanted: int) -> int:
         """Take room for up to `wanted` entries; how many it is."""
-        meter = topic.meters[shard]
-        ceiling = shard_capacity(shard, topic.settings) - meter.base
-        key = depth_key(topic.epoch, shard, meter.generation)
+        quota = topic.quotas[shard]
+        ceiling = shard_capacity(shard, topic.settings) - quota.base
+        key = depth_key(topic.epoch, shard, quota.generation)
         asked = min(wanted, ceiling)
         for attempt in range(ATTEMPTS):
             if asked <= 0:
@@ -198,7 +198,7 @@ class Reservations:
                 if isinstance(outcome, Conflict):
                     asked = min(wanted, ceiling - self._shards.counted(topic, shard))
                     continue
-                # Unknown: if it was applied this room is lost until the caretaker counts anew, never used twice.
+                # Unknown: if it was applied this room is lost until the reconciler counts again, never used twice.
             except UnavailableError:
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -206,7 +206,7 @@ class Reservations:
         raise UnavailableError(f"no room could be counted in topic {topic.name!r}, shard {shard}; try again")
 
     def _create(self, topic: Topic, draft: Entry, since: float) -> Reservation | S3NotifyError:
-        """The entry, durable. One in doubt is left with its room, for the caretaker, and another one made."""
+        """The entry, durable. One in doubt is left with its room, for the reconciler, and another one made."""
         try:
             for _ in range(ATTEMPTS):
                 entry = replace(draft, id=_entry_id(self._clock))
@@ -245,6 +245,6 @@ def _unchanged(before: Topic, after: Topic, shards: Iterable[int], *, refused: b
     """Whether what was counted holds; a refusal only if it was by the topic as it is now."""
     if before.epoch != after.epoch:
         return False
-    if refused and (before.settings, before.meters) != (after.settings, after.meters):
+    if refused and (before.settings, before.quotas) != (after.settings, after.quotas):
         return False
-    return all(before.meters[shard].generation == after.meters[shard].generation for shard in shards)
+    return all(before.quotas[shard].generation == after.quotas[shard].generation for shard in shards)

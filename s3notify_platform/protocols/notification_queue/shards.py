@@ -46,18 +46,18 @@ class Shards:
 
     def counted(self, topic: Topic, shard: int) -> int:
         """The shard's counter, without the base. 1 request."""
-        key = depth_key(topic.epoch, shard, topic.meters[shard].generation)
+        key = depth_key(topic.epoch, shard, topic.quotas[shard].generation)
         record = self._records.read(depth_partition(topic.name), key)
         return int(record.value) if record is not None else 0
 
     def give_back(self, entries: Iterable[Entry]) -> None:
         """Free the room of entries that this process removed, each of them once. 1 `add` for each shard.
 
-        Sent once: if its answer is lost the room is too, until the caretaker counts anew; never given twice.
+        Sent once: if its answer is lost the room is too, until the reconciler counts again; never given twice.
         A counter of an older generation is no longer looked at, and may be gone.
         """
         counters = Counter(
-            (depth_partition(entry.topic), depth_key(entry.epoch, entry.shard, entry.meter))
+            (depth_partition(entry.topic), depth_key(entry.epoch, entry.shard, entry.quota))
             for entry in entries
         )
         self._add_each({place: -number for place, number in counters.items()})

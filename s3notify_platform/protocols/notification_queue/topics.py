@@ -9,7 +9,7 @@ from s3notify_platform.ports import Record, RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     OWNERS,
     TOPICS,
-    Meter,
+    Quota,
     Topic,
     TopicSettings,
     check_topic,
@@ -65,7 +65,7 @@ class Topics:
             name=name,
             epoch=unique_name(self._clock)[:16],
             settings=settings,
-            meters=(Meter(),) * settings.shards,
+            quotas=(Quota(),) * settings.shards,
         )
         for attempt in range(ATTEMPTS):
             outcome = self._writes.create(TOPICS, name, encode_topic(fresh))
@@ -113,7 +113,7 @@ class Topics:
         """Delete the topic and all that is pending or dead in it; `NotFoundError` if there is none.
 
         Once this returns, or another topic of the name exists, no entry made before it can be committed any
-        more: a writer in between is told to announce anew. A deletion that was cut short is finished by
+        more: a writer in between is told to announce again. A deletion that was cut short is finished by
         calling again, or by creating the topic. 2 requests, 1 scan for each shard, 1 removal for each record.
         """
         for attempt in range(ATTEMPTS):
@@ -186,7 +186,7 @@ class KnownTopics:
         return topics
 
     def forget(self) -> None:
-        """One of them is gone: let the next `recent` look anew."""
+        """One of them is gone: let the next `recent` look again."""
         self._seen = None
 
     def get(self, name: str) -> Topic:

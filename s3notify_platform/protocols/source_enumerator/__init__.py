@@ -10,7 +10,7 @@ Steps
     2. `changes_of_slot` compares what was found with the slot's committed state: a key not in the state, or with
        another ETag, is a split to read; one that was not read to its end is read on from its offset; a key in the
        state that is not in the bucket has left.
-    3. `within` cuts the work to what one round may read, `parts_of` a big object to what one task may, and `deal`
+    3. `within` cuts the work to what one round may read, `parts_of` a big object to what one task may, and `assign`
        gives the splits to tasks by bytes. Slots are dealt to parallel runs, and to tasks that follow entries,
        by `assign_slots`.
     4. The commit keeps for every object version `(key, etag, offset, reach_end)`, together with its rows.
@@ -20,7 +20,7 @@ Steps
 
 Storage (partition / key; JSON)
     enumerator / to_list    slots that have to be compared by a listing, when a writer was last seen that signals and
-                            does not queue, and what a stream has enumerated (`ListingDebt`)
+                            does not queue, and what a stream has enumerated (`RescanBacklog`)
     enumerator / committed  slots that were ever committed, as a bitmap (`CommittedSlots`)
 
 Invariants
@@ -51,8 +51,8 @@ from s3notify_platform.protocols.source_enumerator.enumerator import (
     ObjectVersion,
     SlotChanges,
     Split,
+    assign,
     changes_of_slot,
-    deal,
     parts_of,
     within,
 )
@@ -63,8 +63,8 @@ from s3notify_platform.protocols.source_enumerator.rescan import (
     PLAIN_SECONDS,
     TO_LIST,
     CommittedSlots,
-    ListingDebt,
-    Owed,
+    RescanBacklog,
+    Rescans,
 )
 
 __all__ = [
@@ -78,16 +78,16 @@ __all__ = [
     "Chain",
     "CommittedSlots",
     "Enumerator",
-    "ListingDebt",
     "ObjectState",
     "ObjectVersion",
-    "Owed",
+    "RescanBacklog",
+    "Rescans",
     "SlotChanges",
     "Split",
+    "assign",
     "assign_slots",
     "changes_of_slot",
     "choose_cuts",
-    "deal",
     "listed_pages",
     "parts_of",
     "quantiles",

@@ -85,9 +85,9 @@ def assign_slots(
         for reader, (start, end) in enumerate(_even(sums, count, best)):
             ranges[reader] = tuple(line[start:end])
         return Assignment(ranges=tuple(ranges))
-    dealt = _least_moved(sums, count, int(best * BALANCE_SLACK), owners)
-    unused = iter(sorted(set(range(readers)) - {owner for _, _, owner in dealt}))
-    for start, end, owner in dealt:
+    assigned = _least_moved(sums, count, int(best * BALANCE_SLACK), owners)
+    unused = iter(sorted(set(range(readers)) - {owner for _, _, owner in assigned}))
+    for start, end, owner in assigned:
         ranges[next(unused) if owner < 0 else owner] = tuple(line[start:end])
     assert sum(map(len, ranges)) == len(line), "each slot once"
     return Assignment(ranges=tuple(ranges))
@@ -159,7 +159,7 @@ def _least_moved(
         kept = nexts
         choices.append(chosen)
     assert kept[0, places - 1] >= 0, "there is an assignment within `best`, and so within any larger limit"
-    dealt: list[tuple[int, int, int]] = []
+    assigned: list[tuple[int, int, int]] = []
     end, taken = places - 1, 0
     for chosen in reversed(choices):
         taken_before, start = divmod(int(chosen[taken, end]), places)
@@ -172,9 +172,9 @@ def _least_moved(
                 if each >= 0 and each not in barred:
                     counts[each] = counts.get(each, 0) + 1
             owner = max(counts, key=lambda each: counts[each], default=-1)
-        dealt.append((start, end, owner))
+        assigned.append((start, end, owner))
         end, taken = start, taken_before
-    return dealt[::-1]
+    return assigned[::-1]
 
 
 def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.ndarray", list[int]]:

@@ -147,7 +147,7 @@ def parts_of(split: Split, size: int) -> list[Split]:
     return [replace(split, start=start, end=min(start + size, split.end)) for start in starts]
 
 
-def deal(sizes: Sequence[int], tasks: int) -> list[int]:
+def assign(sizes: Sequence[int], tasks: int) -> list[int]:
     """The task, in `0 .. tasks-1`, of each split, balanced by bytes: the largest first, to the least loaded.
 
     No task gets more than 4/3 of the best possible (Graham's bound). Not by `assign_slots`: a task reads objects one

@@ -77,11 +77,11 @@ class _Kept(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owed:
+class Rescans:
     """Slots to be compared by a listing, each with the serial number under which it was last added."""
 
     slots: Mapping[Slot, int] = field(default_factory=dict)
-    plain_ms: int = 0
+    unqueued_ms: int = 0
     """When a writer was last seen that signals and does not queue; wall clock; 0: never."""
     serial: int = 0
     enumerated: str = ""
@@ -90,60 +90,68 @@ class Owed:
     def dumps(self) -> dict[str, Any]:
         """As JSON has it."""
         slots = {str(slot): serial for slot, serial in self.slots.items()}
-        body = {"v": 1, "slots": slots, "plain_ms": self.plain_ms, "serial": self.serial}
+        body = {"v": 1, "slots": slots, "plain_ms": self.unqueued_ms, "serial": self.serial}
         return body | ({"enumerated": self.enumerated} if self.enumerated else {})
 
     @classmethod
-    def loads(cls, body: Any) -> "Owed":
+    def loads(cls, body: Any) -> "Rescans":
         """Inverse of `dumps`."""
         slots = {Slot(int(slot)): int(serial) for slot, serial in body["slots"].items()}
         enumerated = body.get("enumerated", "")
-        return cls(slots=slots, plain_ms=body["plain_ms"], serial=body["serial"], enumerated=enumerated)
+        return cls(slots=slots, unqueued_ms=body["plain_ms"], serial=body["serial"], enumerated=enumerated)
 
 
-class ListingDebt:
+class RescanBacklog:
     """Which slots of a source have to be compared by a listing. Thread-safe; any process may add and settle."""
 
     def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._kept = _Kept(
-            records, TO_LIST, clock, loads=Owed.loads, dumps=Owed.dumps, empty=Owed(), remedy="remove it"
+            records,
+            TO_LIST,
+            clock,
+            loads=Rescans.loads,
+            dumps=Rescans.dumps,
+            empty=Rescans(),
+            remedy="remove it",
         )
 
-    def read(self) -> Owed:
+    def read(self) -> Rescans:
         """What is owed now. 1 request."""
         return self._kept.read()[0]
 
-    def owe(self, slots: Iterable[Slot], *, plain: bool = False) -> None:
+    def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:
         """Add slots; `plain`: because a writer does not queue. 1 read and 1 write, more if others come between."""
         wanted = set(slots)
 
-        def add(owed: Owed) -> Owed:
-            serial = owed.serial + 1
-            plain_ms = self._clock.wall_ms() if plain else owed.plain_ms
-            slots = {**owed.slots, **dict.fromkeys(wanted, serial)}
-            return replace(owed, slots=slots, plain_ms=plain_ms, serial=serial)
+        def add(rescans: Rescans) -> Rescans:
+            serial = rescans.serial + 1
+            unqueued_ms = self._clock.wall_ms() if unqueued else rescans.unqueued_ms
+            slots = {**rescans.slots, **dict.fromkeys(wanted, serial)}
+            return replace(rescans, slots=slots, unqueued_ms=unqueued_ms, serial=serial)
 
-        if wanted or plain:
+        if wanted or unqueued:
             self._kept.change(add)
 
     def settle(self, slots: Mapping[Slot, int]) -> None:
-        """These were listed and committed; one that was added anew since then stays. Requests as `owe`."""
+        """These were listed and committed; one that was added again since then stays. Requests as `add`."""
 
-        def remove(owed: Owed) -> Owed:
-            left = {slot: serial for slot, serial in owed.slots.items() if slots.get(slot) != serial}
-            return replace(owed, slots=left)
+        def remove(rescans: Rescans) -> Rescans:
+            left = {slot: serial for slot, serial in rescans.slots.items() if slots.get(slot) != serial}
+            return replace(rescans, slots=left)
 
         if slots:
             self._kept.change(remove)
 
     def enumerated(self, epoch: str) -> None:
-        """Everything was compared, and committed, since the topic had this epoch. Requests as `owe`."""
-        self._kept.change(lambda owed: replace(owed, enumerated=epoch))
+        """Everything was compared, and committed, since the topic had this epoch. Requests as `add`."""
+        self._kept.change(lambda rescans: replace(rescans, enumerated=epoch))
 
-    def plain_writers(self, owed: Owed) -> bool:
+    def unqueued_writers(self, rescans: Rescans) -> bool:
         """Whether a writer was seen lately that does not queue."""
-        return bool(owed.plain_ms) and self._clock.wall_ms() - owed.plain_ms < PLAIN_SECONDS * 1000
+        return (
+            bool(rescans.unqueued_ms) and self._clock.wall_ms() - rescans.unqueued_ms < PLAIN_SECONDS * 1000
+        )
 
 
 class CommittedSlots:
@@ -163,7 +171,7 @@ class CommittedSlots:
             loads=_slots_of_bitmap,
             dumps=_bitmap_of_slots,
             empty=frozenset[Slot](),
-            remedy="restore it, or remove it: it is made anew from what is committed now",
+            remedy="restore it, or remove it: it is made again from what is committed now",
         )
 
     def read(self) -> frozenset[Slot]:
@@ -176,7 +184,7 @@ class CommittedSlots:
             self._kept.change(lambda known: known | wanted)
 
     def forget(self, slots: Iterable[Slot]) -> None:
-        """The commits of these are lost, and it is accepted that their objects are taken in anew. Requests as `add`."""
+        """The commits of these are missing, and their objects may be taken in again. Requests as `add`."""
         if wanted := frozenset(slots):
             self._kept.change(lambda known: known - wanted)
 

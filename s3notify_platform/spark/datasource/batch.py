@@ -42,7 +42,7 @@ from s3notify_platform.protocols.source_enumerator import (
     OBJECT_COST_BYTES,
     Enumerator,
     Split,
-    deal,
+    assign,
     parts_of,
 )
 from s3notify_platform.spark.datasource.options import Reading, Rejects, reading_of
@@ -124,7 +124,7 @@ class S3NotifyDataSource(DataSource):
                 return StructType(LINEAGE.fields + StructType.fromJson(json.loads(pinned.rows)).fields)
             case "objects":
                 if source.schema is not None:
-                    rescued = f", {RESCUED.name} string" if source.misfits == "rescue" else ""
+                    rescued = f", {RESCUED.name} string" if source.mismatches == "rescue" else ""
                     return _DDL.format(source.schema + rescued)
                 return inferred_schema(reading)
             case _ as unreachable:
@@ -173,7 +173,7 @@ _DDL: Final = (
 
 def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
     """The columns of the data, with ours before and behind them. Pure."""
-    rescued = StructType().add(RESCUED.name, "string") if source.misfits == "rescue" else ()
+    rescued = StructType().add(RESCUED.name, "string") if source.mismatches == "rescue" else ()
     return StructType([*_FIRST.fields, *data, *rescued, *_LAST.fields])
 
 
@@ -214,9 +214,9 @@ class RowReader:
         data = StructType([column for column in schema if column.name not in (*SPECIAL, RESCUED.name)])
         columns = to_arrow_schema(data, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
         check_schema(columns, reading.source.format)
-        if reading.source.misfits == "rescue" and RESCUED.name not in schema.names:
+        if reading.source.mismatches == "rescue" and RESCUED.name not in schema.names:
             raise UsageError(
-                f"misfits='rescue' needs a column {RESCUED.name}, where values go that do not fit"
+                f"mismatches='rescue' needs a column {RESCUED.name}, where values go that do not fit"
             )
         rejects = reading.rejects
         if rejects == "column" and "_rejected" not in schema.names:
@@ -314,10 +314,10 @@ def work_of(
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)
     tasks = max(-(-cost // TASK_BYTES), min(2 * width, -(-cost // SMALL_TASK_BYTES)))
     tasks = max(1, min(tasks, len(parts)))
-    dealt: list[list[Split]] = [[] for _ in range(tasks)]
-    for split, task in zip(parts, deal(sizes, tasks), strict=True):
-        dealt[task].append(split)
-    first, *others = dealt
+    assigned: list[list[Split]] = [[] for _ in range(tasks)]
+    for split, task in zip(parts, assign(sizes, tasks), strict=True):
+        assigned[task].append(split)
+    first, *others = assigned
     return [Work(first, gone), *map(Work, others)] if parts or gone else []
 
 

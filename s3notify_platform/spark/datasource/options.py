@@ -24,7 +24,7 @@ Rejects = Literal["column", "fail", "drop"]
 
 TEXTS: Final = (
     "name", "bucket", "prefix", "format", "schema", "encoding", "platform_prefix", "keyspace_prefix",
-    "queue_prefix", "code_version", "commit", "misfits",
+    "queue_prefix", "code_version", "commit", "mismatches",
 )  # fmt: skip
 NUMBERS: Final = ("slots", "max_objects", "max_bytes", "split_bytes")
 PLACES: Final = (

@@ -57,8 +57,8 @@ from s3notify_platform.protocols.keyspace import (
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import (
     Enumerator,
-    ListingDebt,
     ObjectVersion,
+    RescanBacklog,
     SlotChanges,
     Split,
     changes_of_slot,
@@ -140,9 +140,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._listed_at = now if listed else self._listed_at
         if (entries := self._entries(changed)) is None:
             return start
-        plain = self._plain(set(changed) - {*listed})
+        unqueued = self._plain(set(changed) - {*listed})
         planned, taken = self._planned(
-            offset, {*listed} | plain, {*changed} - {*listed} - plain, entries, limit
+            offset, {*listed} | unqueued, {*changed} - {*listed} - unqueued, entries, limit
         )
         digests = offset.advanced(taken, target)
         seen = tuple(entry for entry in entries if entry.slot in taken)
@@ -207,7 +207,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # The topic, if there is one
 
     def _with_topic(self, offset: Offset, target: bytes) -> Offset:
-        """The offset, to begin anew with all slots if from now on entries are followed.
+        """The offset, to begin again with all slots if from now on entries are followed.
 
         What was written before there was the topic is compared by one listing.
         """
@@ -227,11 +227,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether entries tell of all changes: there is the topic, and nobody signals without queueing."""
         if not offset.epoch or offset.epoch != self._epoch:
             return False
-        return not self._debt.plain_writers(self._debt.read())
+        return not self._backlog.unqueued_writers(self._backlog.read())
 
     @property
-    def _debt(self) -> ListingDebt:
-        return ListingDebt(self._reading.source.records(), clock=self._clock)
+    def _backlog(self) -> RescanBacklog:
+        return RescanBacklog(self._reading.source.records(), clock=self._clock)
 
     def _entries(self, changed: Sequence[Slot]) -> tuple[Entry, ...] | None:
         """The topic's entries of changed slots. Before the bucket is looked at. None: it is not that topic any more."""
@@ -249,15 +249,17 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         store = shared_store(self._reading.source.platform)
         prefix = self._reading.source.keyspace_prefix
 
-        def plain(slot: Slot) -> bool:
+        def unqueued(slot: Slot) -> bool:
             signal = store.head(signal_key(prefix, slot))
             return signal is not None and QUEUED not in signal.metadata
 
         wanted = sorted(slots)
         with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
-            found = {slot for slot, is_plain in zip(wanted, pool.map(plain, wanted), strict=True) if is_plain}
+            found = {
+                slot for slot, is_plain in zip(wanted, pool.map(unqueued, wanted), strict=True) if is_plain
+            }
         if found:
-            self._debt.owe((), plain=True)
+            self._backlog.add((), unqueued=True)
         return found
 
     def _planned(

@@ -157,7 +157,7 @@ class StreamPlan:
             for work in self.slots
         ]
         entries = [
-            [e.topic, e.shard, e.epoch, e.id, e.slot, e.meter, e.version, e.event.key] for e in self.entries
+            [e.topic, e.shard, e.epoch, e.id, e.slot, e.quota, e.version, e.event.key] for e in self.entries
         ]
         body = {"v": 1, "name": self.name, "slots": slots, "entries": entries}
         return json.dumps(body, separators=(",", ":")).encode()
@@ -187,12 +187,12 @@ class StreamPlan:
                     epoch=epoch,
                     id=name,
                     slot=slot,
-                    meter=meter,
+                    quota=quota,
                     state="committed",
                     event=Event(key=key),
                     version=version,
                 )
-                for topic, shard, epoch, name, slot, meter, version, key in found["entries"]
+                for topic, shard, epoch, name, slot, quota, version, key in found["entries"]
             )
             return cls(name=found["name"], slots=slots, entries=entries)
         except (ValueError, KeyError, TypeError) as error:

@@ -13,7 +13,7 @@ the condition that it is what was read. The version of a record covers both.
 | both, ours open | a chain with all we know of it, and the stamp of whoever wrote last |
 | ours alone, open | acked: the package saw zero and deleted its item (or was told to `delete` the tag) |
 | ours alone, closed | the tombstone: closing a chain deletes the package's item |
-| both, ours closed | a chain that the package began anew under the tag |
+| both, ours closed | a chain that the package began again under the tag |
 
 Guarantees. As `RecordStore` says, for the records of `AckChains` with one lane. What the package does between
 our read and our write makes the write a conflict, and what we do makes its own a `StaleLocalData`.
@@ -21,7 +21,7 @@ our read and our write makes the write a conflict, and what we do makes its own 
 Limits. The package knows no operation ids, names, deadlines and failures: what it stamps twice is stamped twice,
 and a chain that we fail is, to it, a tag that does not exist. While an item is in a transaction of ours, the
 package's write to it may be refused with `TransactionConflictException`, which its caller has to try again. A
-tag must not be begun anew by the package while our item of it is open. `ttl` is for tidiness (unix seconds; switch
+tag must not be begun again by the package while our item of it is open. `ttl` is for tidiness (unix seconds; switch
 TTL on for that attribute, or call `AckChains.purge`). Items that share the table but hold no chain are refused.
 """
 

@@ -125,7 +125,7 @@ class DeltaLog:
     def damaged(self, what: str) -> CorruptError:
         """The error that says what is wrong with the log, and what to do."""
         return CorruptError(
-            f"{self._layout.log}: {what}; remove all of it and sync all slots: the log is made anew"
+            f"{self._layout.log}: {what}; remove all of it and sync all slots: the log is made again"
         )
 
     def each(self, function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:

@@ -18,7 +18,7 @@ Storage (`{table}/data` is the place that readers name; what else the table hold
 Invariants
     - A reader of one version sees exactly one generation of each slot: its changes are in one version.
     - Heads are read after the log, and versions are created in a row: no sync takes a slot back.
-    - The view is derived. Who removes all of `_delta_log/` has it made anew by a sync of all slots.
+    - The view is derived. Who removes all of `_delta_log/` has it made again by a sync of all slots.
     - Vacuum spares the files that the last version shows. Time travel by Delta versions goes back as far as the
       generations do, which is the retention, and no further.
 

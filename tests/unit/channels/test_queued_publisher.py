@@ -3,14 +3,14 @@
 import pytest
 
 from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
-from s3notify_platform.errors import NoRoomError, UnavailableError, UsageError
+from s3notify_platform.errors import QuotaExceededError, UnavailableError, UsageError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, NotSignalledError, Publisher, Put, root_key
 from s3notify_platform.protocols.notification_queue import (
     WRITER,
-    Caretaker,
     Event,
     NotificationQueue,
+    Reconciler,
     TopicSettings,
     keys_recur,
 )
@@ -60,10 +60,10 @@ class World:
         return found and found.metadata.get(QUEUED)
 
     def resolve(self, topic="t"):
-        caretaker = Caretaker(self.queue)
-        caretaker.resolve_stale(topic, self.objects.head)
+        reconciler = Reconciler(self.queue)
+        reconciler.resolve_stale(topic, self.objects.head)
         self.clock.now += self.queue.stale_seconds + 1
-        return caretaker.resolve_stale(topic, self.objects.head)
+        return reconciler.resolve_stale(topic, self.objects.head)
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_topic_is_reserved_in_soon(world):
 
 
 def test_a_new_topic_hears_of_writes_in_doubt(world):
-    """By a reservation, which the caretaker resolves, and which no other topic has to be told of."""
+    """By a reservation, which the reconciler resolves, and which no other topic has to be told of."""
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late"), Fault.REFUSED))
     assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
     late, known = world.queue.topics.all()
@@ -232,7 +232,7 @@ def test_a_new_topic_that_cannot_be_told_is_said(world, full):
     assert caught.value.keys == ("a",)
     assert isinstance(caught.value.outcomes[0], Written)
     assert world.mark("a") is None
-    assert (world.told(), world.reserved()) == ([], 1), "left to the caretaker, who tells it"
+    assert (world.told(), world.reserved()) == ([], 1), "left to the reconciler, who tells it"
 
 
 def slow(world, key):
@@ -309,9 +309,9 @@ def test_in_doubt_it_is_left_to_be_resolved(world, fault):
     assert isinstance(outcome, Unknown)
     assert (world.told(), world.reserved(), world.mark("a")) == ([], 1, None)
     world.faulty_objects.settle()
-    tended = world.resolve()
+    reconciled = world.resolve()
     found = world.objects.head("a")
-    assert (tended.committed, tended.aborted) == ((1, 0) if found else (0, 1))
+    assert (reconciled.committed, reconciled.aborted) == ((1, 0) if found else (0, 1))
     assert world.told() == ([("put", "a", found.etag)] if found else [])
 
 
@@ -340,13 +340,13 @@ def test_the_entry_is_there_before_the_signal_moves(world):
 
 def test_in_doubt_for_long_it_is_reserved_anew(world):
     """The first reservation may be resolved before the write lands."""
-    caretaker = Caretaker(world.queue)
+    reconciler = Reconciler(world.queue)
 
     def schedule(call):
         if call.method == "put" and call.key == "a":
-            caretaker.resolve_stale("t", world.objects.head)
+            reconciler.resolve_stale("t", world.objects.head)
             world.clock.now += world.queue.stale_seconds + 1
-            assert caretaker.resolve_stale("t", world.objects.head).aborted == 1
+            assert reconciler.resolve_stale("t", world.objects.head).aborted == 1
             return Fault.LATE
         return Fault.NONE
 
@@ -361,10 +361,10 @@ def test_resolved_while_it_slept_it_is_pushed_anew(world):
 
     def schedule(call):
         if call.method == "put" and call.key == "a":
-            caretaker = Caretaker(world.queue)
-            caretaker.resolve_stale("t", world.objects.head)
+            reconciler = Reconciler(world.queue)
+            reconciler.resolve_stale("t", world.objects.head)
             world.clock.now += world.queue.stale_seconds + 1
-            caretaker.resolve_stale("t", world.objects.head)
+            reconciler.resolve_stale("t", world.objects.head)
         return Fault.NONE
 
     written = world.publisher(objects=schedule).put("a", b"1")
@@ -378,10 +378,10 @@ def test_no_room_for_what_is_pushed_anew(world):
 
     def schedule(call):
         if call.method == "put" and call.key == "a":
-            caretaker = Caretaker(world.queue)
-            caretaker.resolve_stale("small", world.objects.head)
+            reconciler = Reconciler(world.queue)
+            reconciler.resolve_stale("small", world.objects.head)
             world.clock.now += world.queue.stale_seconds + 1
-            caretaker.resolve_stale("small", world.objects.head)
+            reconciler.resolve_stale("small", world.objects.head)
             assert world.queue.push("small", Event(key="other"))
         return Fault.NONE
 
@@ -391,7 +391,7 @@ def test_no_room_for_what_is_pushed_anew(world):
     assert caught.value.keys == ("a",)
     assert caught.value.outcomes == (Written(etag=world.objects.head("a").etag),)
     assert world.mark("a") is None
-    with pytest.raises(NoRoomError):
+    with pytest.raises(QuotaExceededError):
         publisher.announce(["a"])
     world.queue.remove(world.queue.entries("small", range(1000)))
     publisher.announce(["a"])

@@ -1,9 +1,9 @@
-"""What a dead writer could not tell topics that are younger than its reservation, the caretaker tells them."""
+"""What a dead writer could not tell topics that are younger than its reservation, the reconciler tells them."""
 
 import pytest
 
 from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
-from s3notify_platform.channels.reconciler import Care
+from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.protocols.keyspace import QUEUED, NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.slots import slot_of
@@ -45,13 +45,13 @@ class World:
             writer.put(key, b"1")
         return None
 
-    def care(self):
-        """A caretaker that is about to resolve what is there now."""
+    def reconciler(self):
+        """A reconciler that is about to resolve what is there now."""
         queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
-        care = Care(queue, self.objects, [Keyspace(publisher=self.publisher)], bucket="b")
-        care.tend()
+        reconciler = ReconcilerService(queue, self.objects, [Keyspace(publisher=self.publisher)], bucket="b")
+        reconciler.reconcile()
         self.clock.now += self.queue.stale_seconds
-        return care
+        return reconciler
 
     def keys(self, topic):
         return [entry.event.key for entry in self.queue.entries(topic, range(1000))]
@@ -69,10 +69,10 @@ def world():
 def test_a_younger_topic_is_told(world):
     """Once, before its signal moves, and marked."""
     world.put("a", lambda: world.topic("late"))
-    care = world.care()
-    assert (care.tend().committed, world.keys("t"), world.keys("late")) == (1, ["a"], ["a"])
+    reconciler = world.reconciler()
+    assert (reconciler.reconcile().committed, world.keys("t"), world.keys("late")) == (1, ["a"], ["a"])
     assert world.mark("a") == "1"
-    care.tend()
+    reconciler.reconcile()
     assert world.keys("late") == ["a"]
 
 
@@ -81,7 +81,7 @@ def test_what_inlets_reserved_is_told_nobody(world):
     world.queue.reserve("t", Event(key="a", bucket="b"))
     world.objects.put("a", b"1")
     world.topic("late")
-    assert world.care().tend().committed == 1
+    assert world.reconciler().reconcile().committed == 1
     assert world.keys("late") == []
 
 
@@ -89,17 +89,17 @@ def test_a_topic_that_was_made_anew_is_another(world):
     """Its consumer has listed again, before the write; what the writer had reserved went with the old one."""
     world.topic("other")
 
-    def anew():
+    def force():
         world.queue.topics.delete("other")
         world.topic("other")
 
-    world.put("a", anew)
-    assert world.care().tend().committed == 1
+    world.put("a", force)
+    assert world.reconciler().reconcile().committed == 1
     assert world.keys("other") == ["a"]
 
 
 def test_a_topic_that_was_made_anew_before_the_reservation_is_known(world):
-    """Although the writer had seen its predecessor: no caretaker waits for room in what was reserved in."""
+    """Although the writer had seen its predecessor: no reconciler waits for room in what was reserved in."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     writer = QueuedPublisher(world.publisher, queue, bucket="b")
     writer.put("warm", b"1")
@@ -109,27 +109,27 @@ def test_a_topic_that_was_made_anew_before_the_reservation_is_known(world):
     with pytest.raises(CrashedError):
         writer.put("a", b"1")
     world.objects.schedule = lambda _: Fault.NONE
-    assert world.care().tend().committed == 1
+    assert world.reconciler().reconcile().committed == 1
     assert world.keys("t") == ["a"]
 
 
-def test_a_caretaker_that_dies_while_it_tells_leaves_no_knot(world):
+def test_a_reconciler_that_dies_while_it_tells_leaves_no_knot(world):
     """What it left reserved in the younger topic waits for nobody, least of all for room in that topic."""
     world.put("a", lambda: world.topic("late", capacity=1))
-    care = world.care()
+    reconciler = world.reconciler()
 
     world.records.schedule = lambda call: (
         Fault.CRASH_BEFORE if call.method == "replace" and call.key != "late" else Fault.NONE
     )
     with pytest.raises(CrashedError):
-        care.tend()
+        reconciler.reconcile()
     world.records.schedule = lambda _: Fault.NONE
     assert world.queue.stats("late").reserved == 1
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     assert world.keys("late") == ["a"]
     world.queue.remove(world.queue.entries("late", range(1000)))
-    care.tend()
+    reconciler.reconcile()
     assert world.keys("t") == ["a"]
 
 
@@ -142,12 +142,12 @@ def test_a_full_topic_costs_the_others_no_entries(world):
         world.queue.push("full", Event(key="x", bucket="b"))
 
     world.put("a", make)
-    care = world.care()
+    reconciler = world.reconciler()
     for _ in range(5):
-        assert care.tend().waiting == 1
+        assert reconciler.reconcile().waiting == 1
     assert len(world.keys("early")) <= 1
     world.queue.remove(world.queue.entries("full", range(1000)))
-    assert care.tend().committed == 1
+    assert reconciler.reconcile().committed == 1
     assert (world.keys("early"), world.keys("full"), world.keys("t")) == (["a"], ["a"], ["a"])
 
 
@@ -155,8 +155,8 @@ def test_a_topic_that_takes_no_event_so_large_stops_nobody(world):
     """The others are told, and the signal is not marked: whoever follows that topic lists."""
     world.put("a" * 300, lambda: world.topic("late", max_event_bytes=300))
     world.put("b", lambda: None)
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     assert (sorted(world.keys("t")), world.keys("late")) == (["a" * 300, "b"], ["b"])
     assert (world.mark("a" * 300), world.mark("b")) == (None, "1")
 
@@ -185,7 +185,7 @@ def test_larger_events_are_taken_as_soon_as_the_topic_does(world):
 def test_a_topic_that_goes_while_it_is_told(world):
     """Nobody is left to be told."""
     world.put("a", lambda: world.topic("late"))
-    care = world.care()
+    reconciler = world.reconciler()
 
     def gone(call):
         if call.method == "add" and call.key.endswith(".000.0"):
@@ -194,5 +194,5 @@ def test_a_topic_that_goes_while_it_is_told(world):
         return Fault.NONE
 
     world.records.schedule = gone
-    assert care.tend().committed == 1
+    assert reconciler.reconcile().committed == 1
     assert world.keys("t") == ["a"]

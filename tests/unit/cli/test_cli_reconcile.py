@@ -1,4 +1,4 @@
-"""`s3notify care`: the service of a bucket's queue, from the command line, on a real server."""
+"""`s3notify reconcile`: the service of a bucket's queue, from the command line, on a real server."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ def test_it_runs_until_it_is_told_to_stop(ministack):
     queue = NotificationQueue(queue_records(config))
     queue.topics.create("t", TopicSettings(shards=1))
     queue.push("t", Event(key="raw/a", bucket=config.bucket))
-    command = [sys.executable, "-m", "s3notify_platform.cli", "care", "--bucket", config.bucket]
+    command = [sys.executable, "-m", "s3notify_platform.cli", "reconcile", "--bucket", config.bucket]
     command += ["--endpoint-url", config.endpoint_url, "--keyspace", "ks/", "raw/"]
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | keys) as process:

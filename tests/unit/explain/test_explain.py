@@ -17,17 +17,17 @@ from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.conditional_commit import Committed as CommitMade
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, digest_of, signal_key
 from s3notify_platform.protocols.notification_queue import (
-    Buried,
     Committed,
-    Drain,
+    DeadLettered,
     Event,
     NotificationQueue,
     Reservation,
+    ShardConsumer,
     TopicSettings,
     WillRetry,
     Worker,
 )
-from s3notify_platform.protocols.source_enumerator import ListingDebt, ObjectState
+from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
@@ -72,7 +72,7 @@ class Place:
         )
         self.queue = NotificationQueue(self.source.queue(self.store).records, clock=self.clock)
         self.chains = AckChains(self.source.records(self.store), clock=self.clock)
-        self.debt = ListingDebt(self.source.records(self.store), clock=self.clock)
+        self.backlog = RescanBacklog(self.source.records(self.store), clock=self.clock)
         self.table = self.source.table(store=self.store)
         self.reads = ReadOnly(self.store)
 
@@ -273,10 +273,10 @@ def test_waiting(place):
 def test_waiting_for_a_signal(place):
     """Its writer died after the entry, so that the sensor has no reason to look."""
     place.put()
-    assert "caretaker" not in told(place.ask(seen=b"another"))[1]
+    assert "reconciler" not in told(place.ask(seen=b"another"))[1]
     kind, text = told(place.ask(seen=digest_of(place.signal_etag())))
     assert kind == "waiting"
-    assert "not signalled after it: its writer is about to, or the caretaker will" in text
+    assert "not signalled after it: its writer is about to, or the reconciler will" in text
 
 
 def test_being_written(place):
@@ -356,9 +356,9 @@ def test_owed(place):
     assert told(place.ask())[1].startswith(
         "signalled 0 s ago without an entry: the next batch lists its slot"
     )
-    place.debt.owe([SLOT], plain=True)
+    place.backlog.add([SLOT], unqueued=True)
     kind, text = told(place.ask())
-    assert kind == "owed"
+    assert kind == "rescans"
     assert text.startswith(f"owed: slot {SLOT} is compared by the next batch that lists")
 
 
@@ -366,10 +366,10 @@ def test_the_source_is_still_to_be_listed():
     """No topic yet, or the sensor says so: nothing that is there is lost."""
     place = Place()
     place.store.put(KEY, b"one")
-    assert place.ask().verdict.kind == "owed"
+    assert place.ask().verdict.kind == "rescans"
     place.with_topic()
     assert place.ask().verdict.kind == "unseen"
-    assert place.ask(listing_due=True).verdict.kind == "owed"
+    assert place.ask(listing_due=True).verdict.kind == "rescans"
 
 
 def test_never_seen(place):
@@ -402,7 +402,7 @@ def test_where_plain_writers_are_about_every_signal_leads_to_a_listing(place):
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))
     assert place.ask().verdict.kind == "unseen"
-    place.debt.owe((), plain=True)
+    place.backlog.add((), unqueued=True)
     assert place.ask().verdict.kind == "signalled"
 
 
@@ -439,9 +439,9 @@ def test_other_topics_that_take_it(place):
     place.queue.topics.create("elsewhere", TopicSettings(shards=1, prefix="other/"))
     place.put()
     place.commit(place.state())
-    (drain,) = drains(place, "push")
-    (entry,) = drain.take(10)
-    assert isinstance(drain.failed(entry, "503 from x"), WillRetry)
+    (consumer,) = consumers(place, "push")
+    (entry,) = consumer.take(10)
+    assert isinstance(consumer.failed(entry, "503 from x"), WillRetry)
     answer = place.ask()
     assert answer.verdict.kind == "committed"
     (line,) = [line for line in answer.lines if line.startswith("topic 'push' (pushed)")]
@@ -450,9 +450,9 @@ def test_other_topics_that_take_it(place):
     assert "last error: 503 from x" in line
     assert not [line for line in answer.lines if "elsewhere" in line]
     place.pass_time(2)
-    (entry,) = drain.take(10)
+    (entry,) = consumer.take(10)
     assert "in the hands of" in "".join(place.ask().lines)
-    assert isinstance(drain.failed(entry, "503 again"), Buried)
+    assert isinstance(consumer.failed(entry, "503 again"), DeadLettered)
     answer = place.ask()
     assert answer.verdict.kind == "committed"
     (line,) = [line for line in answer.lines if line.startswith("topic 'push' (pushed)")]
@@ -464,19 +464,19 @@ def test_dead_letter_of_the_sources_own_topic():
     """If somebody drained it as if it were to be pushed: said, with the reason."""
     place = Place().with_topic(max_attempts=1)
     place.put()
-    for drain in drains(place, "orders"):
-        for entry in drain.take(10):
-            assert isinstance(drain.failed(entry, "no such endpoint"), Buried)
+    for consumer in consumers(place, "orders"):
+        for entry in consumer.take(10):
+            assert isinstance(consumer.failed(entry, "no such endpoint"), DeadLettered)
     kind, text = told(place.ask())
     assert kind == "dead"
     assert "no such endpoint" in text
 
 
-def drains(place, topic):
+def consumers(place, topic):
     worker = Worker(place.queue, serves=lambda found: found.name == topic)
     worker.balance()
     worker.balance()
-    return [Drain(worker, lease) for lease in worker.leases if lease.topic == topic]
+    return [ShardConsumer(worker, lease) for lease in worker.leases if lease.topic == topic]
 
 
 def test_a_key_of_no_source(place):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.registry import FIXED_SCHEMAS, check_schema, format_of, parse
-from s3notify_platform.table.reader import MAX_RAW_BYTES
+from s3notify_platform.limits import MAX_RAW_BYTES
 from tests.support.parsing import AB, parquet, reject, take, values
 
 

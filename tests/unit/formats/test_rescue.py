@@ -35,7 +35,7 @@ def rescued(
     told: list[Parsed] | None = None,
 ) -> list[tuple[dict[str, Any], dict[str, str]]]:
     """Each record's columns, and what `_rescued` says; there are no rejects."""
-    rows, rejects = take(objects, schema, fmt, inferred=inferred, misfits="rescue", told=told)
+    rows, rejects = take(objects, schema, fmt, inferred=inferred, mismatches="rescue", told=told)
     assert rejects == []
     return [(row, json.loads(row.pop("_rescued") or "{}")) for _, _, row in rows]
 
@@ -85,7 +85,7 @@ class TestJsonLines:
             (dict.fromkeys(DEEP.names), {"o": "[1]", "l": "{}", "f": "x"}),
             (dict.fromkeys(DEEP.names) | {"o": {"x": None, "y": [{"z": None}]}}, {"o.y[0].v": "0"}),
         ]  # fmt: skip
-        assert total(told, "misfits") == {
+        assert total(told, "mismatches") == {
             0: {"o.x": 1, "o.y[].z": 1, "o.y[]": 1, "l[]": 1, "m": 1, "o": 1, "l": 1, "f": 1}
         }
         assert total(told, "unnamed") == {0: {"o.y[].w": 1, "`q.r`": 1, "o.y[].v": 1}}
@@ -96,7 +96,7 @@ class TestJsonLines:
     )
     def test_what_cannot_be_split_is_still_quarantined(self, line: bytes) -> None:
         """With the parser's reason, beside records that are rescued."""
-        rows, rejects = take([b'{"a":"x"}\n' + line + b'\n{"a":"y"}'], AB, "jsonl", misfits="rescue")
+        rows, rejects = take([b'{"a":"x"}\n' + line + b'\n{"a":"y"}'], AB, "jsonl", mismatches="rescue")
         assert [row["_rescued"] for _, _, row in rows] == ['{"a":"x"}', '{"a":"y"}']
         assert [(r.offset, r.raw) for r in rejects] == [(10, line)]
         assert rejects[0].reason
@@ -148,11 +148,11 @@ class TestCsv:
             ({"a": 2, "b": None}, {"_missing": '["b"]'}),
             ({"a": 3, "b": "w"}, {}),
         ]
-        assert total(told, "misfits") == {0: {"_extra": 1, "_missing": 1}}
+        assert total(told, "mismatches") == {0: {"_extra": 1, "_missing": 1}}
 
     @pytest.mark.parametrize("line", [b'1,"open', b'1,"a"b', b"1,\xff", b"1,a\rb"])
     def test_what_cannot_be_split_is_still_quarantined(self, line: bytes) -> None:
-        rows, rejects = take([b"a,b\nx,p\n" + line + b"\n2,q\n"], AB, "csv", misfits="rescue")
+        rows, rejects = take([b"a,b\nx,p\n" + line + b"\n2,q\n"], AB, "csv", mismatches="rescue")
         assert [(row["a"], row["_rescued"]) for _, _, row in rows] == [(None, '{"a":"x"}'), (2, None)]
         assert [(r.offset, r.raw) for r in rejects] == [(8, line)]
 
@@ -190,7 +190,7 @@ class TestParquet:
         assert (two[0]["a"], two[0]["t"]) == (None, None)
         assert two[1] == {"a": str(2**63), "t": two[1]["t"]}
         assert (three[0]["a"], three[1]) == (None, {"b": "[2,3]"})
-        assert total(told, "misfits") == {0: {"a": 1, "b": 2, "t": 1}}
+        assert total(told, "mismatches") == {0: {"a": 1, "b": 2, "t": 1}}
 
     def test_columns_beside_the_schema(self) -> None:
         """Inside of structs and lists too, which a cast would drop without a word."""
@@ -342,7 +342,7 @@ def test_rescue_changes_no_record_that_fits(contents: list[dict[str, Any]]) -> N
     body = b"".join(json.dumps(row).encode() + b"\n" for row in contents)
     kept, rejects = take([body], DEEP, "jsonl")
     assert len(kept) + len(rejects) == len(contents)
-    both = {offset: row for _, offset, row in take([body], DEEP, "jsonl", misfits="rescue")[0]}
+    both = {offset: row for _, offset, row in take([body], DEEP, "jsonl", mismatches="rescue")[0]}
     for _, offset, row in kept:
         assert {name: both[offset][name] for name in DEEP.names} == row
 

@@ -21,7 +21,7 @@ NO = object()
 
 def one(body: bytes, kind: pa.DataType, fmt: str) -> Any:
     """The value of column `v` of the only record; `NO` if it went to `_rescued`, and nothing else did."""
-    rows, rejects = take([body], pa.schema([("v", kind)]), fmt, misfits="rescue")
+    rows, rejects = take([body], pa.schema([("v", kind)]), fmt, mismatches="rescue")
     assert rejects == []
     ((_, _, row),) = rows
     if row["_rescued"] is None:
@@ -183,7 +183,7 @@ def test_nulls_in_csv() -> None:
         ]
     )
     body = b"i,f,m,t,d,b,s\n,,,,,,\n" + b",".join([b'""'] * 7) + b"\n" + b",".join([b"NA"] * 7) + b"\n"
-    rows, rejects = take([body], schema, "csv", misfits="rescue")
+    rows, rejects = take([body], schema, "csv", mismatches="rescue")
     assert rejects == []
     nulls = dict.fromkeys([*schema.names, "_rescued"])
     assert [row for _, _, row in rows] == [nulls | {"s": ""}, nulls | {"s": ""}, nulls | {"s": "NA"}]
@@ -253,7 +253,7 @@ def test_nulls_in_json() -> None:
 def test_parquet(values: pa.Array, kind: pa.DataType, found: list[Any]) -> None:
     """Logical types become the column's, value by value where they must; a cast that would guess is none."""
     rows, rejects = take(
-        [parquet(pa.table({"v": values}))], pa.schema([("v", kind)]), "parquet", misfits="rescue"
+        [parquet(pa.table({"v": values}))], pa.schema([("v", kind)]), "parquet", mismatches="rescue"
     )
     assert rejects == []
     assert [NO if row["_rescued"] else row["v"] for _, _, row in rows] == found

@@ -128,7 +128,7 @@ def test_two_ways_to_commit_are_never_mixed(monkeypatch):
 
 
 def test_a_table_taken_away_is_noticed(monkeypatch):
-    """What is stored is what the store can do; what follows is decided anew each run."""
+    """What is stored is what the store can do; what follows is decided again each run."""
     store = IgnoringStore(MemoryObjectStore(), ["create"])
     manager(monkeypatch, store, **TABLES).check_store()
     with pytest.raises(UsageError, match="name a DynamoDB records_table"):
@@ -146,5 +146,5 @@ def test_what_an_earlier_version_left_means_native(monkeypatch):
     io.check_store()
     assert io.source.commit == "native"
     store.put(PLACE, b"{}")
-    with pytest.raises(CorruptError, match="remove it to try the store anew"):
+    with pytest.raises(CorruptError, match="remove it to try the store again"):
         manager(monkeypatch, store).check_store()

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ingest.compare import TOLD, _row
+from s3notify_platform.ingest.compare import ANNOUNCED, _row
 from s3notify_platform.ingest.results import SlotResult, added_result
 from s3notify_platform.ingest.source import SPLIT_BYTES, Source
 from s3notify_platform.ports import ETag
@@ -15,7 +15,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.failures import raise_own, reason_of
 from s3notify_platform.spark.plan import _collected
 from s3notify_platform.spark.session import session_conf
-from s3notify_platform.spark.splits import TASK_BYTES, Dealt, deal_splits, is_big
+from s3notify_platform.spark.splits import TASK_BYTES, Assigned, assign_splits, is_big
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 
@@ -32,10 +32,10 @@ def test_collected() -> None:
         "topic",
         [
             _row(-1, "LIST", size=2),
-            _row(4, "read", key="k", etag="e", size=9, entry=TOLD),
+            _row(4, "read", key="k", etag="e", size=9, entry=ANNOUNCED),
             _row(4, "gone", key="g"),
             _row(4, "entry", key="k", etag="v1", size=2, generation=7, entry="epoch id"),
-            _row(6, "plain"),
+            _row(6, "unqueued"),
             _row(4, "head", generation=3, complete=False, size=1),
             _row(5, "head"),
             _row(-1, "GET", size=1),
@@ -49,12 +49,12 @@ def test_collected() -> None:
     assert not found.slots[Slot(4)].changes.complete
     assert not found.slots[Slot(5)].changes
     assert found.listed == {4: 1, 5: 0}
-    assert found.untold == {4: {"g"}}
-    assert found.plain == {6}
+    assert found.unannounced == {4: {"g"}}
+    assert found.unqueued == {6}
     assert Slot(6) not in found.slots
     (entry,) = found.entries[Slot(4)]
     assert (entry.topic, entry.shard, entry.epoch, entry.key) == ("topic", 2, "epoch", "004.id")
-    assert (entry.meter, entry.version, entry.event.key) == (7, "v1", "k")
+    assert (entry.quota, entry.version, entry.event.key) == (7, "v1", "k")
 
 
 def splits(sizes: dict[int, list[int]]) -> list[Split]:
@@ -66,8 +66,8 @@ def splits(sizes: dict[int, list[int]]) -> list[Split]:
     return [Split(version=version, start=0, end=version.size) for version in versions]
 
 
-def dealt_of(slots: list[Slot], work: list[Split], width: int) -> Dealt:
-    return deal_splits(slots, work, width, big=lambda split: is_big(split, source()))
+def dealt_of(slots: list[Slot], work: list[Split], width: int) -> Assigned:
+    return assign_splits(slots, work, width, big=lambda split: is_big(split, source()))
 
 
 def test_slots_are_dealt_whole_if_that_is_balanced() -> None:

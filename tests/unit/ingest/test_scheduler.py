@@ -105,7 +105,7 @@ def test_open_batches_are_disjoint_when_several_are_allowed() -> None:
 
 
 def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
-    """The batch that the dead tick opened listed before the topic was made anew: everything is listed once more."""
+    """The batch that the dead tick opened listed before the topic was made again: everything is listed once more."""
     world = World()
     assert world.evaluate() is None
     tick = world.evaluate()

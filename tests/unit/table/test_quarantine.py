@@ -8,13 +8,13 @@ from s3notify_platform.errors import ConflictError, UnavailableError
 from s3notify_platform.protocols.conditional_commit import Committed, NativeCommit
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
 from s3notify_platform.slots import slot_of
-from s3notify_platform.spark import seal
+from s3notify_platform.spark import stage
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import quarantine
 from s3notify_platform.table.quarantine import (
     Choice,
-    Redriven,
+    Retried,
     key_quarantine,
     quarantine_of,
     reasons_of,
@@ -272,7 +272,7 @@ def test_nothing_in_quarantine_is_no_request_more():
     place = Place(a=Body(etag="1", rows=1))
     place.run()
     place.store.counts.clear()
-    assert place.redrive() == Redriven()
+    assert place.redrive() == Retried()
     assert place.store.counts == {"LIST": 1, "GET": 1}
 
 
@@ -335,7 +335,7 @@ def test_what_waits_is_bounded(monkeypatch):
 
 def test_what_is_given_up_is_bounded(monkeypatch):
     """Beyond that, objects keep their slot failing, as if it were not its last try."""
-    monkeypatch.setattr(seal, "FAILING_MAX", 2)
+    monkeypatch.setattr(stage, "FAILING_MAX", 2)
     place = Place(**{f"{n}": Body(etag="1", rows=1) for n in range(3)})
     place.give_up(**dict.fromkeys(place.bucket, 0))
     assert place.head.failing == ("0", "1")

@@ -161,7 +161,7 @@ class TestStates:
     def test_a_lost_page_is_not_a_fresh_start(self) -> None:
         table = slot_table(MemoryObjectStore())
         lost = StatePage(name="lost", objects=1, first="a")
-        with pytest.raises(CorruptError, match="refusing to start it anew"):
+        with pytest.raises(CorruptError, match="refusing to start it again"):
             table.states(commit_of(1, pages=(lost,)))
         assert table.states(None) == {}
 

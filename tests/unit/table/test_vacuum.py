@@ -86,7 +86,7 @@ class TestVacuum:
         aging.run(a=Body(etag="1", rows=1))
         aging.bucket["b"] = Body(etag="1", rows=1)
         planned = aging.writer.plan(aging.bucket)
-        commit = aging.writer.seal(planned, aging.bucket)
+        commit = aging.writer.stage(planned, aging.bucket)
         assert commit is not None
         aging.time.now += 99
         assert aging.vacuum().files_removed == 0
@@ -101,7 +101,7 @@ class TestVacuum:
         sleeper.table = aging.table
         aging.bucket["b"] = Body(etag="1", rows=1)
         planned = sleeper.plan(aging.bucket)
-        commit = sleeper.seal(planned, aging.bucket)
+        commit = sleeper.stage(planned, aging.bucket)
         assert commit is not None
         for version in range(2, 5):
             aging.run(a=Body(etag=f"{version}", rows=1))
@@ -120,7 +120,7 @@ class TestVacuum:
             aging.run(a=Body(etag="1", rows=1))
             aging.bucket["b"] = Body(etag="1", rows=1)
             planned = aging.writer.plan(aging.bucket)
-            commit = aging.writer.seal(planned, aging.bucket)
+            commit = aging.writer.stage(planned, aging.bucket)
             assert commit is not None
             aging.time.now += sleep / 2
             aging.run(a=Body(etag="2", rows=1))

@@ -20,7 +20,7 @@ LOOPBACK = Egress.of(["127.0.0.0/8", "::1/128"], allow_http=True)
 def entry(number=0):
     event = Event(key=f"k{number}", bucket="b", etag="e", size=1, sequencer="0A")
     return Entry(
-        topic="t", shard=0, epoch="e", id=f"id-{number}", slot=0, meter=0, state="committed", event=event
+        topic="t", shard=0, epoch="e", id=f"id-{number}", slot=0, quota=0, state="committed", event=event
     )
 
 

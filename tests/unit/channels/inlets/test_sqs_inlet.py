@@ -203,10 +203,10 @@ def test_one_message_that_breaks_the_inlet_does_not_stop_the_others(receives, re
     inlet, trouble = handled(queue, site)
     assert trouble is None
     assert sorted(site.keys()) == ["a", "b"]
-    buried = receives == 10 and not redrives
-    assert queue.deleted == (["0", "1", "2"] if buried else ["0", "2"])
+    dead_lettered = receives == 10 and not redrives
+    assert queue.deleted == (["0", "1", "2"] if dead_lettered else ["0", "2"])
     assert inlet.counts()["messages_failed"] == 1
-    assert ["ZeroDivisionError" in p.reason for p in site.intake.quarantine.all()] == [True] * buried
+    assert ["ZeroDivisionError" in p.reason for p in site.intake.quarantine.all()] == [True] * dead_lettered
 
 
 @pytest.mark.parametrize("error", [UsageError, CorruptError])

@@ -270,7 +270,7 @@ def test_nobody_waits_for_ever(store, leases, commit):
 
 
 def test_the_timeout_counts_from_before_the_lease_was_sent(store, leases, commit, clock):
-    """The lease put takes 15 of its 20 s: nothing is written under it, it is put anew, without waiting."""
+    """The lease put takes 15 of its 20 s: nothing is written under it, it is put again, without waiting."""
     leases.after = once(lambda: clock.sleep(0.75 * TIMEOUT))
     assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
     assert [lease.generation for lease, _ in leases.puts] == [0, 1, 2]

@@ -1,6 +1,6 @@
 """What the tests of the owners share."""
 
-from s3notify_platform.protocols.notification_queue import Drain, Event, TopicSettings, Worker
+from s3notify_platform.protocols.notification_queue import Event, ShardConsumer, TopicSettings, Worker
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
 
 PUSHED = TopicSettings(capacity=20, shards=1, max_attempts=3, endpoint="{}")
@@ -10,7 +10,7 @@ def owner(queue, **kwargs):
     """A worker that owns the only shard there is, and its drain."""
     worker = Worker(queue, **kwargs)
     (lease,) = worker.balance()
-    return worker, Drain(worker, lease)
+    return worker, ShardConsumer(worker, lease)
 
 
 def push(queue, *keys):
@@ -26,6 +26,6 @@ def succeed(queue, clock, *, beats=8):
     second = Worker(queue)
     for _ in range(beats):
         if leases := second.balance():
-            return second, Drain(second, leases[0])
+            return second, ShardConsumer(second, leases[0])
         clock.now += BEAT_SECONDS
     raise AssertionError("nothing was taken over")

@@ -3,7 +3,7 @@
 import pytest
 
 from s3notify_platform.errors import FencedError
-from s3notify_platform.protocols.notification_queue import Buried, NoRoom, TopicSettings
+from s3notify_platform.protocols.notification_queue import DeadLettered, QuotaExceeded, TopicSettings
 from tests.support.faults import CrashedError, Fault, at
 from tests.unit.protocols.notification_owners.helpers import owner, push, succeed
 from tests.unit.protocols.notification_queue.helpers import keys, over
@@ -13,33 +13,33 @@ def test_expiry_without_delivery(queue, clock):
     """Only what is used up goes, wherever the round is; a fenced owner buries nothing."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, ttl_seconds=60, endpoint="{}"))
     push(queue, *"abcd")
-    worker, drain = owner(queue)
-    (held,) = drain.take(1)
-    assert drain.expire() == 0
+    worker, consumer = owner(queue)
+    (held,) = consumer.take(1)
+    assert consumer.expire() == 0
     for _ in range(35):
         clock.now += 2
         worker.balance()
     push(queue, "new")
-    assert drain.expire() == 3
+    assert consumer.expire() == 3
     assert len(queue.dead("t")) == 3
     assert queue.stats("t").depth == 2
-    assert drain.done([held]) == 1
-    assert keys((*drain.take(5), *drain.take(5))) == ["new"]
+    assert consumer.done([held]) == 1
+    assert keys((*consumer.take(5), *consumer.take(5))) == ["new"]
     succeed(queue, clock)
     with pytest.raises(FencedError):
-        drain.expire()
+        consumer.expire()
 
 
 def test_attempts_used_up(queue, clock):
     """The entry goes to the dead letters with its reason, frees its room, and may be sent again from the start."""
     push(queue, "a")
-    worker, drain = owner(queue)
+    worker, consumer = owner(queue)
     outcome = None
-    while not isinstance(outcome, Buried):
+    while not isinstance(outcome, DeadLettered):
         clock.now += 4
         worker.balance()
-        for entry in drain.take(1):
-            outcome = drain.failed(entry, "400 " + "x" * 1000)
+        for entry in consumer.take(1):
+            outcome = consumer.failed(entry, "400 " + "x" * 1000)
     assert outcome.reason.startswith("3 attempts: 400")
     (letter,) = queue.dead("t")
     assert (letter.attempts, letter.state) == (3, "dead")
@@ -49,7 +49,7 @@ def test_attempts_used_up(queue, clock):
     assert queue.redrive("t", keys=["other"]) == 0
     assert queue.redrive("t") == 1
     assert queue.dead("t") == ()
-    (entry,) = drain.take(1)
+    (entry,) = consumer.take(1)
     assert entry.attempts == 1
 
 
@@ -57,11 +57,11 @@ def test_redrive_stops_where_there_is_no_room(queue, clock):
     """What is back is no longer a letter; the others stay."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, *"abc")
-    _, drain = owner(queue)
-    for entry in drain.take(3):
-        assert isinstance(drain.failed(entry, "no"), Buried)
+    _, consumer = owner(queue)
+    for entry in consumer.take(3):
+        assert isinstance(consumer.failed(entry, "no"), DeadLettered)
     queue.topics.update("t", TopicSettings(capacity=2, shards=1, max_attempts=1, endpoint="{}"))
-    assert isinstance(queue.redrive("t"), NoRoom)
+    assert isinstance(queue.redrive("t"), QuotaExceeded)
     assert len(queue.dead("t")) == 1
     assert queue.stats("t").depth == 2
 
@@ -73,10 +73,10 @@ def test_time_used_up(queue, clock):
     push(queue, "a")
     clock.now += 1000  # nobody watched
     for rounds in (12, 40):
-        worker, drain = owner(queue)
+        worker, consumer = owner(queue)
         for _ in range(rounds):
-            for entry in drain.take(1):
-                assert not isinstance(drain.failed(entry, "down"), Buried)
+            for entry in consumer.take(1):
+                assert not isinstance(consumer.failed(entry, "down"), DeadLettered)
             clock.now += 3
             worker.balance()
         worker.stop()
@@ -89,8 +89,8 @@ def test_entries_left_over_go_to_the_dead_letters_untried(queue, clock):
     """An owner died at the last attempt: nobody tries once more."""
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
-    _, drain = owner(queue)
-    assert keys(drain.take(1)) == ["a"]
+    _, consumer = owner(queue)
+    assert keys(consumer.take(1)) == ["a"]
     clock.now += 1
     _, successor = succeed(queue, clock)
     clock.now += 2
@@ -105,10 +105,10 @@ def test_a_burial_cut_short_is_finished_by_the_next_owner(queue, records, clock,
     queue.topics.update("t", TopicSettings(capacity=20, shards=1, max_attempts=1, endpoint="{}"))
     push(queue, "a")
     nth = {"create": 2, "remove": 0}[method]  # the first two creations are the worker and the owners
-    _, drain = owner(over(records, clock, at(method, fault, nth=nth)))
-    (entry,) = drain.take(1)
+    _, consumer = owner(over(records, clock, at(method, fault, nth=nth)))
+    (entry,) = consumer.take(1)
     with pytest.raises(CrashedError):
-        drain.failed(entry, "no")
+        consumer.failed(entry, "no")
     _, successor = succeed(queue, clock)
     assert successor.take(1) == ()
     assert keys(queue.dead("t")) == ["a"]

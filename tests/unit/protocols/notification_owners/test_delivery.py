@@ -4,8 +4,8 @@ import pytest
 
 from s3notify_platform.errors import UnavailableError
 from s3notify_platform.protocols.notification_queue import (
-    Drain,
     NotificationQueue,
+    ShardConsumer,
     TopicSettings,
     WillRetry,
     Worker,
@@ -20,17 +20,17 @@ from tests.unit.protocols.notification_queue.helpers import keys, over
 def test_take_deliver_remove(queue):
     """Each entry once, with what it announced; the totals tell."""
     push(queue, *"abc")
-    _, drain = owner(queue)
-    first = drain.take(2)
+    _, consumer = owner(queue)
+    first = consumer.take(2)
     assert [entry.attempts for entry in first] == [1, 1]
     assert queue.stats("t").in_flight == 2
-    assert drain.busy
-    assert drain.done(first) == 2
-    second = drain.take(5)
+    assert consumer.busy
+    assert consumer.done(first) == 2
+    second = consumer.take(5)
     assert keys((*first, *second)) == ["a", "b", "c"]
-    drain.done(second)
-    assert not drain.busy
-    assert drain.take(5) == ()
+    consumer.done(second)
+    assert not consumer.busy
+    assert consumer.take(5) == ()
     stats = queue.stats("t")
     assert (stats.depth, stats.counted, stats.delivered, stats.failed) == (0, 0, 3, 0)
 
@@ -38,17 +38,17 @@ def test_take_deliver_remove(queue):
 def test_a_failing_entry_is_not_in_the_way(queue, clock):
     """Those behind it go out, once; it comes again after its backoff, with its error and attempts stored."""
     push(queue, *"abcd")
-    worker, drain = owner(queue)
+    worker, consumer = owner(queue)
     seen = []
     for _ in range(30):
         clock.now += 1
         worker.balance()
-        for entry in drain.take(1):
+        for entry in consumer.take(1):
             seen.append(entry.event.key)
             if entry.event.key == "a" and entry.attempts < 3:
-                assert isinstance(drain.failed(entry, "503 try later"), WillRetry)
+                assert isinstance(consumer.failed(entry, "503 try later"), WillRetry)
             else:
-                drain.done([entry])
+                consumer.done([entry])
     assert sorted(seen) == ["a", "a", "a", "b", "c", "d"]
     assert queue.stats("t").failed == 2
 
@@ -56,14 +56,14 @@ def test_a_failing_entry_is_not_in_the_way(queue, clock):
 def test_backoff_is_kept_by_the_owner_and_begun_anew_by_the_next(queue, clock):
     """No wall clock decides: the next owner knows the attempts, not the time."""
     push(queue, "a")
-    worker, drain = owner(queue)
-    (entry,) = drain.take(1)
-    outcome = drain.failed(entry, "down")
-    assert drain.take(1) == () or outcome.after_seconds == 0
+    worker, consumer = owner(queue)
+    (entry,) = consumer.take(1)
+    outcome = consumer.failed(entry, "down")
+    assert consumer.take(1) == () or outcome.after_seconds == 0
     worker.stop()
-    second, drain = owner(queue)
+    second, consumer = owner(queue)
     waited = 0.0
-    while not (taken := drain.take(1)):
+    while not (taken := consumer.take(1)):
         waited += 0.1
         clock.now += 0.1
         second.balance()
@@ -74,15 +74,15 @@ def test_backoff_is_kept_by_the_owner_and_begun_anew_by_the_next(queue, clock):
 def test_the_next_owner_does_not_try_again_at_once(queue):
     """What failed backs off with it too."""
     push(queue, "a")
-    worker, drain = owner(queue)
-    (entry,) = drain.take(1)
-    drain.failed(entry, "down")
+    worker, consumer = owner(queue)
+    (entry,) = consumer.take(1)
+    consumer.failed(entry, "down")
     worker.stop()
     second = Worker(queue)
     (lease,) = second.balance()
-    drain = Drain(second, lease, retry_base_seconds=1e6, retry_ceiling_seconds=1e6)
-    assert drain.take(1) == ()
-    assert drain.take(1) == ()
+    consumer = ShardConsumer(second, lease, retry_base_seconds=1e6, retry_ceiling_seconds=1e6)
+    assert consumer.take(1) == ()
+    assert consumer.take(1) == ()
 
 
 def test_time_watched_adds_up_over_owners(queue, clock):
@@ -91,10 +91,10 @@ def test_time_watched_adds_up_over_owners(queue, clock):
     for _ in range(2):
         worker = Worker(queue)
         (lease,) = worker.balance()
-        drain = Drain(worker, lease, retry_base_seconds=0)
-        (entry,) = drain.take(1)
+        consumer = ShardConsumer(worker, lease, retry_base_seconds=0)
+        (entry,) = consumer.take(1)
         clock.now += 4
-        drain.failed(entry, "down")
+        consumer.failed(entry, "down")
         worker.stop()
     (entry,) = queue.entries("t", range(1000))
     assert entry.waited_seconds == 8
@@ -104,16 +104,16 @@ def test_time_watched_adds_up_over_owners(queue, clock):
 def test_an_attempt_that_nobody_looked_at_is_taken_back(queue, clock):
     """However often; the error is kept, and the time goes on."""
     push(queue, "a", "b")
-    worker, drain = owner(queue)
+    worker, consumer = owner(queue)
     for _ in range(10):
         clock.now += 4
         worker.balance()
-        for outcome in drain.failed_many(drain.take(2), "refused", begun=False):
+        for outcome in consumer.failed_many(consumer.take(2), "refused", begun=False):
             assert isinstance(outcome, WillRetry)
     entries = queue.entries("t", range(1000))
     assert [(entry.attempts, entry.last_error) for entry in entries] == [(0, "refused")] * 2
     assert all(entry.waited_seconds >= 30 for entry in entries)
-    assert not drain.busy
+    assert not consumer.busy
 
 
 def test_an_attempt_that_was_claimed_but_not_served_counts_once(queue, records, clock):
@@ -122,41 +122,41 @@ def test_an_attempt_that_was_claimed_but_not_served_counts_once(queue, records, 
     push(queue, "a")
     away = []
     schedule = lambda call: Fault.THROTTLED if away and call.method == "read" else Fault.NONE
-    _, drain = owner(over(records, clock, schedule))
+    _, consumer = owner(over(records, clock, schedule))
     away.append(True)
     for _ in range(3):
         with pytest.raises(UnavailableError):
-            drain.take(1)
+            consumer.take(1)
     away.clear()
-    (entry,) = drain.take(1)
+    (entry,) = consumer.take(1)
     assert entry.attempts == 1
 
 
 def test_what_is_let_go_is_taken_again(queue):
     """Unless it was delivered, and is only not removed yet."""
     push(queue, "a", "b")
-    _, drain = owner(queue)
-    taken = drain.take(2)
-    assert drain.take(2) == ()
-    drain.let_go(taken)
-    assert keys(drain.take(2)) == ["a", "b"]
+    _, consumer = owner(queue)
+    taken = consumer.take(2)
+    assert consumer.take(2) == ()
+    consumer.release(taken)
+    assert keys(consumer.take(2)) == ["a", "b"]
 
 
 def test_delivered_but_not_removed_is_not_delivered_again(queue, records, clock):
     """The owner remembers what it owes while the store refuses removals."""
     refusing = [True]
     schedule = lambda call: Fault.THROTTLED if call.method == "remove" and refusing[0] else Fault.NONE
-    worker, drain = owner(over(records, clock, schedule))
+    worker, consumer = owner(over(records, clock, schedule))
     push(queue, "a")
-    entries = drain.take(1)
-    assert drain.done(entries) == 0
-    assert drain.busy
+    entries = consumer.take(1)
+    assert consumer.done(entries) == 0
+    assert consumer.busy
     worker.balance()
-    assert drain.take(1) == ()
+    assert consumer.take(1) == ()
     refusing[0] = False
     worker.balance()
-    assert drain.take(1) == ()
-    assert not drain.busy
+    assert consumer.take(1) == ()
+    assert not consumer.busy
     assert queue.stats("t").depth == 0
 
 
@@ -168,14 +168,14 @@ def test_every_entry_goes_out_whatever_the_store_answers(queue, clock, method, f
     push(queue, *"abc")
     worker = Worker(over(queue.records, clock, at(method, fault, nth=nth)))
     sent = []
-    drain = None
+    consumer = None
     for _ in range(12):
         try:
             for lease in worker.balance():
-                drain = drain if drain and drain.lease == lease else Drain(worker, lease)
-                for entry in drain.take(2):
+                consumer = consumer if consumer and consumer.lease == lease else ShardConsumer(worker, lease)
+                for entry in consumer.take(2):
                     sent.append(entry.event.key)
-                    drain.done([entry])
+                    consumer.done([entry])
         except UnavailableError:
             pass
         clock.now += 1
@@ -193,13 +193,13 @@ def test_requests(clock):
     cost = records.cost
     assert cost(worker.balance) == {"create": 2, "read": 1, "scan": 4}
     assert cost(worker.balance) == {"replace": 1, "scan": 3}
-    drain = Drain(worker, worker.leases[0])
+    consumer = ShardConsumer(worker, worker.leases[0])
     taken = []
-    assert cost(lambda: taken.extend(drain.take(5))) == {"scan": 1, "replace": 5, "read": 1}
-    assert cost(lambda: drain.done(taken)) == {"remove": 5, "add": 2}
-    drain.take(5)  # the end of the first round
-    assert cost(lambda: drain.take(5)) == {"scan": 1}
+    assert cost(lambda: taken.extend(consumer.take(5))) == {"scan": 1, "replace": 5, "read": 1}
+    assert cost(lambda: consumer.done(taken)) == {"remove": 5, "add": 2}
+    consumer.take(5)  # the end of the first round
+    assert cost(lambda: consumer.take(5)) == {"scan": 1}
     push(queue, "f")
-    (entry,) = drain.take(5)
-    assert cost(lambda: drain.failed(entry, "no")) == {"replace": 1, "add": 1}
+    (entry,) = consumer.take(5)
+    assert cost(lambda: consumer.failed(entry, "no")) == {"replace": 1, "add": 1}
     assert cost(worker.stop) == {"read": 1, "replace": 1, "remove": 1}

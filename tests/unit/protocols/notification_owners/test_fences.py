@@ -3,7 +3,7 @@
 import pytest
 
 from s3notify_platform.errors import FencedError
-from s3notify_platform.protocols.notification_queue import Drain, Fenced, Worker
+from s3notify_platform.protocols.notification_queue import Fenced, ShardConsumer, Worker
 from tests.support.faults import Fault
 from tests.unit.protocols.notification_owners.helpers import owner, push, succeed
 from tests.unit.protocols.notification_queue.helpers import keys, over
@@ -12,18 +12,18 @@ from tests.unit.protocols.notification_queue.helpers import keys, over
 def test_a_fenced_owner_removes_nothing(queue, clock):
     """It slept with entries in hand; its successor serves them, and it can neither remove, fail nor take."""
     push(queue, *"ab")
-    _, drain = owner(queue)
-    delivered, failing = drain.take(2)
+    _, consumer = owner(queue)
+    delivered, failing = consumer.take(2)
     _, successor = succeed(queue, clock)
-    assert drain.done([delivered]) == 0
-    assert drain.failed(failing, "no") == Fenced()
+    assert consumer.done([delivered]) == 0
+    assert consumer.failed(failing, "no") == Fenced()
     with pytest.raises(FencedError):
-        drain.take(1)
+        consumer.take(1)
     clock.now += 3
     taken = successor.take(5)
     assert keys(taken) == ["a", "b"]
     assert successor.done(taken) == 2
-    assert [lease.generation for lease in (drain.lease, successor.lease)] == [1, 2]
+    assert [lease.generation for lease in (consumer.lease, successor.lease)] == [1, 2]
 
 
 def test_an_owner_asleep_in_its_claim_serves_nothing(queue, records, clock):
@@ -40,7 +40,7 @@ def test_an_owner_asleep_in_its_claim_serves_nothing(queue, records, clock):
     worker = Worker(over(records, clock, schedule))
     (lease,) = worker.balance()
     with pytest.raises(FencedError):
-        Drain(worker, lease).take(1)
+        ShardConsumer(worker, lease).take(1)
     clock.now += 3
     taken = successors[1].take(1)
     assert keys(taken) == ["a"]
@@ -64,6 +64,6 @@ def test_a_fenced_owner_leaves_its_successors_claims_alone(queue, records, clock
     worker = Worker(over(records, clock, schedule))
     (lease,) = worker.balance()
     watched.append(True)
-    assert Drain(worker, lease).take(5) == ()
+    assert ShardConsumer(worker, lease).take(5) == ()
     assert keys(delivered) == ["a", "b"]
     assert successors[0].done(delivered) == 2

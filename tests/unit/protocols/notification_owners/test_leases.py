@@ -80,7 +80,7 @@ def test_a_clean_stop_needs_no_expiry(queue, clock):
 def test_a_worker_that_cannot_renew_serves_nothing(queue, records, clock):
     """Before anybody else may take over."""
     schedule = [Fault.NONE]
-    worker, drain = owner(over(records, clock, lambda _: schedule[0]))
+    worker, consumer = owner(over(records, clock, lambda _: schedule[0]))
     push(queue, "a")
     schedule[0] = Fault.THROTTLED
     clock.now += 4
@@ -90,9 +90,9 @@ def test_a_worker_that_cannot_renew_serves_nothing(queue, records, clock):
     clock.now += 2
     assert worker.leases == ()
     with pytest.raises(FencedError, match="renewed"):
-        drain.take(1)
-    assert worker.balance() == (drain.lease,)
-    assert keys(drain.take(1)) == ["a"]
+        consumer.take(1)
+    assert worker.balance() == (consumer.lease,)
+    assert keys(consumer.take(1)) == ["a"]
 
 
 def test_surplus_is_not_given_away_while_it_is_in_hand(records, clock):

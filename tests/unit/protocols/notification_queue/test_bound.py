@@ -3,9 +3,9 @@
 import pytest
 
 from s3notify_platform.protocols.notification_queue import (
-    Caretaker,
     Event,
-    NoRoom,
+    QuotaExceeded,
+    Reconciler,
 )
 from tests.support.faults import CrashedError, Fault, at
 from tests.unit.protocols.notification_queue.helpers import all_entries, events, over, room
@@ -17,39 +17,39 @@ def test_a_crash_between_counting_and_creating_loses_no_room_for_good(queue, rec
         with pytest.raises(CrashedError):
             over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="a"))
     assert queue.stats("t").counted == 2
-    caretaker = Caretaker(queue, leak_seconds=30)
-    assert caretaker.resolve_stale("t", lambda _: None).recounted == 0
+    reconciler = Reconciler(queue, leak_seconds=30)
+    assert reconciler.resolve_stale("t", lambda _: None).recounted == 0
     clock.now += 31
-    assert caretaker.resolve_stale("t", lambda _: None).recounted == 1
+    assert reconciler.resolve_stale("t", lambda _: None).recounted == 1
     stats = queue.stats("t")
     assert (stats.depth, stats.counted) == (0, 0)
     assert room(queue) == 3
 
 
 def test_a_writer_asleep_while_it_was_counted_anew_is_not_granted_old_room(queue, records, clock):
-    """It counted under the old meter, and wakes with an entry that nobody counts: it takes room anew."""
+    """It counted under the old meter, and wakes with an entry that nobody counts: it takes room again."""
     woken = []
 
     def schedule(call):
         if call.method == "create" and not woken:
             woken.append(call)
-            caretaker = Caretaker(queue, leak_seconds=0)
-            assert caretaker.resolve_stale("t", lambda _: None).recounted == 1
+            reconciler = Reconciler(queue, leak_seconds=0)
+            assert reconciler.resolve_stale("t", lambda _: None).recounted == 1
             assert len(queue.reserve_many("t", events(3, "other"))) == 3
         return Fault.NONE
 
     refused = over(records, clock, schedule).reserve("t", Event(key="asleep"))
-    assert isinstance(refused, NoRoom)
+    assert isinstance(refused, QuotaExceeded)
     assert len(list(records.scan("queue.t.000"))) == 3
 
 
 def test_room_given_back_late_is_not_given_twice(queue, records, clock):
-    """A remover sleeps before it gives back; the room is counted anew meanwhile, and its own does nothing."""
+    """A remover sleeps before it gives back; the room is counted again meanwhile, and its own does nothing."""
     queue.push_many("t", events(3))
 
     def schedule(call):
         if call.method == "add" and "depth" in call.key:
-            Caretaker(queue, leak_seconds=0).resolve_stale("t", lambda _: None)
+            Reconciler(queue, leak_seconds=0).resolve_stale("t", lambda _: None)
         return Fault.NONE
 
     (first, *_) = all_entries(queue)
@@ -64,19 +64,19 @@ def test_a_recount_cut_short_is_finished_by_the_next_pass(queue, records, clock)
         over(records, clock, at("create", Fault.CRASH_BEFORE)).reserve("t", Event(key="a"))
     faulty = over(records, clock, at("replace", Fault.CRASH_AFTER, key="topics/t"))
     with pytest.raises(CrashedError):
-        Caretaker(faulty, leak_seconds=0).resolve_stale("t", lambda _: None)
-    assert isinstance(queue.reserve("t", Event(key="b")), NoRoom)
-    Caretaker(queue).resolve_stale("t", lambda _: None)
+        Reconciler(faulty, leak_seconds=0).resolve_stale("t", lambda _: None)
+    assert isinstance(queue.reserve("t", Event(key="b")), QuotaExceeded)
+    Reconciler(queue).resolve_stale("t", lambda _: None)
     assert room(queue) == 2
 
 
 def test_old_entries_leave_the_base_as_they_go(queue, clock):
-    """After counting anew, entries from before hold their room until they are removed, and no longer."""
+    """After counting again, entries from before hold their room until they are removed, and no longer."""
     queue.push_many("t", events(2))
     queue.records.add("depth.t", next(queue.records.scan("depth.t")).key, 1)
-    Caretaker(queue, leak_seconds=0).resolve_stale("t", lambda _: None)
+    Reconciler(queue, leak_seconds=0).resolve_stale("t", lambda _: None)
     assert queue.stats("t").counted == 2
     queue.remove(all_entries(queue))
     assert queue.stats("t").counted == 2
-    Caretaker(queue).resolve_stale("t", lambda _: None)
+    Reconciler(queue).resolve_stale("t", lambda _: None)
     assert queue.stats("t").counted == 0

@@ -410,7 +410,7 @@ def test_requests(clock):
 
 
 class Alongside:
-    name = "care"
+    name = "reconcile"
 
     def __init__(self):
         self.began = threading.Event()
@@ -430,11 +430,11 @@ def test_the_service_runs_until_it_is_stopped():
     create(queue, shards=4)
     push(queue, 40)
     hook = FakePush()
-    care, told, stop = Alongside(), [], threading.Event()
-    delivery = Delivery(queue, connect=lambda _: hook, alongside=[care], beat_seconds=0.05)
+    reconciler, told, stop = Alongside(), [], threading.Event()
+    delivery = Delivery(queue, connect=lambda _: hook, alongside=[reconciler], beat_seconds=0.05)
     thread = threading.Thread(target=delivery.run, args=(stop, told.append))
     thread.start()
-    assert care.began.wait(5)
+    assert reconciler.began.wait(5)
     for _ in range(500):
         if len(hook.told) == 40:
             break

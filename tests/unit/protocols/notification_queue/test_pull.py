@@ -7,9 +7,9 @@ from s3notify_platform.errors import (
     UsageError,
 )
 from s3notify_platform.protocols.notification_queue import (
-    Caretaker,
     Event,
     NotificationQueue,
+    Reconciler,
     TopicSettings,
     keys_recur,
 )
@@ -96,8 +96,8 @@ def test_requests(clock):
     assert cost(lambda: queue.remove(entries)) == {"remove": 101, "add": 2 * shards}
     last = queue.reserve("t", Event(key="z"))
     assert cost(lambda: queue.abort(last)) == {"remove": 1, "add": 1}
-    caretaker = Caretaker(queue)
-    assert cost(lambda: caretaker.resolve_stale("t", lambda _: None)) == {"read": 1 + 8, "scan": 8}
+    reconciler = Reconciler(queue)
+    assert cost(lambda: reconciler.resolve_stale("t", lambda _: None)) == {"read": 1 + 8, "scan": 8}
 
 
 def test_requests_on_a_bucket_alone(clock):

@@ -7,11 +7,11 @@ from s3notify_platform.errors import (
 )
 from s3notify_platform.ports import IfMatch
 from s3notify_platform.protocols.notification_queue import (
-    Caretaker,
     Committed,
     Event,
     Expired,
-    Tended,
+    Reconciled,
+    Reconciler,
     resolve,
 )
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -53,27 +53,27 @@ def test_a_writer_that_died_after_its_put_loses_nothing(queue, clock):
     objects = MemoryObjectStore()
     queue.reserve_many("t", [Event(key="written"), Event(key="not written")])
     etag = objects.put("written", b"12345").etag
-    caretaker = Caretaker(queue)
-    assert caretaker.resolve_stale("t", objects.head) == Tended(waiting=2)
+    reconciler = Reconciler(queue)
+    assert reconciler.resolve_stale("t", objects.head) == Reconciled(waiting=2)
     clock.now += queue.stale_seconds - 1
-    assert caretaker.resolve_stale("t", objects.head) == Tended(waiting=2)
+    assert reconciler.resolve_stale("t", objects.head) == Reconciled(waiting=2)
     clock.now += 1
-    assert caretaker.resolve_stale("t", objects.head) == Tended(committed=1, aborted=1)
+    assert reconciler.resolve_stale("t", objects.head) == Reconciled(committed=1, aborted=1)
     (entry,) = all_entries(queue)
     assert (entry.event.key, entry.event.etag, entry.event.size) == ("written", etag, 5)
     assert queue.stats("t").counted == 1
 
 
-def test_a_new_caretaker_waits_anew(queue, clock):
+def test_a_new_reconciler_waits_anew(queue, clock):
     """Only what it saw itself, on its own clock, is old."""
     queue.reserve("t", Event(key="a"))
-    Caretaker(queue).resolve_stale("t", lambda _: None)
+    Reconciler(queue).resolve_stale("t", lambda _: None)
     clock.now += 10 * queue.stale_seconds
-    assert Caretaker(queue).resolve_stale("t", lambda _: None) == Tended(waiting=1)
+    assert Reconciler(queue).resolve_stale("t", lambda _: None) == Reconciled(waiting=1)
 
 
 def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
-    """Two caretakers on one stale reservation: one removal, one room."""
+    """Two reconcilers on one stale reservation: one removal, one room."""
     first, _ = queue.reserve_many("t", events(2))
 
     def schedule(call):
@@ -81,10 +81,10 @@ def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
             queue.abort(first)
         return Fault.NONE
 
-    caretaker = Caretaker(over(records, clock, schedule), leak_seconds=1e9)
-    caretaker.resolve_stale("t", MemoryObjectStore().head)
+    reconciler = Reconciler(over(records, clock, schedule), leak_seconds=1e9)
+    reconciler.resolve_stale("t", MemoryObjectStore().head)
     clock.now += queue.stale_seconds + 1
-    assert caretaker.resolve_stale("t", lambda key: None if key == "k0" else meta("e")).aborted == 0
+    assert reconciler.resolve_stale("t", lambda key: None if key == "k0" else meta("e")).aborted == 0
     stats = queue.stats("t")
     assert (stats.depth, stats.counted) == (1, 1)
 
@@ -92,15 +92,15 @@ def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
 def test_a_head_that_fails_leaves_the_reservation(queue, clock):
     """It is resolved by the pass after that."""
     queue.reserve("t", Event(key="a"))
-    caretaker = Caretaker(queue)
+    reconciler = Reconciler(queue)
 
     def failing(_key):
         raise UnavailableError("503")
 
-    caretaker.resolve_stale("t", failing)
+    reconciler.resolve_stale("t", failing)
     clock.now += queue.stale_seconds + 1
-    assert caretaker.resolve_stale("t", failing).waiting == 1
-    assert caretaker.resolve_stale("t", lambda _: None).aborted == 1
+    assert reconciler.resolve_stale("t", failing).waiting == 1
+    assert reconciler.resolve_stale("t", lambda _: None).aborted == 1
 
 
 def test_a_writer_that_wakes_late(queue, clock):
@@ -108,10 +108,10 @@ def test_a_writer_that_wakes_late(queue, clock):
     objects = MemoryObjectStore()
     early, late = queue.reserve_many("t", [Event(key="early"), Event(key="late")])
     objects.put("early", b"1")
-    caretaker = Caretaker(queue)
-    caretaker.resolve_stale("t", objects.head)
+    reconciler = Reconciler(queue)
+    reconciler.resolve_stale("t", objects.head)
     clock.now += queue.stale_seconds + 1
-    caretaker.resolve_stale("t", objects.head)
+    reconciler.resolve_stale("t", objects.head)
     objects.put("late", b"1")
     assert not queue.fresh(early)
     assert queue.commit(early) == Committed()

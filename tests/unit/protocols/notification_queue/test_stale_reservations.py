@@ -6,11 +6,11 @@ from threading import Thread
 import pytest
 
 from s3notify_platform.channels.publisher import Keyspace
-from s3notify_platform.channels.reconciler import Care
+from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, keys_recur
-from s3notify_platform.protocols.notification_queue.stale import SCAN_EVERY
+from s3notify_platform.protocols.notification_queue.reconciler import SCAN_EVERY
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
@@ -33,9 +33,9 @@ class World:
     def topic(self, name="t", **settings):
         self.queue.topics.create(name, TopicSettings(**{"capacity": 100, "shards": 2} | settings))
 
-    def care(self, *keyspaces):
+    def reconciler(self, *keyspaces):
         spaces = keyspaces or (Keyspace(publisher=self.publisher),)
-        return Care(
+        return ReconcilerService(
             self.queue, self.counting, spaces, bucket="b", unsignalled_seconds=30, doubtful_seconds=300
         )
 
@@ -57,86 +57,86 @@ def test_what_was_resolved_is_signalled(world):
     """In the pass that resolves it, and marked: the entry is there."""
     world.queue.reserve_many("t", [Event(key="written", bucket="b"), Event(key="not", bucket="b")])
     world.objects.put("written", b"1")
-    care = world.care()
-    assert (care.tend().waiting, care.tend().signalled) == (2, 0)
+    reconciler = world.reconciler()
+    assert (reconciler.reconcile().waiting, reconciler.reconcile().signalled) == (2, 0)
     world.clock.now += world.queue.stale_seconds
-    cared = care.tend()
-    assert (cared.committed, cared.aborted, cared.signalled) == (1, 1, 1)
+    reconciled = reconciler.reconcile()
+    assert (reconciled.committed, reconciled.aborted, reconciled.signalled) == (1, 1, 1)
     assert world.signal("written").metadata == {QUEUED: "1"}
     assert world.signal("not") is None
     world.clock.now += 299
-    assert care.tend().signalled == 0
+    assert reconciler.reconcile().signalled == 0
     world.clock.now += 2
-    assert care.tend().signalled == 1, "it is still there: once more"
+    assert reconciler.reconcile().signalled == 1, "it is still there: once more"
 
 
 def test_what_nobody_signalled(world):
     """Its writer died after the commit: signalled after a while, and again while it stays."""
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     world.push("a")
-    assert care.tend().signalled == 0
+    assert reconciler.reconcile().signalled == 0
     world.clock.now += 29
-    assert care.tend().signalled == 0
+    assert reconciler.reconcile().signalled == 0
     world.clock.now += 2
-    assert care.tend().signalled == 1
+    assert reconciler.reconcile().signalled == 1
     assert world.signal("a").metadata == {QUEUED: "1"}
     world.clock.now += 299
-    assert care.tend().signalled == 0
+    assert reconciler.reconcile().signalled == 0
     world.clock.now += 2
-    assert care.tend().signalled == 1, "it is still there: once more"
+    assert reconciler.reconcile().signalled == 1, "it is still there: once more"
 
 
 def test_what_is_waiting_but_signalled_is_left_alone(world):
     """A slow consumer is not asked again and again; after long, once, since another's signal may have come before."""
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     world.push("a")
     world.publisher.signal(["a"])
-    care.tend()
+    reconciler.reconcile()
     world.clock.now += 299
-    assert care.tend().signalled == 0
+    assert reconciler.reconcile().signalled == 0
     world.clock.now += 2
-    assert care.tend().signalled == 1
+    assert reconciler.reconcile().signalled == 1
     world.clock.now += 299
-    assert care.tend().signalled == 0, "again only after as long"
+    assert reconciler.reconcile().signalled == 0, "again only after as long"
     world.clock.now += 2
-    assert care.tend().signalled == 1
+    assert reconciler.reconcile().signalled == 1
 
 
 def test_a_new_process_waits_for_long(world):
     """It cannot know what was signalled before it came."""
     world.push("a")
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     world.clock.now += 299
-    assert care.tend().signalled == 0
+    assert reconciler.reconcile().signalled == 0
     world.clock.now += 2
-    assert care.tend().signalled == 1
+    assert reconciler.reconcile().signalled == 1
 
 
 def test_a_late_commit_counts_from_when_it_was_seen(world):
     """Reserved for long, its slot signalled by another meanwhile; then committed by a writer that died."""
-    care = world.care()
+    reconciler = world.reconciler()
     reservation = world.queue.reserve("t", Event(key="a", bucket="b"))
-    care.tend()
+    reconciler.reconcile()
     world.publisher.signal(["a"])
-    care.tend()
+    reconciler.reconcile()
     world.queue.commit(reservation)
-    care.tend()
+    reconciler.reconcile()
     world.clock.now += 31
-    assert care.tend().signalled == 1
+    assert reconciler.reconcile().signalled == 1
 
 
 def test_pushed_topics_need_no_signal(world):
     """Their owners look for themselves."""
     world.topic("pushed", endpoint="{}")
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     world.push("a", "pushed")
     for _ in range(3):
         world.clock.now += 400
-        assert care.tend().signalled == 0
+        assert reconciler.reconcile().signalled == 0
 
 
 def test_other_buckets_are_left_alone(world):
@@ -144,23 +144,25 @@ def test_other_buckets_are_left_alone(world):
     world.topic("other", bucket="c")
     world.queue.reserve("t", Event(key="a", bucket="c"))
     world.queue.reserve("other", Event(key="a", bucket="c"))
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     world.clock.now += 1000
-    cared = care.tend()
-    assert (cared.topics, cared.aborted, cared.waiting) == (1, 0, 1)
+    reconciled = reconciler.reconcile()
+    assert (reconciled.topics, reconciled.aborted, reconciled.waiting) == (1, 0, 1)
 
 
 def test_each_keyspace_hears_of_its_own_keys(world):
     """Two sources on one bucket, with signals of their own."""
     other = Publisher(world.counting, prefix="other/", clock=world.clock, parallelism=1)
-    care = world.care(Keyspace(publisher=world.publisher, prefix="raw/"), Keyspace(publisher=other))
-    care.tend()
+    reconciler = world.reconciler(
+        Keyspace(publisher=world.publisher, prefix="raw/"), Keyspace(publisher=other)
+    )
+    reconciler.reconcile()
     world.push("raw/a")
     world.push("b")
-    care.tend()
+    reconciler.reconcile()
     world.clock.now += 31
-    assert care.tend().signalled == 3
+    assert reconciler.reconcile().signalled == 3
     assert world.signal("raw/a")
     assert world.signal("b") is None
     assert world.signal("raw/a", "other/")
@@ -171,16 +173,16 @@ def test_a_signal_that_failed_is_moved_by_the_next_pass(world):
     """And what failed is told."""
     world.queue.reserve("t", Event(key="a", bucket="b"))
     world.objects.put("a", b"1")
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     world.clock.now += world.queue.stale_seconds
     world.objects.schedule = lambda call: Fault.THROTTLED if call.method == "put" else Fault.NONE
-    cared = care.tend()
-    assert (cared.committed, cared.signalled) == (1, 0)
-    assert "signals" in cared.errors[0]
+    reconciled = reconciler.reconcile()
+    assert (reconciled.committed, reconciled.signalled) == (1, 0)
+    assert "signals" in reconciled.errors[0]
     world.objects.schedule = lambda _: Fault.NONE
-    assert care.tend().signalled == 1
-    assert care.counts()["failed"] == 1
+    assert reconciler.reconcile().signalled == 1
+    assert reconciler.counts()["failed"] == 1
 
 
 def test_one_topic_in_trouble_does_not_keep_the_others(world):
@@ -188,40 +190,40 @@ def test_one_topic_in_trouble_does_not_keep_the_others(world):
     world.topic("a-bad")
     world.records.store.create("queue.a-bad.000", "001.x", b"text")
     world.queue.reserve("t", Event(key="a", bucket="b"))
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     world.clock.now += world.queue.stale_seconds
-    cared = care.tend()
-    assert cared.aborted == 1
-    assert "a-bad: CorruptError" in cared.errors[0]
+    reconciled = reconciler.reconcile()
+    assert reconciled.aborted == 1
+    assert "a-bad: CorruptError" in reconciled.errors[0]
     world.records.schedule = lambda _: Fault.THROTTLED
-    assert care.tend().topics == 0
+    assert reconciler.reconcile().topics == 0
     world.objects.head = lambda _: (_ for _ in ()).throw(UsageError("no such bucket"))
     with pytest.raises(UsageError):
-        care.tend()
+        reconciler.reconcile()
 
 
 def test_a_topic_that_is_gone_is_forgotten(world):
     """With all that was remembered of it."""
     world.push("a")
-    care = world.care()
-    care.tend()
+    reconciler = world.reconciler()
+    reconciler.reconcile()
     world.queue.topics.delete("t")
-    care.tend()
-    assert not care._pending
-    assert not care._caretaker._shards
+    reconciler.reconcile()
+    assert not reconciler._pending
+    assert not reconciler._reconciler._shards
 
 
 def test_passes_from_a_sensor(world):
     """Called in every tick, it passes when the time has come, and never twice at once."""
-    care = world.care()
-    assert care.tend_when_due() is not None
-    assert care.tend_when_due() is None
+    reconciler = world.reconciler()
+    assert reconciler.reconcile_when_due() is not None
+    assert reconciler.reconcile_when_due() is None
     world.clock.now += 15
-    with care._turn:
-        assert care.tend_when_due() is None
-    assert care.tend_when_due() is not None
-    assert care.counts()["passes"] == 2
+    with reconciler._turn:
+        assert reconciler.reconcile_when_due() is None
+    assert reconciler.reconcile_when_due() is not None
+    assert reconciler.counts()["passes"] == 2
 
 
 def test_as_a_service():
@@ -230,7 +232,7 @@ def test_as_a_service():
     world.topic()
     world.push("a")
     stop, passed, told = Flag(), Flag(), []
-    care = Care(
+    reconciler = ReconcilerService(
         NotificationQueue(world.records, parallelism=1),
         world.counting,
         [Keyspace(publisher=world.publisher)],
@@ -243,14 +245,14 @@ def test_as_a_service():
         told.append(line)
         passed.set()
 
-    thread = Thread(target=care.run, args=(stop, progress))
+    thread = Thread(target=reconciler.run, args=(stop, progress))
     thread.start()
     assert passed.wait(10)
     stop.set()
     thread.join(10)
     assert not thread.is_alive()
     assert told == ["1 signalled"]
-    assert care.name == "care"
+    assert reconciler.name == "reconcile"
 
 
 # Costs
@@ -261,12 +263,12 @@ def test_requests_on_a_bucket_alone():
     cells = CountingStore(MemoryObjectStore())
     world = World(ObjectRecordStore(cells, "r/", keys_recur=keys_recur))
     world.topic(shards=2)
-    care = world.care()
+    reconciler = world.reconciler()
 
     def cost():
         cells.counts.clear()
         world.counting.counts.clear()
-        care.tend()
+        reconciler.reconcile()
         return dict(cells.counts), dict(world.counting.counts)
 
     cost()

@@ -10,11 +10,11 @@ from s3notify_platform.errors import (
 )
 from s3notify_platform.ports import IfMatch
 from s3notify_platform.protocols.notification_queue import (
-    Caretaker,
     Committed,
     Event,
     Expired,
     NotificationQueue,
+    Reconciler,
     TopicSettings,
 )
 from s3notify_platform.protocols.notification_queue.entries import (
@@ -77,7 +77,7 @@ def test_settings_change_shards_do_not(queue):
 
 
 def test_deleting_a_topic_drops_what_is_pending(queue, records):
-    """Entries, dead letters, counters, owners; and the name may be used anew."""
+    """Entries, dead letters, counters, owners; and the name may be used again."""
     held = queue.reserve("t", Event(key="held"))
     queue.push("t", Event(key="a"))
     records.create("dead.t", "001.x", encode_entry(held.entry))
@@ -120,7 +120,7 @@ def test_a_deletion_that_died_is_finished_by_the_next_creation(queue, records, c
 
 
 def test_a_writer_that_knew_the_old_topic_reserves_in_the_new(queue, records, clock):
-    """Also if the topic was made anew while it reserved; what it left of the old epoch is swept."""
+    """Also if the topic was made again while it reserved; what it left of the old epoch is swept."""
     made = []
 
     def schedule(call):
@@ -147,12 +147,12 @@ def test_garbage_of_another_epoch_is_swept_and_never_seen(queue, records):
     records.create("queue.t.000", record.key, record.value)
     assert all_entries(queue) == ()
     assert queue.stats("t").depth == 0
-    assert Caretaker(queue).resolve_stale("t", lambda _: None).swept == 1
+    assert Reconciler(queue).resolve_stale("t", lambda _: None).swept == 1
     assert list(records.scan("queue.t.000")) == []
 
 
 def test_a_slow_deleter_leaves_the_next_topic_alone(queue, records, clock):
-    """Another finished the deletion, and created the topic anew, while the first was at it."""
+    """Another finished the deletion, and created the topic again, while the first was at it."""
 
     def overtake():
         queue.topics.create("t", ONE_SHARD)
@@ -162,16 +162,16 @@ def test_a_slow_deleter_leaves_the_next_topic_alone(queue, records, clock):
     assert keys(all_entries(queue)) == ["new"]
 
 
-def test_a_caretaker_with_an_old_topic_sweeps_nothing_new(queue, records, clock):
-    """The topic was made anew after it had been read, and before its entries were."""
+def test_a_reconciler_with_an_old_topic_sweeps_nothing_new(queue, records, clock):
+    """The topic was made again after it had been read, and before its entries were."""
 
     def overtake():
         queue.topics.delete("t")
         queue.topics.create("t", ONE_SHARD)
         queue.push("t", Event(key="new"))
 
-    caretaker = Caretaker(over(records, clock, once("scan", "queue.t.000", overtake)))
-    assert caretaker.resolve_stale("t", lambda _: None).swept == 0
+    reconciler = Reconciler(over(records, clock, once("scan", "queue.t.000", overtake)))
+    assert reconciler.resolve_stale("t", lambda _: None).swept == 0
     assert keys(all_entries(queue)) == ["new"]
 
 

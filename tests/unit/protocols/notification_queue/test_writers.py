@@ -10,12 +10,12 @@ from s3notify_platform.errors import (
 )
 from s3notify_platform.ports import ABSENT
 from s3notify_platform.protocols.notification_queue import (
-    Caretaker,
     Committed,
     Event,
     Expired,
-    NoRoom,
     NotificationQueue,
+    QuotaExceeded,
+    Reconciler,
     Reservation,
     TopicSettings,
     Undecided,
@@ -49,7 +49,7 @@ def test_a_full_shard_refuses_before_anything_is_written(queue, records):
     held = queue.reserve_many("t", events(3))
     before = {record.key for record in records.scan("queue.t.000")}
     refused = queue.reserve("t", Event(key="late"))
-    assert isinstance(refused, NoRoom)
+    assert isinstance(refused, QuotaExceeded)
     assert refused.retry_after_seconds > 0
     assert {record.key for record in records.scan("queue.t.000")} == before
     queue.abort(held[0])
@@ -82,8 +82,8 @@ def test_one_full_shard_does_not_refuse_another(records, clock):
 def test_shards_are_contiguous_and_hold_every_slot_once(shards, slots):
     """Whatever the division leaves over."""
     settings = TopicSettings(shards=shards, slots=slots)
-    dealt = [slot for shard in range(shards) for slot in shard_slots(shard, settings)]
-    assert dealt == list(range(slots))
+    assigned = [slot for shard in range(shards) for slot in shard_slots(shard, settings)]
+    assert assigned == list(range(slots))
     assert all(slot in shard_slots(shard_of(slot, settings), settings) for slot in range(slots))
 
 
@@ -130,7 +130,7 @@ def test_a_commit_without_an_answer_is_undecided(queue, records, clock):
 
 
 def test_a_commit_of_what_is_gone_is_expired(queue):
-    """Aborted by a resolver, or consumed: the writer is told to announce anew."""
+    """Aborted by a resolver, or consumed: the writer is told to announce again."""
     reservation = queue.reserve("t", Event(key="a"))
     queue.abort(reservation)
     assert queue.commit(reservation) == Expired()
@@ -141,16 +141,16 @@ def test_a_commit_of_what_is_gone_is_expired(queue):
 @pytest.mark.parametrize("method", ["add", "create"])
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE, Fault.THROTTLED])
 def test_a_reservation_in_doubt_is_made_sure_of(queue, records, clock, method, fault):
-    """One entry is granted; room that was lost on the way comes back by counting anew."""
+    """One entry is granted; room that was lost on the way comes back by counting again."""
     faulty = over(records, clock, at(method, fault))
     reservation = faulty.reserve("t", Event(key="a"))
     faulty.records.settle()
     assert queue.commit(reservation) == Committed()
-    caretaker = Caretaker(queue, leak_seconds=0)
-    caretaker.resolve_stale("t", lambda _: None)
+    reconciler = Reconciler(queue, leak_seconds=0)
+    reconciler.resolve_stale("t", lambda _: None)
     clock.now += queue.stale_seconds + 1
-    caretaker.resolve_stale("t", lambda _: None)
-    caretaker.resolve_stale("t", lambda _: None)
+    reconciler.resolve_stale("t", lambda _: None)
+    reconciler.resolve_stale("t", lambda _: None)
     assert keys(all_entries(queue)) == ["a"]
     assert room(queue) == 2
 
@@ -168,7 +168,7 @@ def test_a_creation_that_lands_late_was_counted(queue, records, clock):
 
 def test_a_reservation_resolved_under_its_writer_does_not_come_back(queue, records, clock):
     """Its answer was lost, and the writer slept before it looked: one entry is granted, and counted."""
-    other = Caretaker(queue)
+    other = Reconciler(queue)
     other.resolve_stale("t", lambda _: None)
     calls = []
 
@@ -186,12 +186,12 @@ def test_a_reservation_resolved_under_its_writer_does_not_come_back(queue, recor
     reservation = over(records, clock, schedule).reserve("t", Event(key="a"))
     assert isinstance(reservation, Reservation)
     assert len(list(records.scan("queue.t.000"))) == 1
-    Caretaker(queue, leak_seconds=0).resolve_stale("t", lambda _: None)
+    Reconciler(queue, leak_seconds=0).resolve_stale("t", lambda _: None)
     assert queue.stats("t").counted == 1
 
 
 def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
-    """A writer that slept within `reserve` starts anew: its first entry may be resolved by now."""
+    """A writer that slept within `reserve` starts again: its first entry may be resolved by now."""
     slow = []
 
     def schedule(call):
@@ -215,8 +215,8 @@ def test_room_of_a_reservation_that_took_too_long_is_not_given_back_twice(queue,
             outcome = records.create(partition, key, value)
             if not asleep:
                 asleep.append(key)
-                caretaker = Caretaker(queue, leak_seconds=1e9)
-                caretaker.resolve_stale("t", lambda _: None)
+                reconciler = Reconciler(queue, leak_seconds=1e9)
+                reconciler.resolve_stale("t", lambda _: None)
                 clock.now += queue.stale_seconds + 1
                 other = next(
                     entry for entry in queue.shards.scan(queue.topics.get("t"), 0) if entry.key != key
@@ -254,7 +254,7 @@ def test_a_store_that_is_gone_reserves_nothing(queue, records, clock):
 
 def test_push_is_durable_or_raises(queue, records, clock):
     """For inlets: committed when it returns; refused when there is no room."""
-    assert queue.push_many("t", events(4)) == (Committed(),) * 3 + (NoRoom(retry_after_seconds=1.0),)
+    assert queue.push_many("t", events(4)) == (Committed(),) * 3 + (QuotaExceeded(retry_after_seconds=1.0),)
     assert keys(all_entries(queue)) == ["k0", "k1", "k2"]
     queue.remove(all_entries(queue))
     faulty = over(records, clock, lambda call: Fault.REFUSED if call.method == "replace" else Fault.NONE)

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.ports import list_all
-from s3notify_platform.protocols.source_enumerator import COMMITTED, PARTITION, CommittedSlots, ListingDebt
+from s3notify_platform.protocols.source_enumerator import COMMITTED, PARTITION, CommittedSlots, RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from s3notify_platform.table.missing import forget_slots, lost_slots
+from s3notify_platform.table.missing import forget_slots, slots_without_commits
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore, at, scripted
 from tests.support.slot_writer import LAYOUT, SLOT, Body, SlotWriter, slot_table
@@ -89,30 +89,30 @@ def test_lost_slots_and_forgetting_them() -> None:
     records = ObjectRecordStore(store, "r/")
     SlotWriter(store=store).run({"a": Body(etag="1", rows=1)})
     table = slot_table(store)
-    assert lost_slots(table, records) == frozenset()
+    assert slots_without_commits(table, records) == frozenset()
     CommittedSlots(records).add([SLOT, Slot(8), Slot(9)])
-    assert lost_slots(table, records) == {8, 9}
+    assert slots_without_commits(table, records) == {8, 9}
     assert forget_slots(table, records, frozenset({SLOT, Slot(8), Slot(100)})) == {8}
     assert CommittedSlots(records).read() == {SLOT, 9}
-    assert set(ListingDebt(records).read().slots) == {8}
+    assert set(RescanBacklog(records).read().slots) == {8}
     for meta in list(list_all(store, LAYOUT.prefix)):
         store.delete(meta.key)
-    assert lost_slots(table, records) == {SLOT, 9}
+    assert slots_without_commits(table, records) == {SLOT, 9}
 
 
 @pytest.mark.parametrize("method", ["create", "replace"])
 def test_forgetting_that_dies_half_way_is_done_again(method: str) -> None:
     """The slots stay refused until all of it is done."""
     store = MemoryObjectStore()
-    plain = ObjectRecordStore(store, "r/")
-    CommittedSlots(plain).add([Slot(8)])
-    faulty = FaultyStore(plain, at(method, Fault.THROTTLED))
+    unqueued = ObjectRecordStore(store, "r/")
+    CommittedSlots(unqueued).add([Slot(8)])
+    faulty = FaultyStore(unqueued, at(method, Fault.THROTTLED))
     with pytest.raises(UnavailableError):
         forget_slots(slot_table(store), faulty, frozenset({Slot(8)}))
-    assert lost_slots(slot_table(store), plain) == {8}
-    assert forget_slots(slot_table(store), plain, frozenset({Slot(8)})) == {8}
-    assert lost_slots(slot_table(store), plain) == frozenset()
-    assert set(ListingDebt(plain).read().slots) == {8}
+    assert slots_without_commits(slot_table(store), unqueued) == {8}
+    assert forget_slots(slot_table(store), unqueued, frozenset({Slot(8)})) == {8}
+    assert slots_without_commits(slot_table(store), unqueued) == frozenset()
+    assert set(RescanBacklog(unqueued).read().slots) == {8}
 
 
 def test_a_table_with_a_long_history() -> None:
@@ -123,4 +123,4 @@ def test_a_table_with_a_long_history() -> None:
         store.put(LAYOUT.commit(Slot(1), generation), b"{}")
     store.put(LAYOUT.commit(Slot(3), 1), b"{}")
     CommittedSlots(records).add([Slot(1), Slot(2), Slot(3)])
-    assert lost_slots(slot_table(store), records) == {2}
+    assert slots_without_commits(slot_table(store), records) == {2}

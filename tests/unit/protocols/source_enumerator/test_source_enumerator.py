@@ -16,8 +16,8 @@ from s3notify_platform.protocols.source_enumerator import (
     ObjectState,
     ObjectVersion,
     Split,
+    assign,
     changes_of_slot,
-    deal,
     parts_of,
     within,
 )
@@ -49,7 +49,7 @@ def test_changes_of_slot() -> None:
 
 
 def test_reading_goes_on_where_it_ended() -> None:
-    """Of a pending key with the same ETag; of another ETag, or for another code version, it begins anew."""
+    """Of a pending key with the same ETag; of another ETag, or for another code version, it begins again."""
     begun = states({"a": "1", "b": "1"}, offset=7, reach_end=False, by_record=True)
     listed = versions({"a": "1", "b": "2"})
     found = changes_of_slot(SLOT, listed, begun, max_objects=9, pending=["a", "b"])
@@ -146,7 +146,7 @@ def test_bounded_plans_reach_the_bucket(bucket: dict[str, str], state: dict[str,
 @given(st.lists(st.integers(0, 10**9), max_size=60), st.integers(1, 8))
 def test_deal_is_balanced(sizes: list[int], tasks: int) -> None:
     """Every split has one task, and no task is loaded by more than Graham's bound."""
-    task_of = deal(sizes, tasks)
+    task_of = assign(sizes, tasks)
     assert len(task_of) == len(sizes)
     costs = [size + OBJECT_COST_BYTES for size in sizes]
     loads = [sum(c for c, t in zip(costs, task_of, strict=True) if t == task) for task in range(tasks)]
@@ -158,7 +158,7 @@ def test_deal_is_balanced(sizes: list[int], tasks: int) -> None:
 
 def test_deal_needs_a_task() -> None:
     with pytest.raises(UsageError, match="tasks=0"):
-        deal([1], 0)
+        assign([1], 0)
 
 
 def test_enumerator_lists_once() -> None:

@@ -103,7 +103,7 @@ class TestOtherPrograms:
         same(shown, tmp_path / "after")
 
     def test_what_cannot_be_undone_is_said(self, shown: Viewed) -> None:
-        """A damaged log names what to do; done, the log is made anew."""
+        """A damaged log names what to do; done, the log is made again."""
         add = {"add": {"path": "elsewhere.parquet", "partitionValues": {"slot": "1"}, "size": 1}}
         shown.store.put(LAYOUT.log_version(1), json.dumps(add).encode())
         with pytest.raises(CorruptError, match="remove all of it and sync all slots"):

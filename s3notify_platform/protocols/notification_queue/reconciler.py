@@ -1,4 +1,4 @@
-"""Stale reservations resolved by HEAD, room lost to crashes counted anew, garbage of deleted topics swept.
+"""Stale reservations resolved by HEAD, room lost to crashes counted again, garbage of deleted topics swept.
 
 Any process may tend any shard, owner or not, several at once: each change is conditional on what was seen.
 """
@@ -13,7 +13,7 @@ from s3notify_platform.ports import IfMatch, ObjectMeta, Record
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
-    Meter,
+    Quota,
     Topic,
     decode_entry,
     depth_partition,
@@ -28,7 +28,7 @@ WRITER = "s3notify-writer"
 """Metadata of an object: the id of the call that wrote it, as conditional commits put it there."""
 
 LEAK_SECONDS = 30.0
-"""A counter above what is there for so long is counted anew. No guarantee hangs on it: it may be any number."""
+"""A counter above what is there for so long is counted again. No guarantee hangs on it: it may be any number."""
 
 SCAN_EVERY = 20
 """Passes after which also a shard that counts nothing is scanned: for garbage, which nobody waits for."""
@@ -37,7 +37,7 @@ Head = Callable[[str], ObjectMeta | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tended:
+class Reconciled:
     """What one pass came to."""
 
     committed: int = 0
@@ -97,7 +97,7 @@ def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
     return replace(event, etag=found.etag, size=found.size)
 
 
-class Caretaker:
+class Reconciler:
     """Looks after the shards of topics. One thread; keep it between passes: it remembers what it saw when.
 
     A new one waits the full `stale_seconds` of the queue again before it resolves anything. A pass costs 1 read,
@@ -125,7 +125,7 @@ class Caretaker:
         shards: Iterable[int] | None = None,
         bucket: str = "",
         tell: Callable[[Event], None] = lambda _: None,
-    ) -> Tended:
+    ) -> Reconciled:
         """One pass over the shards (default: all). `NotFoundError` without such a topic.
 
         A reservation is stale once this process has seen it for `stale_seconds` on its own clock. `head` is
@@ -134,7 +134,7 @@ class Caretaker:
         have happened, before its entry is committed; where it is unavailable the reservation waits too.
         `UnavailableError`: the pass was cut short; go on later.
         """
-        tended: Counter[str] = Counter()
+        reconciled: Counter[str] = Counter()
         resolved: list[Entry] = []
         pending: list[Entry] = []
         found = self._queue.topics.get(topic)
@@ -148,13 +148,13 @@ class Caretaker:
             stale = self._stale(self._at(found, shard), seen.reserved, bucket)
             came_to, committed = self._resolve_stale(stale, head, tell)
             came_to["waiting"] += len(seen.reserved) - len(stale)
-            tended += came_to
+            reconciled += came_to
             resolved += committed
-            self._sweep(found.name, shard, seen.foreign, tended)
+            self._sweep(found.name, shard, seen.foreign, reconciled)
             self._shrink_base(found, shard, seen.older)
             if self._leaks(found, shard, counted - seen.current):
-                self._recount(found, shard, tended)
-        return Tended(**tended, resolved=tuple(resolved), pending=tuple(pending))
+                self._recount(found, shard, reconciled)
+        return Reconciled(**reconciled, resolved=tuple(resolved), pending=tuple(pending))
 
     def forget(self, keep: Iterable[str]) -> None:
         """Forget what is remembered of topics other than these."""
@@ -167,7 +167,7 @@ class Caretaker:
     def _may_skip(self, topic: Topic, shard: int, counted: int) -> bool:
         """Whether nothing that was granted can be there: counters only err on the high side, so 0 is the truth."""
         known = self._at(topic, shard)
-        if counted or topic.meters[shard].base or known.records or known.unscanned >= SCAN_EVERY:
+        if counted or topic.quotas[shard].base or known.records or known.unscanned >= SCAN_EVERY:
             known.unscanned = 0
             return False
         known.unscanned += 1
@@ -203,9 +203,9 @@ class Caretaker:
             if entry.epoch != topic.epoch:
                 seen.foreign.append(record)
                 continue
-            if entry.meter == topic.meters[shard].generation:
+            if entry.quota == topic.quotas[shard].generation:
                 seen.current += 1
-            elif entry.meter < topic.meters[shard].generation:
+            elif entry.quota < topic.quotas[shard].generation:
                 seen.older += 1
             if entry.state == "reserved":
                 seen.reserved.append(entry)
@@ -230,7 +230,7 @@ class Caretaker:
         except (UnavailableError, UnknownOutcomeError):
             return "waiting", entry
 
-    def _sweep(self, name: str, shard: int, foreign: list[Record], tended: Counter[str]) -> None:
+    def _sweep(self, name: str, shard: int, foreign: list[Record], reconciled: Counter[str]) -> None:
         if not foreign:
             return
         # Read after the entries were seen: an epoch that is not the topic's now will never be again.
@@ -238,11 +238,11 @@ class Caretaker:
         for record in foreign:
             entry = decode_entry(name, shard, record)
             if entry.epoch != epoch:
-                tended["swept"] += self._queue.shards.remove_one(entry) is True
+                reconciled["swept"] += self._queue.shards.remove_one(entry) is True
 
     def _leaks(self, topic: Topic, shard: int, excess: int) -> bool:
         """Whether the counter has stood above what is there in every pass for `leak_seconds`."""
-        generation, now = topic.meters[shard].generation, self._clock.monotonic()
+        generation, now = topic.quotas[shard].generation, self._clock.monotonic()
         known = self._at(topic, shard)
         if excess <= 0:
             known.excess = None
@@ -252,49 +252,49 @@ class Caretaker:
             return self._leak_seconds <= 0
         return now - known.excess[1] >= self._leak_seconds
 
-    def _recount(self, topic: Topic, shard: int, tended: Counter[str]) -> None:
+    def _recount(self, topic: Topic, shard: int, reconciled: Counter[str]) -> None:
         """A new meter: full at first, then as full as the entries that were there when it began.
 
         What was granted before the switch is there to be counted after it; what is granted after it counts
         with the new counter; who counted with the old one and was not granted finds out. So the bound holds
         whatever sleeps, and for however long. Cut short, the shard refuses until the next pass of anybody.
         """
-        before = topic.meters[shard]
+        before = topic.quotas[shard]
 
         def switch(now: Topic) -> Topic:
-            if now.epoch != topic.epoch or now.meters[shard] != before:
+            if now.epoch != topic.epoch or now.quotas[shard] != before:
                 return now
-            full = Meter(generation=before.generation + 1, base=shard_capacity(shard, now.settings))
-            return _with_meter(now, shard, full)
+            full = Quota(generation=before.generation + 1, base=shard_capacity(shard, now.settings))
+            return _with_quota(now, shard, full)
 
         after = self._queue.topics.change(topic.name, switch)
         self._at(topic, shard).excess = None
-        if after.epoch != topic.epoch or after.meters[shard].generation == before.generation:
+        if after.epoch != topic.epoch or after.quotas[shard].generation == before.generation:
             return
         self._shrink_base(after, shard, self._scan(after, shard).older)
-        tended["recounted"] += 1
+        reconciled["recounted"] += 1
         self._drop_counters(after, shard)
 
     def _shrink_base(self, topic: Topic, shard: int, older: int) -> None:
-        meter = topic.meters[shard]
-        if older >= meter.base:
+        quota = topic.quotas[shard]
+        if older >= quota.base:
             return
 
         def shrink(now: Topic) -> Topic:
-            found = now.meters[shard] if now.epoch == topic.epoch else None
-            if found is None or found.generation != meter.generation or found.base <= older:
+            found = now.quotas[shard] if now.epoch == topic.epoch else None
+            if found is None or found.generation != quota.generation or found.base <= older:
                 return now
-            return _with_meter(now, shard, replace(found, base=older))
+            return _with_quota(now, shard, replace(found, base=older))
 
         self._queue.topics.change(topic.name, shrink)
 
     def _drop_counters(self, topic: Topic, shard: int) -> None:
         partition, prefix = depth_partition(topic.name), f"{topic.epoch}.{shard:03d}."
         for record in self._queue.records.scan(partition, prefix=prefix):
-            if int(record.key.removeprefix(prefix)) < topic.meters[shard].generation:
+            if int(record.key.removeprefix(prefix)) < topic.quotas[shard].generation:
                 self._queue.writes.remove(partition, record.key, expected=record.version)
 
 
-def _with_meter(topic: Topic, shard: int, meter: Meter) -> Topic:
-    meters = (*topic.meters[:shard], meter, *topic.meters[shard + 1 :])
-    return replace(topic, meters=meters)
+def _with_quota(topic: Topic, shard: int, quota: Quota) -> Topic:
+    quotas = (*topic.quotas[:shard], quota, *topic.quotas[shard + 1 :])
+    return replace(topic, quotas=quotas)

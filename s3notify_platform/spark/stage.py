@@ -56,20 +56,20 @@ SEALED_SCHEMA: Final = pa.schema(
         ("slot", pa.int32()), ("error", pa.string()), ("body", pa.binary()), ("objects", pa.int64()),
         ("rows", pa.int64()), ("rejects", pa.int64()), ("gone", pa.int64()), ("superseded", pa.int64()),
         ("bytes", pa.int64()), ("unfinished", pa.int64()), ("failed", pa.string()), ("quarantined", pa.string()),
-        ("unknown", pa.string()), ("requests", pa.string()), ("unnamed", pa.string()), ("misfits", pa.string()),
+        ("unknown", pa.string()), ("requests", pa.string()), ("unnamed", pa.string()), ("mismatches", pa.string()),
     ]
 )  # fmt: skip
-SEALED_DDL: Final = (
+STAGED_DDL: Final = (
     "slot int, error string, body binary, objects bigint, rows bigint, rejects bigint, gone bigint, "
     "superseded bigint, bytes bigint, unfinished bigint, failed string, quarantined string, unknown string, "
-    "requests string, unnamed string, misfits string"
+    "requests string, unnamed string, mismatches string"
 )
 
 Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SealContext:
+class StageContext:
     """What every seal task knows of its batch. `heads` has the planned generation of each of its slots."""
 
     source: Source
@@ -90,76 +90,76 @@ class SealContext:
     """Whether a slot with fields that the schema lacks waits for another schema, in place of a commit."""
 
 
-def sealer(context: SealContext) -> Callable[[Batches], Batches]:
+def stager(context: StageContext) -> Callable[[Batches], Batches]:
     """The function of a seal task: rows sorted by (`_slot`, `_kind`) in, one row for each slot out."""
 
     def run(batches: Batches) -> Batches:
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
-            seals = _Seals.of(context, pool)
+            stages = _Stages.of(context, pool)
             for slot, piece in slot_pieces(batches):
-                seals.finish([earlier for earlier in seals.open if earlier != slot])
-                seals.add(slot, piece)
-            yield seals.result()
+                stages.finish([earlier for earlier in stages.open if earlier != slot])
+                stages.add(slot, piece)
+            yield stages.result()
 
     return run
 
 
-def read_sealer(context: SealContext, reader: SplitReader) -> Callable[[Batches], Batches]:
+def read_stager(context: StageContext, reader: SplitReader) -> Callable[[Batches], Batches]:
     """The function of a task that reads and seals: all splits of its slots in, one row for each slot out."""
 
     def run(batches: Batches) -> Batches:
         slots, splits, _ = splits_of(batches)
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
-            seals = _Seals.of(context, pool)
+            stages = _Stages.of(context, pool)
             for window in reader.windows(splits):
                 for slot, piece in slot_pieces(window):
-                    seals.add(slot, piece)
+                    stages.add(slot, piece)
                 # The last slot of a window may go on in the next one.
-                seals.finish(sorted(seals.open)[:-1])
-            seals.finish([*seals.open])
-            seals.finish_empty(set(slots) - {split.version.slot for split in splits})
-            yield seals.result()
+                stages.finish(sorted(stages.open)[:-1])
+            stages.finish([*stages.open])
+            stages.finish_empty(set(slots) - {split.version.slot for split in splits})
+            yield stages.result()
 
     return run
 
 
 @dataclass(slots=True, kw_only=True)
-class _Seals:
+class _Stages:
     """The slots of one task: fed piece by piece, finished by threads."""
 
-    context: SealContext
+    context: StageContext
     store: CountingStore
     table: SlotTable
     pool: ThreadPoolExecutor
-    open: "dict[Slot, SlotSeal]" = field(default_factory=dict)
+    open: "dict[Slot, SlotStage]" = field(default_factory=dict)
     pending: list[tuple[int, Future[dict[str, Any]]]] = field(default_factory=list)
     done: list[dict[str, Any]] = field(default_factory=list)
     gets: int = 0
     """GETs of the source's objects, whichever task sent them."""
 
     @classmethod
-    def of(cls, context: SealContext, pool: ThreadPoolExecutor) -> "_Seals":
+    def of(cls, context: StageContext, pool: ThreadPoolExecutor) -> "_Stages":
         store = CountingStore(shared_store(context.source.platform))
         return cls(context=context, store=store, table=context.source.table(store=store), pool=pool)
 
     def add(self, slot: Slot, piece: pa.RecordBatch) -> None:
         if slot not in self.open:
-            self.open[slot] = SlotSeal.of(slot, self.context, self.table)
+            self.open[slot] = SlotStage.of(slot, self.context, self.table)
         self.open[slot].add(piece)
 
     def finish(self, slots: Iterable[Slot]) -> None:
         """Write these slots, in the background as long as not too much waits for it."""
         for slot in slots:
-            seal = self.open.pop(slot)
-            self.gets += sum(part["gets"] for parts in seal.parts.values() for part in parts)
-            self.pending.append((seal.data.waiting_bytes, self.pool.submit(seal.finish)))
+            stage = self.open.pop(slot)
+            self.gets += sum(part["gets"] for parts in stage.parts.values() for part in parts)
+            self.pending.append((stage.data.waiting_bytes, self.pool.submit(stage.finish)))
         while len(self.pending) > 4 * SLOTS_IN_FLIGHT or sum(n for n, _ in self.pending) > BYTES_IN_FLIGHT:
             self.done.append(self.pending.pop(0)[1].result())
 
     def finish_empty(self, slots: Iterable[Slot]) -> None:
         """Slots with nothing to read: objects have left."""
         for slot in slots:
-            self.open[slot] = SlotSeal.of(slot, self.context, self.table)
+            self.open[slot] = SlotStage.of(slot, self.context, self.table)
         self.finish([*self.open])
 
     def result(self) -> pa.RecordBatch:
@@ -214,7 +214,7 @@ def _rows(part: pa.RecordBatch) -> pa.Table:
 
 
 _NOTHING: Final[Outcome] = {
-    "rows": 0, "rejects": 0, "bytes": 0, "data": [], "rejected": [], "unnamed": {}, "misfits": {},
+    "rows": 0, "rejects": 0, "bytes": 0, "data": [], "rejected": [], "unnamed": {}, "mismatches": {},
 }  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
         "bytes": sum(part["bytes"] for part in read),
         "new_fields": [fields for part in ordered for fields in part["new_fields"]],
         "unnamed": added(part["unnamed"] for part in read),
-        "misfits": added(part["misfits"] for part in read),
+        "mismatches": added(part["mismatches"] for part in read),
         "offset": read[-1]["offset"],
         "reach_end": read[-1]["reach_end"] and not failed,
         "data": [file for part in read for file in part["data"]],
@@ -254,11 +254,11 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
 
 
 @dataclass(slots=True, kw_only=True)
-class SlotSeal:
+class SlotStage:
     """One slot on its way to a commit."""
 
     slot: Slot
-    context: SealContext
+    context: StageContext
     table: SlotTable
     data: SlotFiles
     rejects: SlotFiles
@@ -274,8 +274,8 @@ class SlotSeal:
 
     @classmethod
     def of(
-        cls, slot: Slot, context: SealContext, table: SlotTable, clock: Clock = SYSTEM_CLOCK
-    ) -> "SlotSeal":
+        cls, slot: Slot, context: StageContext, table: SlotTable, clock: Clock = SYSTEM_CLOCK
+    ) -> "SlotStage":
         """A slot of the batch; `UsageError` for another one."""
         if slot not in context.heads:
             raise UsageError(
@@ -379,7 +379,7 @@ class SlotSeal:
             "unfinished": sum(not o["reach_end"] and not o["failed"] for o in read.values()),
             "failed": json.dumps(failed) if failed else None,
             "unnamed": json.dumps(added(o["unnamed"] for o in read.values())),
-            "misfits": json.dumps(added(o["misfits"] for o in read.values())),
+            "mismatches": json.dumps(added(o["mismatches"] for o in read.values())),
             "quarantined": json.dumps(given_up) if given_up else None,
         }
 

@@ -5,7 +5,7 @@ import pytest
 from s3notify_platform.ingest.slot_files import MAX_SMALL_FILES
 from s3notify_platform.protocols.conditional_commit import Committed
 from s3notify_platform.spark.read import Outcome, whole_outcome
-from s3notify_platform.spark.seal import joined
+from s3notify_platform.spark.stage import joined
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.reader import read_slots
@@ -44,7 +44,7 @@ def test_only_files_with_leaving_rows_are_rewritten() -> None:
     writer = SlotWriter(store=store)
     planned = writer.plan(bucket)
     store.counts.clear()
-    commit = writer.seal(planned, bucket)
+    commit = writer.stage(planned, bucket)
     assert commit is not None
     assert store.counts == {"GET": 2, "PUT": 1}
     before = history_of(slot_table(memory))[-1]
@@ -118,7 +118,7 @@ def test_a_slot_goes_on_in_the_next_window() -> None:
     writer = SlotWriter(store=memory)
     bucket = {f"{n}": Body(etag="1", rows=2, rejects=1) for n in range(7)}
     planned = writer.plan(bucket)
-    commit = writer.seal(planned, bucket, window=3)
+    commit = writer.stage(planned, bucket, window=3)
     assert commit is not None
     assert isinstance(writer.commit(planned, commit), Committed)
     assert content_in(writer.table) == content_of(bucket)

@@ -23,8 +23,8 @@ from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
 from s3notify_platform.spark.parts import part_writer
 from s3notify_platform.spark.plan import SlotPlan
 from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_ROW, LINEAGE_COLUMNS, SplitReader
-from s3notify_platform.spark.seal import SEALED_DDL, SealContext, read_sealer, sealer
-from s3notify_platform.spark.splits import Dealt, cut, deal_splits, in_parts, is_big, splits_frame
+from s3notify_platform.spark.splits import Assigned, assign_splits, cut, in_parts, is_big, splits_frame
+from s3notify_platform.spark.stage import STAGED_DDL, StageContext, read_stager, stager
 
 MAX_SPLIT_JOBS: Final = 128
 """Jobs spent on finding out which slots of a failing batch are at fault."""
@@ -33,7 +33,7 @@ MAX_FAILED_JOBS: Final = 12
 """Failed jobs, with none that succeeded, after which all slots are held to be at fault."""
 
 
-class SealJobs:
+class StagingJobs:
     """Reads and seals slots with a schema. Holds a Spark session, in which `width` tasks run at once."""
 
     def __init__(
@@ -55,7 +55,7 @@ class SealJobs:
         self._clock = clock
         self._progress = progress
 
-    def seal(
+    def stage(
         self, busy: Sequence[SlotPlan], schema: PinnedSchema, state: Run, *, evolving: bool
     ) -> list[dict[str, Any]]:
         """Manifest rows. A failing job is halved until the slots at fault stand alone."""
@@ -63,7 +63,7 @@ class SealJobs:
         big = [p for p in busy if any(is_big(split, self._source) for split in p.changes.read)]
         todo: list[Sequence[SlotPlan]] = [big, [p for p in busy if p not in big]]
         todo = [part for part in todo if part]
-        sealed: list[dict[str, Any]] = []
+        staged: list[dict[str, Any]] = []
         jobs = failed = 0
         started = self._clock.monotonic()
         while todo:
@@ -85,36 +85,36 @@ class SealJobs:
                     todo += [part[middle:], part[:middle]]
                     continue
                 reason = reason_of(error)
-                sealed += [{"slot": p.slot, "error": reason, "body": None, "unknown": None} for p in part]
+                staged += [{"slot": p.slot, "error": reason, "body": None, "unknown": None} for p in part]
                 continue
             finally:
                 chain.forget()
             # Whether a row of theirs came along or not.
-            sealed += [
+            staged += [
                 {"slot": slot, "error": _UNSAID, "body": None, "unknown": None} for slot in sorted(unsaid)
             ]
             for row in rows:
                 if row["slot"] in unsaid:
                     continue
                 if row["slot"] >= 0:
-                    sealed.append(row)
+                    staged.append(row)
                 else:
                     state.spent.tasks += 1
                     state.spent.asked(json.loads(row["requests"]).items())
         state.spent.took("job", self._clock.monotonic() - started)
-        return sealed
+        return staged
 
     def _named(self, part: Sequence[SlotPlan]) -> dict[str, str]:
         """The objects that the job's chain names: all; none if tasks seal what they read, or with too many."""
         splits = _splits(part)
-        if self._transform is None and self._dealt(part, splits).together:
+        if self._transform is None and self._assigned(part, splits).together:
             return {}
         at_most = len(part) + len(splits) + sum(len(cut(split, self._source)) for split in splits)
         return object_children(splits) if at_most <= CHILDREN_MAX else {}
 
-    def _dealt(self, part: Sequence[SlotPlan], work: Sequence[Split]) -> Dealt:
+    def _assigned(self, part: Sequence[SlotPlan], work: Sequence[Split]) -> Assigned:
         slots = [p.slot for p in part]
-        return deal_splits(slots, work, self._width, big=lambda split: is_big(split, self._source))
+        return assign_splits(slots, work, self._width, big=lambda split: is_big(split, self._source))
 
     def _frame(
         self,
@@ -128,10 +128,10 @@ class SealJobs:
     ) -> DataFrame:
         slots = [p.slot for p in part]
         work = in_parts(self._spark, self._source, _splits(part))
-        dealt = self._dealt(part, work)
-        splits = splits_frame(self._spark, slots, dealt, chain.cut(objects, work) if objects else ())
+        assigned = self._assigned(part, work)
+        splits = splits_frame(self._spark, slots, assigned, chain.cut(objects, work) if objects else ())
         reader = SplitReader.of(self._source, schema.source, inferred=schema.pinned.inferred)
-        context = SealContext(
+        context = StageContext(
             source=self._source,
             heads={p.slot: p.generation for p in part},
             gone={p.slot: p.changes.gone for p in part if p.changes.gone},
@@ -149,14 +149,14 @@ class SealJobs:
             everything = self._transformed(
                 reader.read_frame(splits, chain), self._schemas.delivered(schema.source)
             )
-        elif dealt.together:
-            return splits.mapInArrow(read_sealer(context, reader), SEALED_DDL)
+        elif assigned.together:
+            return splits.mapInArrow(read_stager(context, reader), STAGED_DDL)
         else:
             everything = splits.mapInArrow(part_writer(context, reader), from_arrow_schema(CONTROL_SCHEMA))
         return (
             everything.repartition(min(self._width, len(part)), "_slot")
             .sortWithinPartitions("_slot", "_kind", "_key", "_offset")
-            .mapInArrow(sealer(context), SEALED_DDL)
+            .mapInArrow(stager(context), STAGED_DDL)
         )
 
     def _transformed(self, everything: DataFrame, source: StructType) -> DataFrame:
