@@ -366,7 +366,7 @@ def _add_commands() -> None:
     from s3notify_platform.cli.inlet import inlet
     from s3notify_platform.cli.quarantine import quarantine
     from s3notify_platform.cli.read import delta, history, rows
-    from s3notify_platform.cli.reconcile import reconciler
+    from s3notify_platform.cli.reconcile import reconcile
     from s3notify_platform.cli.table import table
     from s3notify_platform.cli.topics import topics
 
@@ -374,7 +374,7 @@ def _add_commands() -> None:
         topics,
         inlet,
         deliver,
-        reconciler,
+        reconcile,
         explain,
         ingest,
         history,

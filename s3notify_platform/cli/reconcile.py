@@ -26,7 +26,7 @@ from s3notify_platform.slots import SLOT_COUNT
     default=SLOT_COUNT,
     help="Of the keyspaces; all by default.",
 )
-def reconciler(
+def reconcile(
     *,
     place: QueuePlace,
     keyspaces: tuple[tuple[str, str], ...],

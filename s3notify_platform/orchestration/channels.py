@@ -118,7 +118,7 @@ def build_channels(
 ) -> tuple[list[dg.JobDefinition], list[dg.SensorDefinition]]:
     """Jobs and sensors of the services that are set, by name, and the sensor that takes care of the queue."""
     jobs: list[dg.JobDefinition] = []
-    sensors = [_care_sensor(assets, running=running)]
+    sensors = [_reconciler_sensor(assets, running=running)]
     for name, settings in services:
         if settings is None:
             continue
@@ -129,7 +129,7 @@ def build_channels(
     return jobs, sensors
 
 
-def _care_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefinition:
+def _reconciler_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefinition:
     @dg.sensor(
         name=f"{assets.name}_reconciler",
         description=f"Tells {assets.name!r} of changes whose writers died half-way, and frees their room.",

@@ -26,4 +26,4 @@ def test_it_runs_until_it_is_told_to_stop(ministack):
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "care: passes=" in told
+    assert "reconcile: passes=" in told
