@@ -440,7 +440,7 @@ def test_the_service_runs_until_it_is_stopped():
             break
         threading.Event().wait(0.01)
     assert delivery.counts()["shards"] == 4
-    assert delivery.counts()["reconciler_resolved"] == 2
+    assert delivery.counts()["reconcile_resolved"] == 2
     stop.set()
     thread.join(5)
     assert not thread.is_alive()
