@@ -54,7 +54,8 @@ Limits
     - Leases: all writers of a path go through one table, and a table serves one bucket. A crashed holder costs
       the next writer timeout × skew rate (60 s by default) on that path and precondition.
     - While an attempt of ours to create is in doubt, another may find the object and delete it. Then we create it
-      a second time; or, if yet another has created it by then, it looks like a conflict (native) or is unknown (leases).
+      a second time; or, if yet another has created it by then, it looks like a conflict (native), or is
+      unknown (leases).
       Paths of the table are written once, and vacuum spares young ones.
     - Where the ETag is a hash of the body, an equal body brings it back: bodies under `put_if_match` differ.
     - After `UnknownOutcomeError` the write may still land: look again before deciding.
