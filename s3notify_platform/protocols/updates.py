@@ -224,6 +224,14 @@ class Updates:
             return self._records.create(partition, key, value)
         return self._records.replace(partition, key, value, expected=expected)
 
+    def _found(self, partition: str, key: str) -> Record | None:
+        for attempt in range(self._attempts - 1):
+            try:
+                return self._records.read(partition, key)
+            except UnavailableError:
+                pause(self._clock, attempt)
+        return self._records.read(partition, key)
+
     def _resolved(
         self,
         send: Callable[[], WriteOutcome],
@@ -253,5 +261,5 @@ class Updates:
         if isinstance(outcome, Written):
             return Stored(version=Version(outcome.etag or ""))
         if isinstance(outcome, Conflict):
-            return Changed(record=self._records.read(partition, key), in_doubt=False)
+            return Changed(record=self._found(partition, key), in_doubt=False)
         return outcome
