@@ -15,7 +15,6 @@ from s3notify_platform.errors import ConflictError, CorruptError, UnavailableErr
 from s3notify_platform.ingest.compare import IN_FLIGHT
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectStore, StoredObject, Written
-from s3notify_platform.protocols.conditional_commit import Committed
 from s3notify_platform.protocols.keyspace import (
     DIGEST_BYTES,
     NEVER_SEEN,
@@ -322,7 +321,7 @@ class StreamState:
             pages=pages,
             deltas=deltas,
         )
-        if not isinstance(self.table.commit(commit, planned_at=planned_at), Committed):
+        if not isinstance(self.table.commit(commit, planned_at=planned_at), Written):
             newest = self.table.head(work.slot)
             if newest is None or newest.batch != plan.name:
                 raise moved
