@@ -93,10 +93,10 @@ def lister(
 
     def run(batches: Batches) -> Batches:
         for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
-            bucket = CountingStore(shared_store(source.bucket))
-            enumerator = Enumerator(bucket, prefix=source.prefix, slots=source.slots)
+            bucket = CountingStore(shared_store(source.input.bucket))
+            enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
             chains = [
-                Chain(bucket, source.prefix, cuts=cuts, after=start.after, token=start.token)
+                Chain(bucket, source.input.prefix, cuts=cuts, after=start.after, token=start.token)
                 for start in parts[number]
             ]
             rows: list[Row] = []
@@ -120,7 +120,7 @@ def slot_rows(source: Source, newest: Mapping[Slot, Generation | None], platform
         for slot, generation in newest.items()
     ]
     with suppress(NotFoundError):  # nobody follows this source yet
-        rows += [_entry_row(entry) for entry in source.queue(platform).entries(source.name, newest)]
+        rows += [_entry_row(entry) for entry in source.location.queue(platform).entries(source.name, newest)]
     return rows
 
 
@@ -151,7 +151,7 @@ def follower(
     def run(batches: Batches) -> Batches:
         for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
             comparison = _Comparison(source, quota, skip)
-            bucket = CountingStore(shared_store(source.bucket))
+            bucket = CountingStore(shared_store(source.input.bucket))
             yield from comparison.run(_followed(source, parts[number], comparison, bucket))
             yield _planned([counted(comparison.store, bucket)])
 
@@ -163,9 +163,9 @@ def _followed(
 ) -> Iterator[_Found]:
     newest = source.table(store=comparison.store).newest(slots)
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
-    for entry in source.queue(comparison.store).entries(source.name, slots):
+    for entry in source.location.queue(comparison.store).entries(source.name, slots):
         by_slot[Slot(entry.slot)].append(entry)
-    enumerator = Enumerator(bucket, prefix=source.prefix, slots=source.slots)
+    enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():
             events: dict[str, list[Entry]] = {}
@@ -206,7 +206,7 @@ class _Comparison:
     """Compares what was found of slots with their committed states, several at a time."""
 
     def __init__(self, source: Source, quota: int, skip: frozenset[str]) -> None:
-        self.store = CountingStore(shared_store(source.platform))
+        self.store = CountingStore(shared_store(source.location.platform))
         self._source = source
         self._quota = quota
         self._skip = skip
@@ -238,7 +238,7 @@ class _Comparison:
                 return [_row(found.slot, "unqueued")]
             head = _head(self._table, found)
             pending = frozenset(head.pending if head else ())
-            version = self._source.code_version
+            version = self._source.input.code_version
             # All rows of the slot have to be made again, or some that an earlier batch could not.
             other = version is not None and head is not None and head.code_version != version
             looked_at = None if found.touched is None or other else found.touched | pending
@@ -300,7 +300,7 @@ class _Comparison:
 
     def _queued(self, slot: Slot) -> bool:
         """Whether the slot's last signal is of somebody who queues."""
-        signal = self.store.head(signal_key(self._source.keyspace_prefix, slot))
+        signal = self.store.head(signal_key(self._source.location.keyspace_prefix, slot))
         return signal is None or QUEUED in signal.metadata
 
 

@@ -59,7 +59,9 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         table = io.source.table()
         with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
-            heads = [head for head in pool.map(table.head, io.source.all_slots()) if head is not None]
+            heads = [
+                head for head in pool.map(table.head, io.source.location.all_slots()) if head is not None
+            ]
         summary: dg.MaterializeResult[None] = dg.MaterializeResult(
             asset_key=f"{assets.name}_summary", metadata=_summary(heads)
         )

@@ -52,7 +52,7 @@ def derive(
     the function raises or loses `_slot`. Requests for each slot: 1 LIST and 2 GETs or more to read, 2 PUTs to
     write.
     """
-    table = source.table(source.derived_layout(asset))
+    table = source.table(source.location.derived_layout(asset))
     with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
         heads = dict(zip(generations, pool.map(table.head, generations), strict=True))
     wanted = {
@@ -93,7 +93,7 @@ def replace_slots(
     are refused with `UsageError` before anything is visible.
     """
     planned_at = SYSTEM_CLOCK.monotonic()
-    layout = source.derived_layout(asset)
+    layout = source.location.derived_layout(asset)
     table = source.table(layout)
     with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
         heads = dict(zip(slots, pool.map(table.head, slots), strict=True))
@@ -167,7 +167,7 @@ def _write(frame: DataFrame, source: Source, asset: str, tasks: int) -> dict[Slo
 
 def _writer(source: Source, asset: str) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
-        table = source.table(source.derived_layout(asset))
+        table = source.table(source.location.derived_layout(asset))
         current: Slot | None = None
         waiting: list[pa.RecordBatch] = []
 

@@ -109,7 +109,7 @@ class Ingest:
         while pending:
             pending = self._round(pending, state)
             self._remember(state)
-            if self._clock.monotonic() - started >= self._source.max_seconds:
+            if self._clock.monotonic() - started >= self._source.input.max_seconds:
                 break
         for slot in pending:
             result = state.results.get(slot, SlotResult(slot=slot, status="unchanged"))
@@ -130,7 +130,7 @@ class Ingest:
         """Note slots that are committed for the first time, so that it is noticed if they lose their commits."""
         new = {slot for slot, result in state.results.items() if result.generation} - state.known
         try:
-            CommittedSlots(self._source.records()).add(new)
+            CommittedSlots(self._source.location.records()).add(new)
         except S3NotifyError as error:
             self._progress(f"did not note the first commits of {len(new)} slots, the next run will: {error}")
         else:
@@ -184,8 +184,8 @@ class Ingest:
         """Leave what is beyond `max_bytes` for the next round."""
         cut = within(
             [p.changes for p in found.slots.values()],
-            self._source.max_bytes,
-            least=self._source.split_bytes,
+            self._source.input.max_bytes,
+            least=self._source.input.split_bytes,
             cuttable=lambda split: split.by_record or may_be_cut(split, self._source),
         )
         for slot_plan, changes in zip([*found.slots.values()], cut, strict=True):

@@ -139,7 +139,7 @@ class _Stages:
 
     @classmethod
     def of(cls, context: StageContext, pool: ThreadPoolExecutor) -> "_Stages":
-        store = CountingStore(shared_store(context.source.platform))
+        store = CountingStore(shared_store(context.source.location.platform))
         return cls(context=context, store=store, table=context.source.table(store=store), pool=pool)
 
     def add(self, slot: Slot, piece: pa.RecordBatch) -> None:

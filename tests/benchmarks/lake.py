@@ -108,7 +108,7 @@ def many_of(config: S3Config, total: int) -> Source:
 
 def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:
     fields: dict[str, Any] = {"bucket": config, "platform": config, "commit": "native"} | more
-    return Source(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
+    return Source.of(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
 
 
 def boto3_client(config: S3Config) -> Any:

@@ -123,9 +123,9 @@ class S3NotifyDataSource(DataSource):
                     raise NotFoundError(f"the table of source {source.name!r} has no commit yet")
                 return StructType(LINEAGE.fields + StructType.fromJson(json.loads(pinned.rows)).fields)
             case "objects":
-                if source.schema is not None:
-                    rescued = f", {RESCUED.name} string" if source.mismatches == "rescue" else ""
-                    return _DDL.format(source.schema + rescued)
+                if source.input.schema is not None:
+                    rescued = f", {RESCUED.name} string" if source.input.mismatches == "rescue" else ""
+                    return _DDL.format(source.input.schema + rescued)
                 return inferred_schema(reading)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -173,17 +173,19 @@ _DDL: Final = (
 
 def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
     """The columns of the data, with ours before and behind them. Pure."""
-    rescued = StructType().add(RESCUED.name, "string") if source.mismatches == "rescue" else ()
+    rescued = StructType().add(RESCUED.name, "string") if source.input.mismatches == "rescue" else ()
     return StructType([*_FIRST.fields, *data, *rescued, *_LAST.fields])
 
 
 def inferred_schema(reading: Reading) -> StructType:
     """Columns from a sample of the first objects listed, marked as inferred. 1 LIST, 1 GET for each of the sample."""
     source = reading.source
-    if source.format in FIXED_SCHEMAS:
-        return whole_schema(from_arrow_schema(FIXED_SCHEMAS[source.format]), source)
-    enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
-    versions = [*islice(enumerator.versions(frozenset(source.all_slots())), SAMPLED_FROM)]
+    if source.input.format in FIXED_SCHEMAS:
+        return whole_schema(from_arrow_schema(FIXED_SCHEMAS[source.input.format]), source)
+    enumerator = Enumerator(
+        shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
+    )
+    versions = [*islice(enumerator.versions(frozenset(source.location.all_slots())), SAMPLED_FROM)]
     found = schema_of_sample(source, sample_of(source, versions))
     first, *others = whole_schema(from_arrow_schema(found) if found is not None else (), source)
     return StructType([StructField(first.name, first.dataType, metadata=_INFERRED), *others])
@@ -213,8 +215,8 @@ class RowReader:
         """A reader for what Spark wants; `UsageError` if the format cannot give it."""
         data = StructType([column for column in schema if column.name not in (*SPECIAL, RESCUED.name)])
         columns = to_arrow_schema(data, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
-        check_schema(columns, reading.source.format)
-        if reading.source.mismatches == "rescue" and RESCUED.name not in schema.names:
+        check_schema(columns, reading.source.input.format)
+        if reading.source.input.mismatches == "rescue" and RESCUED.name not in schema.names:
             raise UsageError(
                 f"mismatches='rescue' needs a column {RESCUED.name}, where values go that do not fit"
             )
@@ -307,9 +309,9 @@ def work_of(
     parts: list[Split] = []
     for split in splits:
         # Where a CSV value is quoted is known only when all before it was read.
-        csv = format_of(split.version.key, source.format) == "csv"
+        csv = format_of(split.version.key, source.input.format) == "csv"
         cut = is_big(split, source) and may_be_cut(split, source) and not csv
-        parts += parts_of(split, source.split_bytes) if cut else [split]
+        parts += parts_of(split, source.input.split_bytes) if cut else [split]
     sizes = [split.end - split.start for split in parts]
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)
     tasks = max(-(-cost // TASK_BYTES), min(2 * width, -(-cost // SMALL_TASK_BYTES)))
@@ -335,7 +337,9 @@ class ObjectsReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """See `DataSourceReader.partitions`. 1 LIST for each 1000 objects below the prefix."""
         source = self._reading.source
-        enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
+        enumerator = Enumerator(
+            shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
+        )
         found = enumerator.versions(frozenset(self._reading.wanted))
         return [*work_of(source, (Split(version=v, start=0, end=v.size) for v in found), self._width)]
 

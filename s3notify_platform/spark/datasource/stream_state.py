@@ -101,7 +101,9 @@ class Poller:
 
     def __init__(self, reading: Reading, store: ObjectStore, clock: Clock) -> None:
         source = reading.source
-        self._watcher = Watcher(store, prefix=source.keyspace_prefix, slots=source.slots, clock=clock)
+        self._watcher = Watcher(
+            store, prefix=source.location.keyspace_prefix, slots=source.location.slots, clock=clock
+        )
         self._seconds = reading.poll_seconds
         self._clock = clock
         self._polled_at: float | None = None
@@ -213,7 +215,7 @@ class StreamState:
 
     def __post_init__(self) -> None:
         source = self.reading.source
-        layout = TableLayout(prefix=f"{source.platform_prefix}streams/{self.stream}/")
+        layout = TableLayout(prefix=f"{source.location.platform_prefix}streams/{self.stream}/")
         self.table = source.table(layout, store=self.store)
 
     def _key(self, name: str) -> str:
@@ -292,7 +294,7 @@ class StreamState:
             planned_at = self.clock.monotonic()
             list(self._each(lambda w: self._settle(plan, w, heads[w.slot], planned_at), plan.slots))
             if plan.entries:
-                self.reading.source.queue(self.store).remove(plan.entries)
+                self.reading.source.location.queue(self.store).remove(plan.entries)
             self.store.delete(self._key(name))
         self._done, self._plans = name, {}
 
