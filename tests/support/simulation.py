@@ -5,7 +5,7 @@ hands one baton around: before each store call and in each sleep an actor gives 
 decides who goes on. Time is virtual; randomness and faults are drawn from the seed; so a seed run twice
 gives the same history. A crashed actor is started again, as a new process would be, `restarts` times.
 
-A test takes its seeds by `@simulated`: 50 of them, or `SIM_SEEDS=5000`, or `SIM_SEED=7` alone. A failure ends
+A test takes its seeds by `@simulated`: 20 of them, or `SIM_SEEDS=5000`, or `SIM_SEED=7` alone. A failure ends
 with the command that replays it.
 
 An actor must not block on anything but store calls and its clock, nor start threads: give a `Publisher`
@@ -14,6 +14,7 @@ An actor must not block on anything but store calls and its clock, nor start thr
 """
 
 import functools
+import inspect
 import os
 import random
 import threading
@@ -27,7 +28,8 @@ from s3notify_platform.clock import Clock
 from tests.support.clocks import EPOCH_MS
 from tests.support.faults import CrashedError, Fault, FaultyStore, never, seeded
 
-SEEDS = 50
+SEEDS = 20
+SECONDS_MAX, SEED_SECONDS_MAX = 300, 10
 STEP_SECONDS = 0.001
 STEPS_MAX = 100_000
 STUCK_SECONDS = 30.0
@@ -291,17 +293,28 @@ def run_simulation(
 
 
 def simulated(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test that takes a `seed` under many, and say on failure how to replay it."""
-    single = os.environ.get("SIM_SEED")
-    seeds = [int(single)] if single else range(int(os.environ.get("SIM_SEEDS", str(SEEDS))))
+    """Run a test that takes a `seed` under many, one after the other, up to the first that fails.
+
+    The test builds what it needs afresh for each seed: a fixture is shared by all of them.
+    """
 
     @functools.wraps(test)
-    def replayable(*args: Any, **kwargs: Any) -> None:
-        try:
-            test(*args, **kwargs)
-        except BaseException as error:
-            node = os.environ.get("PYTEST_CURRENT_TEST", test.__name__).split("[")[0].split(" ")[0]
-            error.add_note(f"replay: SIM_SEED={kwargs['seed']} python -m pytest {node}")
-            raise
+    def looped(*args: Any, **kwargs: Any) -> None:
+        for seed in _seeds():
+            try:
+                test(*args, seed=seed, **kwargs)
+            except BaseException as error:
+                node = os.environ.get("PYTEST_CURRENT_TEST", test.__name__).rpartition(" ")[0]
+                error.add_note(f"replay: SIM_SEED={seed} python -m pytest '{node}'")
+                raise
 
-    return pytest.mark.parametrize("seed", seeds)(replayable)
+    # Without the seed, so that pytest does not look for a fixture of this name.
+    signature = inspect.signature(test)
+    kept = [p for p in signature.parameters.values() if p.name != "seed"]
+    looped.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return pytest.mark.timeout(SECONDS_MAX + SEED_SECONDS_MAX * len(_seeds()))(looped)
+
+
+def _seeds() -> Sequence[int]:
+    single = os.environ.get("SIM_SEED")
+    return [int(single)] if single else range(int(os.environ.get("SIM_SEEDS", str(SEEDS))))

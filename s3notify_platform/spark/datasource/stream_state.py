@@ -13,7 +13,6 @@ from typing import Any, Final
 from s3notify_platform.clock import Clock, unique_name
 from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import ETag, ObjectStore, StoredObject, Written
-from s3notify_platform.protocols.conditional_commit import Committed
 from s3notify_platform.protocols.keyspace import (
     DIGEST_BYTES,
     NEVER_SEEN,
@@ -326,7 +325,7 @@ class StreamState:
             pages=pages,
             deltas=deltas,
         )
-        if not isinstance(self.table.commit(commit, planned_at=planned_at), Committed):
+        if not isinstance(self.table.commit(commit, planned_at=planned_at), Written):
             newest = self.table.head(work.slot)
             if newest is None or newest.batch != plan.name:
                 raise moved
