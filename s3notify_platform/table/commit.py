@@ -23,8 +23,8 @@ from dataclasses import asdict, dataclass, field
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UnavailableError, UsageError
-from s3notify_platform.ports import ObjectStore, StoredObject, Written
-from s3notify_platform.protocols.conditional_commit import Committed, ConditionalCommit, Lost
+from s3notify_platform.ports import Conflict, ObjectStore, StoredObject, Written
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.table import states as paging
@@ -374,7 +374,7 @@ class SlotTable:
         with ThreadPoolExecutor(PAGES_IN_FLIGHT) as pool:
             return NextStates(changed=changed, pages=tuple(pool.map(kept, folded)))
 
-    def commit(self, commit: StagedCommit, *, planned_at: float) -> Committed | Lost:
+    def commit(self, commit: StagedCommit, *, planned_at: float) -> Written | Conflict:
         """Make `commit` visible if its generation is still free; exactly one of all contenders does. 1 PUT.
 
         `planned_at` is the clock's monotonic time when the head was read. A run that lived longer than
@@ -388,7 +388,7 @@ class SlotTable:
                 f"slot {commit.slot}: planned more than {self.max_run_seconds:.0f} s ago; plan again"
             )
         outcome = self._commits.put_if_absent(self.layout.commit(commit.slot, commit.generation), commit.body)
-        if isinstance(outcome, Committed) and self._clock.monotonic() - planned_at > self.max_run_seconds:
+        if isinstance(outcome, Written) and self._clock.monotonic() - planned_at > self.max_run_seconds:
             self._check_descent(commit)
         return outcome
 

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UsageError
-from s3notify_platform.ports import StoredObject
-from s3notify_platform.protocols.conditional_commit import Committed, Lost
+from s3notify_platform.ports import Conflict, StoredObject, Written
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
@@ -223,7 +222,7 @@ class TestCommitting:
         write(table, commit_of(1))
         assert (
             table.commit(commit_of(1, commit_id="late").staged(), planned_at=table._clock.monotonic())
-            == Lost()
+            == Conflict()
         )
 
     def test_a_run_that_lived_too_long_commits_nothing(self) -> None:
@@ -254,7 +253,7 @@ class TestCommitting:
             with pytest.raises(FencedError, match="beside a newer history"):
                 table.commit(commit_of(1).staged(), planned_at=planned)
         else:
-            assert isinstance(table.commit(commit_of(1).staged(), planned_at=planned), Committed)
+            assert isinstance(table.commit(commit_of(1).staged(), planned_at=planned), Written)
 
     @pytest.mark.parametrize("prefix", ["no-slash", "/t/", "a//b/", ""])
     def test_prefixes_that_cannot_be(self, prefix: str) -> None:
