@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from s3notify_platform.errors import CorruptError, NotFoundError, S3NotifyError, UsageError
+from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
@@ -29,7 +29,6 @@ from s3notify_platform.protocols.source_enumerator import (
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation
 
 IN_FLIGHT: Final = 32
@@ -68,11 +67,11 @@ Row = dict[str, Any]
 class _Found:
     """What was found of one slot. `touched`: the keys that were looked at; None: all of them.
 
-    `known` is its newest generation, -1 if that is still to be asked for.
+    `newest`: its newest generation, None if that is still to be asked for.
     """
 
     slot: Slot
-    known: int = -1
+    newest: Generation | None = None
     versions: list[ObjectVersion] = field(default_factory=list)
     entries: list[Row] = field(default_factory=list)
     touched: frozenset[str] | None = None
@@ -178,10 +177,9 @@ def _followed(
             except S3NotifyError as error:
                 comparison.failed(slot, error)
                 continue
-            known = newest[slot]
             yield _Found(
                 slot,
-                known=-1 if known is None else known,
+                newest=newest[slot],
                 versions=[version for version in versions if version is not None],
                 entries=[_entry_row(entry) for entry in entries],
                 touched=frozenset(events),
@@ -236,7 +234,7 @@ class _Comparison:
             unqueued = found.touched is not None and not self._queued(found.slot)
             if unqueued and not found.touched:
                 return [_row(found.slot, "unqueued")]
-            head = _head(self._table, found)
+            head = self._table.head(found.slot, found.newest)
             pending = frozenset(head.pending if head else ())
             version = self._source.input.code_version
             # All rows of the slot have to be made again, or some that an earlier batch could not.
@@ -308,17 +306,6 @@ def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
     return states[key].etag if key in states else None
 
 
-def _head(table: SlotTable, found: _Found) -> SlotCommit | None:
-    if found.known == 0:
-        return None
-    if found.known > 0:
-        try:
-            return table.read(found.slot, Generation(found.known))
-        except CorruptError:
-            pass  # vacuum took it, because a newer one exists; if none does, `head` says so
-    return table.head(found.slot)
-
-
 def _by_slot(batches: Batches) -> Iterator[_Found]:
     current: _Found | None = None
     for row in (row for batch in batches for row in batch.to_pylist()):
@@ -328,7 +315,7 @@ def _by_slot(batches: Batches) -> Iterator[_Found]:
             current = _Found(Slot(row["slot"]))
         match row["kind"]:
             case "slot":
-                current.known = row["generation"]
+                current.newest = None if row["generation"] < 0 else Generation(row["generation"])
             case "object":
                 current.versions.append(
                     ObjectVersion(slot=current.slot, key=row["key"], etag=ETag(row["etag"]), size=row["size"])

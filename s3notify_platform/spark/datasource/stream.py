@@ -293,7 +293,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 told[Slot(entry.slot)].add(entry.event.key)
         found |= self._looked_up(told)
         state = self._state_of(offset)
-        heads = state.heads([*found])
+        heads = state.table.heads(found)
         state.check(offset, heads)
         all_changes: list[SlotChanges] = []
         known: dict[Slot, States] = {}

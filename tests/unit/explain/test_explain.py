@@ -121,7 +121,9 @@ class Place:
             deltas=tuple((known | {delta.key: delta for delta in deltas}).values()),
             **fields,
         )
-        assert isinstance(self.table.commit(commit, planned_at=self.table._clock.monotonic()), Written)
+        assert isinstance(
+            self.table.commit(commit.staged(), planned_at=self.table._clock.monotonic()), Written
+        )
         if follow:
             self.queue.remove(self.queue.entries("orders", [SLOT]))
 

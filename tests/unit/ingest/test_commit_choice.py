@@ -90,14 +90,14 @@ def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     table = io.source.table(store=store)
     assert table.head(Slot(1)) is None
     with pytest.raises(UsageError, match="opened to be read"):
-        table.commit(COMMIT, planned_at=SYSTEM_CLOCK.monotonic())
+        table.commit(COMMIT.staged(), planned_at=SYSTEM_CLOCK.monotonic())
     with pytest.raises(UsageError, match="opened to be read"):
         SchemaRegistry(store, io.source.location.layout).pin(source="{}", rows="{}", inferred=False)
     assert [meta.key for meta in list_all(store, "")] == []
     io.check_store()
     assert isinstance(io.source.commit.commits(io.source.location.platform, store), NativeCommit)
     table = io.source.table(store=store)
-    assert isinstance(table.commit(COMMIT, planned_at=SYSTEM_CLOCK.monotonic()), Written)
+    assert isinstance(table.commit(COMMIT.staged(), planned_at=SYSTEM_CLOCK.monotonic()), Written)
 
 
 @pytest.mark.parametrize(
