@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.codecs import check_encoding
-from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.formats.registry import AUTO, FORMATS
 from s3notify_platform.formats.rescue import MISMATCHES, Mismatches
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
@@ -78,7 +78,7 @@ class Source:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):
             raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
-        _one_of("format", self.format, FORMATS, self.name)
+        _one_of("format", self.format, (AUTO, *FORMATS), self.name)
         _one_of("mismatches", self.mismatches, MISMATCHES, self.name)
         check_encoding(self.encoding)
         for limit in ("max_objects", "max_bytes", "split_bytes"):

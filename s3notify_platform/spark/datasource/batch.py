@@ -35,7 +35,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError, UsageError
-from s3notify_platform.formats.registry import FIXED_SCHEMAS, check_schema, format_of
+from s3notify_platform.formats.registry import check_schema, fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.source_enumerator import (
@@ -56,7 +56,7 @@ from s3notify_platform.spark.read import (
     schema_of_sample,
 )
 from s3notify_platform.spark.session import parallelism, ship_package
-from s3notify_platform.spark.splits import TASK_BYTES, is_big, may_be_cut
+from s3notify_platform.spark.splits import TASK_BYTES, is_big, may_be_cut, may_be_quoted
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.layout import Generation
 
@@ -180,8 +180,8 @@ def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
 def inferred_schema(reading: Reading) -> StructType:
     """Columns from a sample of the first objects listed, marked as inferred. 1 LIST, 1 GET for each of the sample."""
     source = reading.source
-    if source.format in FIXED_SCHEMAS:
-        return whole_schema(from_arrow_schema(FIXED_SCHEMAS[source.format]), source)
+    if (fixed := fixed_schema(source.format)) is not None:
+        return whole_schema(from_arrow_schema(fixed), source)
     enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
     versions = [*islice(enumerator.versions(frozenset(source.all_slots())), SAMPLED_FROM)]
     found = schema_of_sample(source, sample_of(source, versions))
@@ -306,9 +306,8 @@ def work_of(
     """The work, dealt to as many tasks as are worth it, by bytes; big objects in parts. Pure."""
     parts: list[Split] = []
     for split in splits:
-        # Where a CSV value is quoted is known only when all before it was read.
-        csv = format_of(split.version.key, source.format) == "csv"
-        cut = is_big(split, source) and may_be_cut(split, source) and not csv
+        # Where a value is quoted is known only when all before it was read.
+        cut = is_big(split, source) and may_be_cut(split, source) and not may_be_quoted(split, source)
         parts += parts_of(split, source.split_bytes) if cut else [split]
     sizes = [split.end - split.start for split in parts]
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)
