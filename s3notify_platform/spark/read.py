@@ -88,7 +88,7 @@ class SplitReader:
     @property
     def target(self) -> Target:
         """What records are to become."""
-        rescue = self.source.mismatches == "rescue"
+        rescue = self.source.input.mismatches == "rescue"
         return Target(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
     def read_frame(self, splits: DataFrame, chain: TaskChain) -> DataFrame:
@@ -98,7 +98,7 @@ class SplitReader:
             work = splits_of(batches)
             yield from self._read(work.slots, work.splits)
             if work.children:
-                chain.stamp(work.children, shared_store(self.source.platform))
+                chain.stamp(work.children, shared_store(self.source.location.platform))
 
         return splits.mapInArrow(run, from_arrow_schema(self.output))
 
@@ -124,7 +124,7 @@ class SplitReader:
         Each batch is in order of slots.
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
-        for window in fetch(self.source.bucket, versions):
+        for window in fetch(self.source.input.bucket, versions):
             batches = _parse_window(window, self.source, self.target, self.output)
             yield list(batches)[::-1]
 
@@ -133,7 +133,7 @@ class SplitReader:
         version = split.version
         place = (version.slot, version.key, version.etag)
         note = whole_outcome("ok", version.size) | {"start": split.start}
-        form = format_of(version.key, self.source.format)
+        form = format_of(version.key, self.source.input.format)
         if form is None:
             yield control(self.output, [(KIND_REJECT, *place, 0, _NO_FORMAT, b"")])
             note |= {"rejects": 1}
@@ -142,8 +142,8 @@ class SplitReader:
         unnamed: list[Tally] = []
         mismatches: list[Tally] = []
         fields: list[pa.Schema] = []
-        remote = RemoteBytes(self.source.bucket, version)
-        for found in form.read(remote, split, self.target, encoding=self.source.encoding):
+        remote = RemoteBytes(self.source.input.bucket, version)
+        for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
                 read = by_record and (split.by_record or split.start == 0)
@@ -191,7 +191,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, target: Target, out
     outcomes: list[tuple[object, ...]] = []
 
     def by_format(fetched: Fetched) -> tuple[str, str]:
-        form = format_of(fetched.version.key, source.format)
+        form = format_of(fetched.version.key, source.input.format)
         return fetched.status, form.name if form else ""
 
     for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
@@ -202,7 +202,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, target: Target, out
         mismatches: list[Tally] = []
         fields: list[pa.Schema] = []
         if status == "ok":
-            for parsed in _parsed(part, form, target, source.encoding):
+            for parsed in _parsed(part, form, target, source.input.encoding):
                 unnamed.append(parsed.unnamed)
                 mismatches.append(parsed.mismatches)
                 fields += parsed.new_fields
@@ -281,7 +281,7 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
     Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each. Of those larger than
     `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer.
     """
-    if (fixed := fixed_schema(source.format)) is not None:
+    if (fixed := fixed_schema(source.input.format)) is not None:
         return from_arrow_schema(fixed)
     sample = sample_of(source, versions)
 
@@ -302,7 +302,7 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
     """Up to `SAMPLE_OBJECTS` of `versions`, evenly spread, and `SAMPLE_BYTES`, that inference looks at. Pure."""
-    candidates = [v for v in versions if v.size and format_of(v.key, source.format)]
+    candidates = [v for v in versions if v.size and format_of(v.key, source.input.format)]
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
     sample: list[ObjectVersion] = []
     for version in candidates[::step][:SAMPLE_OBJECTS]:
@@ -320,20 +320,20 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
 def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[Format, pa.Schema]]:
     """What each object that is there suggests."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
-    for window in fetch(source.bucket, small):
+    for window in fetch(source.input.bucket, small):
         for fetched in window:
             if fetched.status == "ok":
                 yield from _suggested(source, fetched.version, BytesInMemory(fetched.body))
     for version in versions:
         if version.size > HEAD_SAMPLE_BYTES:
             with suppress(ConflictError, NotFoundError, UnavailableError):
-                yield from _suggested(source, version, RemoteBytes(source.bucket, version))
+                yield from _suggested(source, version, RemoteBytes(source.input.bucket, version))
 
 
 def _suggested(
     source: Source, version: ObjectVersion, body: ObjectBytes
 ) -> Iterator[tuple[Format, pa.Schema]]:
-    form = format_of(version.key, source.format)
+    form = format_of(version.key, source.input.format)
     if form is not None:
-        for schema in form.schemas(body, version.key, source.encoding):
+        for schema in form.schemas(body, version.key, source.input.encoding):
             yield form, schema

@@ -39,25 +39,27 @@ Batches = Iterator[pa.RecordBatch]
 def is_big(split: Split, source: Source) -> bool:
     """Whether a split is read piece by piece, not as a whole object. Pure."""
     size = split.version.size
-    return split.start > 0 or split.end != size or size > source.split_bytes
+    return split.start > 0 or split.end != size or size > source.input.split_bytes
 
 
 def may_be_cut(split: Split, source: Source) -> bool:
     """Whether an object can be read from the middle, going by its name and the source's settings. Pure."""
-    form = format_of(split.version.key, source.format)
-    return form is not None and not split.by_record and form.may_be_cut(split.version.key, source.encoding)
+    form = format_of(split.version.key, source.input.format)
+    return (
+        form is not None and not split.by_record and form.may_be_cut(split.version.key, source.input.encoding)
+    )
 
 
 def may_be_quoted(split: Split, source: Source) -> bool:
     """Whether a split may begin in a quoted value, which only what stands before it tells. Pure."""
-    form = format_of(split.version.key, source.format)
+    form = format_of(split.version.key, source.input.format)
     return form is not None and form.quoted
 
 
 def cut(split: Split, source: Source) -> list[Split]:
     """The parts of a big object that tasks may read at once; any other split as it is. Pure."""
     cuttable = is_big(split, source) and may_be_cut(split, source)
-    return parts_of(split, source.split_bytes) if cuttable else [split]
+    return parts_of(split, source.input.split_bytes) if cuttable else [split]
 
 
 def in_parts(spark: SparkSession, source: Source, splits: Sequence[Split]) -> list[Split]:
@@ -89,7 +91,7 @@ def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> lis
     def run(batches: Batches) -> Batches:
         for part in splits_of(batches).splits:
             try:
-                found = scout(RemoteBytes(source.bucket, part.version), part)
+                found = scout(RemoteBytes(source.input.bucket, part.version), part)
             except S3NotifyError:
                 # Whatever it is, the read will find it too, and tell.
                 found = Scout(quotes=1, well_formed=(False, False))

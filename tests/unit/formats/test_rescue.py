@@ -330,7 +330,7 @@ def test_no_json_value_is_lost(contents: list[dict[str, Any]], inferred: bool, t
     """Whatever the records hold, every value is in its column or in `_rescued`."""
     body = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in contents)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "MEND_RECORDS", together)
+        patch.setattr(records, "RECOVER_RECORDS", together)
         found = rescued([body], DEEP, "jsonl", inferred=inferred)
     assert len(found) == len(contents)
     for row, (cells, odd) in zip(contents, found, strict=True):
