@@ -143,7 +143,7 @@ def test_the_inlet_needs_exactly_what_its_policy_grants(ministack, table):
         told = replace(event("raw/a"), bucket=source)
         large = replace(event("x" * 2000), bucket=source)
         assert intake.accept([told, large]).outcomes == ("queued", "failed")
-        assert intake.quarantine.discard() == 1
+        assert intake.poison.discard() == 1
         reservation = queue.reserve("orders", told)
         queue.abort(reservation)
         wanted = needs(proxy.answered)

@@ -23,7 +23,7 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Final, Literal, assert_never
 
-from s3notify_platform.channels.inlets.poison import Quarantine
+from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
@@ -153,7 +153,7 @@ class Intake:
         if not bucket or "" in excluded:
             raise UsageError("an intake is for one bucket, and excludes parts of it only")
         self.bucket = bucket
-        self.quarantine = Quarantine(queue)
+        self.poison = PoisonStore(queue)
         self._queue = queue
         self._targets = tuple(targets)
         self._excluded = tuple(excluded)
@@ -278,7 +278,7 @@ class Intake:
     def _fail(self, report: _Report, reason: str, trouble: _Trouble, origin: str) -> None:
         try:
             body = json.dumps(asdict(report.event), default=str).encode("ascii")
-            if self.quarantine.keep(body, origin=origin, reason=reason):
+            if self.poison.keep(body, origin=origin, reason=reason):
                 report.is_at_least("failed")
             else:
                 report.is_at_least("full")
