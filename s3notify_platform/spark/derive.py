@@ -20,8 +20,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import Written
-from s3notify_platform.protocols.conditional_commit import Lost
+from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.ingest import COMMITS_IN_FLIGHT
@@ -127,7 +126,7 @@ def replace_slots(
             outcome = table.commit(commit, planned_at=planned_at)
         except S3NotifyError as error:
             return SlotResult(slot=slot, status="failed", error=f"{type(error).__name__}: {error}")
-        if isinstance(outcome, Lost) and not (slots[slot] and _made_from(table, slot, slots[slot])):
+        if isinstance(outcome, Conflict) and not (slots[slot] and _made_from(table, slot, slots[slot])):
             return SlotResult(slot=slot, status="failed", error="another run committed this slot first")
         return SlotResult(
             slot=slot,

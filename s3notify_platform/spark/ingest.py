@@ -18,7 +18,7 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.results import BatchResult, SlotResult, added_result
 from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.protocols.conditional_commit import Committed, Lost
+from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.protocols.source_enumerator import CommittedSlots, within
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform
@@ -257,9 +257,9 @@ class Ingest:
         except S3NotifyError as error:
             return replace(result, status="failed", error=f"{type(error).__name__}: {error}")
         match outcome:
-            case Lost():
+            case Conflict():
                 return replace(result, status="failed", error=_LOST)
-            case Committed():
+            case Written():
                 return replace(
                     result,
                     status="committed",

@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, field
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UnavailableError, UsageError
-from s3notify_platform.ports import ObjectStore, StoredObject, Written
-from s3notify_platform.protocols.conditional_commit import Committed, ConditionalCommit, Lost
+from s3notify_platform.ports import Conflict, ObjectStore, StoredObject, Written
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.table import states as paging
@@ -262,7 +262,7 @@ class SlotTable:
         with ThreadPoolExecutor(PAGES_IN_FLIGHT) as pool:
             return tuple(pool.map(kept, folded)), ()
 
-    def commit(self, commit: SlotCommit, *, planned_at: float) -> Committed | Lost:
+    def commit(self, commit: SlotCommit, *, planned_at: float) -> Written | Conflict:
         """Make `commit` visible if its generation is still free; exactly one of all contenders does. 1 PUT.
 
         `planned_at` is the clock's monotonic time when the head was read. A run that lived longer than
@@ -278,7 +278,7 @@ class SlotTable:
         outcome = self._commits.put_if_absent(
             self.layout.commit(commit.slot, commit.generation), commit.dumps()
         )
-        if isinstance(outcome, Committed) and self._clock.monotonic() - planned_at > self.max_run_seconds:
+        if isinstance(outcome, Written) and self._clock.monotonic() - planned_at > self.max_run_seconds:
             self._check_descent(commit)
         return outcome
 

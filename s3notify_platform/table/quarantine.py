@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.errors import ConflictError, S3NotifyError
-from s3notify_platform.protocols.conditional_commit import Committed, Lost
+from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
@@ -287,9 +287,9 @@ def _sent_again(table: SlotTable, slot: Slot, choice: Choice, *, dry_run: bool, 
             pending=tuple(sorted(pending.union(taken))),
         )
         match table.commit(commit, planned_at=planned_at):
-            case Committed():
+            case Written():
                 return done
-            case Lost():
+            case Conflict():
                 continue  # a run was first: what it took in is not sent again
             case _ as unreachable:
                 assert_never(unreachable)

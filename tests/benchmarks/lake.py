@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.protocols.conditional_commit import Committed
+from s3notify_platform.ports import Written
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.stores.config import S3Config
@@ -161,7 +161,7 @@ def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -
             pages=pages,
             deltas=deltas,
         )
-        assert isinstance(table.commit(first, planned_at=SYSTEM_CLOCK.monotonic()), Committed)
+        assert isinstance(table.commit(first, planned_at=SYSTEM_CLOCK.monotonic()), Written)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(commit, versions))

@@ -24,7 +24,12 @@ from s3notify_platform.channels.delivery.push import Push, Pusher
 from s3notify_platform.channels.delivery.shard import POLL_SECONDS, Lane, Outlet
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.protocols.notification_queue import Lease, NotificationQueue, ShardConsumer, Worker
+from s3notify_platform.protocols.notification_queue import (
+    NotificationQueue,
+    ShardConsumer,
+    ShardLease,
+    Worker,
+)
 from s3notify_platform.protocols.notification_queue.owners import (
     BEAT_SECONDS,
     EXPIRY_SECONDS,
@@ -147,7 +152,7 @@ class Delivery:
         self._threads.pop(lane, None)
         return True
 
-    def _lane(self, lease: Lease) -> Lane:
+    def _lane(self, lease: ShardLease) -> Lane:
         return Lane(
             ShardConsumer(self._worker, lease),
             outlet=lambda: self._outlet(lease),
@@ -169,7 +174,7 @@ class Delivery:
                     wait = TROUBLE_SECONDS
             lane.ended.wait(wait)
 
-    def _outlet(self, lease: Lease) -> Outlet:
+    def _outlet(self, lease: ShardLease) -> Outlet:
         """The endpoint of the lease's topic; another one once its setting has changed."""
         text = self._worker.topic(lease).settings.endpoint
         with self._lock:

@@ -27,7 +27,12 @@ from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
-from s3notify_platform.protocols.notification_queue import Committed, Event, NotificationQueue, QuotaExceeded
+from s3notify_platform.protocols.notification_queue import (
+    EntryCommitted,
+    Event,
+    NotificationQueue,
+    QuotaExceeded,
+)
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import shared_store
@@ -240,7 +245,7 @@ class Intake:
         for report, outcome in zip(fitting, outcomes, strict=True):
             report.taken = True
             match outcome:
-                case Committed():
+                case EntryCommitted():
                     report.news = True
                     report.queued_at = self._memory.tick()
                     self._memory.note(step, report, report.queued_at)

@@ -48,6 +48,16 @@ from pyspark.sql.streaming.datasource import (
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, NotFoundError
+from s3notify_platform.ingest.compare import IN_FLIGHT
+from s3notify_platform.ingest.stream_state import (
+    Offset,
+    Poller,
+    SlotWork,
+    StreamPlan,
+    StreamState,
+    changed_between,
+    digest_at,
+)
 from s3notify_platform.protocols.keyspace import (
     NEVER_SEEN,
     QUEUED,
@@ -65,17 +75,8 @@ from s3notify_platform.protocols.source_enumerator import (
     within,
 )
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.datasource.batch import REQUESTS_IN_FLIGHT, Batches, RowReader, Work, work_of
 from s3notify_platform.spark.datasource.options import Reading
-from s3notify_platform.spark.datasource.stream_state import (
-    Offset,
-    Poller,
-    SlotWork,
-    StreamPlan,
-    StreamState,
-    changed_between,
-    digest_at,
-)
+from s3notify_platform.spark.datasource.rows import Batches, RowReader, Work, work_of
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
@@ -193,15 +194,20 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _poll(self) -> bytes:
         if self._poller is None:
             store = shared_store(self._reading.source.platform)
-            self._poller = Poller(self._reading, store, self._clock)
+            self._poller = Poller(
+                self._reading.source, store, self._clock, seconds=self._reading.poll_seconds
+            )
         return self._poller.poll()
 
     def _state_of(self, offset: Offset) -> StreamState:
         if self._state is None or offset.stream not in ("", self._state.stream):
             store = shared_store(self._reading.source.platform)
-            reading = replace(self._reading, source=self._reading.source.decided(store))
-            stream = offset.stream or unique_name(self._clock)
-            self._state = StreamState(reading=reading, stream=stream, store=store, clock=self._clock)
+            self._state = StreamState(
+                source=self._reading.source.decided(store),
+                stream=offset.stream or unique_name(self._clock),
+                store=store,
+                clock=self._clock,
+            )
         return self._state
 
     # The topic, if there is one
@@ -254,7 +260,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return signal is not None and QUEUED not in signal.metadata
 
         wanted = sorted(slots)
-        with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
             found = {
                 slot for slot, is_plain in zip(wanted, pool.map(unqueued, wanted), strict=True) if is_plain
             }
@@ -320,7 +326,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What is there now under the keys that entries name. 1 HEAD each."""
         source = self._reading.source
         enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
-        with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
             return {
                 slot: [v for v in pool.map(enumerator.current, sorted(keys)) if v is not None]
                 for slot, keys in sorted(told.items())
@@ -401,5 +407,7 @@ class SlotsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _polled(self) -> Poller:
         if self._poller is None:
             store = shared_store(self._reading.source.platform)
-            self._poller = Poller(self._reading, store, self._clock)
+            self._poller = Poller(
+                self._reading.source, store, self._clock, seconds=self._reading.poll_seconds
+            )
         return self._poller

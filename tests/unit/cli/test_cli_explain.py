@@ -12,7 +12,7 @@ from s3notify_platform.cli import main
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put
-from s3notify_platform.protocols.notification_queue import Committed, Event, TopicSettings
+from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.dynamodb.record_store import create_record_table
@@ -38,7 +38,7 @@ def ask(ministack, monkeypatch):
         publisher.write([Put(key=KEY, body=b"{}\n")])
         queue = source.queue()
         queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/"))
-        assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), Committed)
+        assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), EntryCommitted)
         publisher.signal([KEY])
 
         def run(key=KEY, *options):
@@ -113,7 +113,7 @@ def test_records_in_dynamodb(ministack, monkeypatch):
     )
     queue = source.queue()
     queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/"))
-    assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), Committed)
+    assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), EntryCommitted)
     AckChains(source.records()).open_batch("orders-e-1", [str(slot_of(KEY))], payload='{"listing": false}')
     command = ["explain", KEY, "--bucket", config.bucket, "--name", "orders", "--prefix", "raw/"]
     command += ["--endpoint-url", ministack.endpoint_url, "--records-table", table.table]

@@ -13,12 +13,12 @@ from s3notify_platform.explain import Failing, OpenBatch, SensorView, explain
 from s3notify_platform.explain.look import CHAINS_MAX, ENTRIES_MAX
 from s3notify_platform.ingest.scheduler import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ports import Written
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.conditional_commit import Committed as CommitMade
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, digest_of, signal_key
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
     DeadLettered,
+    EntryCommitted,
     Event,
     NotificationQueue,
     Reservation,
@@ -97,7 +97,7 @@ class Place:
         if queued:
             op = "put" if isinstance(change, Put) else "delete"
             for topic in self.queue.topics_of("b", change.key):
-                assert isinstance(self.queue.push(topic.name, self.event(change.key, op)), Committed)
+                assert isinstance(self.queue.push(topic.name, self.event(change.key, op)), EntryCommitted)
         publisher.signal([change.key])
 
     def put(self, body=b"one", *, queued=True):
@@ -121,7 +121,7 @@ class Place:
             deltas=tuple((known | {delta.key: delta for delta in deltas}).values()),
             **fields,
         )
-        assert isinstance(self.table.commit(commit, planned_at=self.table._clock.monotonic()), CommitMade)
+        assert isinstance(self.table.commit(commit, planned_at=self.table._clock.monotonic()), Written)
         if follow:
             self.queue.remove(self.queue.entries("orders", [SLOT]))
 
@@ -525,7 +525,7 @@ def test_only_its_slot_is_looked_at(place):
     before = dict(place.reads.counts)
     others = [key for n in range(400) if slot_of(key := f"raw/{n}", 16) != SLOT]
     assert all(
-        isinstance(made, Committed) for made in place.queue.push_many("orders", map(place.event, others))
+        isinstance(made, EntryCommitted) for made in place.queue.push_many("orders", map(place.event, others))
     )
     assert place.ask().verdict.kind == "waiting"
     assert dict(place.reads.counts) == before
@@ -540,7 +540,7 @@ def test_requests_are_bounded(place):
     in_slot = [key for n in range(16 * (ENTRIES_MAX + 150)) if slot_of(key := f"raw/{n}", 16) == SLOT]
     assert len(in_slot) > ENTRIES_MAX
     for key in in_slot:
-        assert isinstance(place.queue.push("orders", place.event(key)), Committed)
+        assert isinstance(place.queue.push("orders", place.event(key)), EntryCommitted)
     for number in range(CHAINS_MAX + 50):
         place.open_batch(number, slots=[(SLOT + 1) % 16])
     for number in range(3000):

@@ -10,8 +10,8 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
-from s3notify_platform.ports import list_all
-from s3notify_platform.protocols.conditional_commit import Committed, DynamoCommit, NativeCommit
+from s3notify_platform.ports import Written, list_all
+from s3notify_platform.protocols.conditional_commit import DynamoCommit, NativeCommit
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
@@ -93,7 +93,7 @@ def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     io.check_store()
     assert isinstance(io.source.commits(store), NativeCommit)
     table = io.source.table(store=store)
-    assert isinstance(table.commit(COMMIT, planned_at=SYSTEM_CLOCK.monotonic()), Committed)
+    assert isinstance(table.commit(COMMIT, planned_at=SYSTEM_CLOCK.monotonic()), Written)
 
 
 @pytest.mark.parametrize(

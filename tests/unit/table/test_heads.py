@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UsageError
-from s3notify_platform.protocols.conditional_commit import Committed, Lost
+from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -125,7 +125,7 @@ class TestCommitting:
     def test_one_winner(self) -> None:
         table = slot_table(MemoryObjectStore())
         write(table, commit_of(1))
-        assert table.commit(commit_of(1, commit_id="late"), planned_at=table._clock.monotonic()) == Lost()
+        assert table.commit(commit_of(1, commit_id="late"), planned_at=table._clock.monotonic()) == Conflict()
 
     def test_a_run_that_lived_too_long_commits_nothing(self) -> None:
         time = HandClock()
@@ -155,7 +155,7 @@ class TestCommitting:
             with pytest.raises(FencedError, match="beside a newer history"):
                 table.commit(commit_of(1), planned_at=planned)
         else:
-            assert isinstance(table.commit(commit_of(1), planned_at=planned), Committed)
+            assert isinstance(table.commit(commit_of(1), planned_at=planned), Written)
 
     @pytest.mark.parametrize("prefix", ["no-slash", "/t/", "a//b/", ""])
     def test_prefixes_that_cannot_be(self, prefix: str) -> None:

@@ -1,6 +1,6 @@
 """What a stream has read, and what it is about to: its offset, the plans of its micro-batches, its state on the bucket.
 
-`streaming` says how they hang together.
+`spark.datasource.stream` says how they work together.
 """
 
 import json
@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from s3notify_platform.clock import Clock, unique_name
 from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
+from s3notify_platform.ingest.compare import IN_FLIGHT
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectStore, StoredObject, Written
-from s3notify_platform.protocols.conditional_commit import Committed
 from s3notify_platform.protocols.keyspace import (
     DIGEST_BYTES,
     NEVER_SEEN,
@@ -25,8 +26,6 @@ from s3notify_platform.protocols.source_enumerator import (
     ObjectVersion,
 )
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.datasource.batch import REQUESTS_IN_FLIGHT
-from s3notify_platform.spark.datasource.options import Reading
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.states import States
@@ -97,12 +96,11 @@ def digest_at(digests: bytes, slot: Slot) -> bytes:
 
 
 class Poller:
-    """The vector of all slots' digests, as of a poll that is at most `poll_seconds` old."""
+    """The vector of all slots' digests, as of a poll that is at most `seconds` old."""
 
-    def __init__(self, reading: Reading, store: ObjectStore, clock: Clock) -> None:
-        source = reading.source
+    def __init__(self, source: Source, store: ObjectStore, clock: Clock, *, seconds: float) -> None:
         self._watcher = Watcher(store, prefix=source.keyspace_prefix, slots=source.slots, clock=clock)
-        self._seconds = reading.poll_seconds
+        self._seconds = seconds
         self._clock = clock
         self._polled_at: float | None = None
         self.signals: dict[Slot, ETag] = {}
@@ -203,7 +201,7 @@ class StreamPlan:
 class StreamState:
     """What a stream has read, and what it is about to, on the bucket."""
 
-    reading: Reading
+    source: Source
     stream: str
     store: ObjectStore
     clock: Clock
@@ -212,9 +210,8 @@ class StreamState:
     _done: str = ""
 
     def __post_init__(self) -> None:
-        source = self.reading.source
-        layout = TableLayout(prefix=f"{source.platform_prefix}streams/{self.stream}/")
-        self.table = source.table(layout, store=self.store)
+        layout = TableLayout(prefix=f"{self.source.platform_prefix}streams/{self.stream}/")
+        self.table = self.source.table(layout, store=self.store)
 
     def _key(self, name: str) -> str:
         return f"{self.table.layout.prefix}plans/{name}.json"
@@ -256,8 +253,8 @@ class StreamState:
     ) -> Iterator[tuple[Slot, States]]:
         """What is known of the objects of these slots, or of the `keys` of some, slot by slot."""
         slots = [*heads]
-        for first in range(0, len(slots), REQUESTS_IN_FLIGHT):
-            part = slots[first : first + REQUESTS_IN_FLIGHT]
+        for first in range(0, len(slots), IN_FLIGHT):
+            part = slots[first : first + IN_FLIGHT]
             found = self._each(lambda slot: self.table.states(heads[slot], keys.get(slot)), part)
             yield from zip(part, found, strict=True)
 
@@ -292,7 +289,7 @@ class StreamState:
             planned_at = self.clock.monotonic()
             list(self._each(lambda w: self._settle(plan, w, heads[w.slot], planned_at), plan.slots))
             if plan.entries:
-                self.reading.source.queue(self.store).remove(plan.entries)
+                self.source.queue(self.store).remove(plan.entries)
             self.store.delete(self._key(name))
         self._done, self._plans = name, {}
 
@@ -324,13 +321,13 @@ class StreamState:
             pages=pages,
             deltas=deltas,
         )
-        if not isinstance(self.table.commit(commit, planned_at=planned_at), Committed):
+        if not isinstance(self.table.commit(commit, planned_at=planned_at), Written):
             newest = self.table.head(work.slot)
             if newest is None or newest.batch != plan.name:
                 raise moved
 
     def _each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
             return list(pool.map(function, items))
 
 
