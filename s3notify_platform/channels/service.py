@@ -3,16 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import S3Config
-
-if TYPE_CHECKING:
-    from s3notify_platform.channels.inlets.intake import Intake
 
 Progress = Callable[[str], None]
 
@@ -52,19 +49,6 @@ class ServiceContext:
     keyspaces: tuple[tuple[str, str], ...] = ()
     excluded: tuple[str, ...] = ()
     slots: int = SLOT_COUNT
-
-    def intake(self) -> "Intake":
-        """What an inlet hands events to. No request."""
-        from s3notify_platform.channels.inlets.intake import intake_over
-
-        return intake_over(
-            self.queue,
-            self.platform,
-            bucket=self.bucket,
-            keyspaces=self.keyspaces,
-            excluded=self.excluded,
-            slots=self.slots,
-        )
 
 
 class ServiceSettings(BaseModel):

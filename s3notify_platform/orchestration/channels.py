@@ -48,15 +48,15 @@ def _resolvable(settings: type[ServiceSettings]) -> Any:
 
 def service_context(name: str, io: SlotIOManager) -> ServiceContext:
     """What the service `name` of a source is built over: an inlet signals the source alone."""
-    source = io.source
+    source, place = io.source, io.source.location
     return ServiceContext(
         name=name,
         queue=io.queue,
-        platform=source.platform,
-        bucket=source.bucket.bucket,
-        keyspaces=((source.keyspace_prefix, source.prefix),),
-        excluded=(source.platform_prefix, source.queue_prefix),
-        slots=source.slots,
+        platform=place.platform,
+        bucket=source.input.bucket.bucket,
+        keyspaces=((place.keyspace_prefix, source.input.prefix),),
+        excluded=(place.platform_prefix, place.queue_prefix),
+        slots=place.slots,
     )
 
 
@@ -94,12 +94,12 @@ def _reconciler_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefin
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         source = io.source
         reconciler = shared_reconciler(
-            source.bucket,
-            source.platform,
-            keyspaces=((source.keyspace_prefix, source.prefix),),
-            slots=source.slots,
-            queue_prefix=source.queue_prefix,
-            table=source.records_table,
+            source.input.bucket,
+            source.location.platform,
+            keyspaces=((source.location.keyspace_prefix, source.input.prefix),),
+            slots=source.location.slots,
+            queue_prefix=source.location.queue_prefix,
+            table=source.location.records_table,
         )
         note = "a pass was made a moment ago"
         if (reconciled := reconciler.reconcile_when_due()) is not None:

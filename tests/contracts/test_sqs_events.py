@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from s3notify_platform.channels.inlets.intake import intake_over
+from s3notify_platform.channels.inlets.intake import intake_of
 from s3notify_platform.channels.inlets.pull import PullInlet
+from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.slots import slot_of
@@ -101,8 +102,14 @@ class World:
             access_key_id=keys.access_key_id,
             secret_access_key=keys.secret_access_key,
         )
-        intake = intake_over(
-            self.queue, self.config(self.platform), bucket=self.bucket, keyspaces=[(SIGNALS, "raw/")]
+        intake = intake_of(
+            ServiceContext(
+                name="sqs",
+                queue=self.queue,
+                platform=self.config(self.platform),
+                bucket=self.bucket,
+                keyspaces=((SIGNALS, "raw/"),),
+            )
         )
         return PullInlet(SqsQueue(config), intake, name="sqs", wait_seconds=1, **settings)
 

@@ -49,7 +49,7 @@ from typing import Final
 from pydantic import Field
 
 from s3notify_platform.channels.inlets.http_server import Answer, Head, HttpServer, Limits
-from s3notify_platform.channels.inlets.intake import Intake
+from s3notify_platform.channels.inlets.intake import Intake, intake_of
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.protocols.notification_queue import Event, decode_events
@@ -117,7 +117,7 @@ class HttpInletSettings(ServiceSettings):
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`. `UsageError` without a secret, or off loopback without TLS."""
-        return HttpInlet(self, context.intake())
+        return HttpInlet(self, intake_of(context))
 
     def secrets(self) -> tuple[bytes, ...]:
         """Digests of the secrets."""

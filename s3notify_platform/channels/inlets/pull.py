@@ -33,7 +33,7 @@ from typing import Final
 
 from pydantic import Field
 
-from s3notify_platform.channels.inlets.intake import Intake
+from s3notify_platform.channels.inlets.intake import Intake, intake_of
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
@@ -334,7 +334,7 @@ class PullInletSettings(ServiceSettings):
         """See `ServiceSettings.build`."""
         return PullInlet(
             self.messages(context),
-            context.intake(),
+            intake_of(context),
             name=context.name,
             visibility_seconds=self.visibility_seconds,
         )
