@@ -60,7 +60,7 @@ from s3notify_platform.ports import (
 from s3notify_platform.protocols.keyspace import Change, Delete, NotSignalledError, Publisher, Put
 from s3notify_platform.protocols.notification_queue import (
     WRITER,
-    Committed,
+    EntryCommitted,
     Event,
     Expired,
     NotificationQueue,
@@ -384,7 +384,7 @@ class QueuedPublisher:
         for (work, reservation), outcome in zip(done, outcomes, strict=True):
             if isinstance(outcome, Expired):
                 force[reservation.entry.topic].append(work)
-            elif not isinstance(outcome, Committed):
+            elif not isinstance(outcome, EntryCommitted):
                 work.announced = False
         for topic, unannounced in force.items():
             self._push_again(topic, unannounced)

@@ -31,8 +31,8 @@ from s3notify_platform.errors import NotFoundError, S3NotifyError, UnavailableEr
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
     Entry,
+    EntryCommitted,
     Event,
     NotificationQueue,
     QuotaExceeded,
@@ -245,7 +245,7 @@ class ReconcilerService:
             # One that is full has the others told later, not again in each pass.
             self._queue.abort_many(held)
             raise
-        if not all(isinstance(outcome, Committed) for outcome in self._queue.commit_many(held)):
+        if not all(isinstance(outcome, EntryCommitted) for outcome in self._queue.commit_many(held)):
             raise UnavailableError(f"not every topic could be told of {event.key!r}")
 
     def _look_at(self, topic: str, reconciled: Reconciled, *, pulled: bool) -> None:

@@ -26,15 +26,12 @@ from s3notify_platform.ports import (
     StoredObject,
     Unknown,
     WriteOutcome,
-    Written,
 )
 from s3notify_platform.protocols.conditional_commit import (
     CommitOutcome,
-    Committed,
     ConditionalCommit,
     DynamoCommit,
     LeaseSettings,
-    Lost,
 )
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.leases import DynamoLeases
@@ -127,13 +124,6 @@ class ConditionalStore:
 
 def _outcome(commit: Callable[[], CommitOutcome]) -> WriteOutcome:
     try:
-        outcome = commit()
+        return commit()
     except UnknownOutcomeError as error:
         return Unknown(cause=str(error))
-    match outcome:
-        case Committed(etag=etag):
-            return Written(etag=etag)
-        case Lost():
-            return Conflict()
-        case _ as unreachable:
-            assert_never(unreachable)

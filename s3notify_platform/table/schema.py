@@ -14,8 +14,8 @@ from typing import Any
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
-from s3notify_platform.ports import ObjectStore, StoredObject, list_all
-from s3notify_platform.protocols.conditional_commit import Committed, ConditionalCommit
+from s3notify_platform.ports import ObjectStore, StoredObject, Written, list_all
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.layout import TableLayout, generation_of
 
 PIN_ATTEMPTS = 8
@@ -212,7 +212,7 @@ class SchemaRegistry:
                 raise UsageError(f"{self._layout.prefix}: opened to be read; nothing says how to commit here")
             body = json.dumps(asdict(wanted)).encode()
             outcome = self._commits.put_if_absent(self._layout.schema(generation), body)
-            if isinstance(outcome, Committed):
+            if isinstance(outcome, Written):
                 return wanted
         raise ConflictError("the table's schema kept changing; try again")
 

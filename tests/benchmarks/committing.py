@@ -14,12 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from s3notify_platform.protocols.conditional_commit import (
-    Committed,
-    ConditionalCommit,
-    DynamoCommit,
-    NativeCommit,
-)
+from s3notify_platform.ports import Written
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit, DynamoCommit, NativeCommit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.leases import DynamoLeases, create_lease_table
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -137,7 +133,7 @@ def _race(commit: ConditionalCommit, pool: ThreadPoolExecutor, path: str) -> flo
 
     def write(number: int) -> bool:
         start.wait()
-        return isinstance(commit.put_if_absent(path, f"{number} {BODY}".encode()), Committed)
+        return isinstance(commit.put_if_absent(path, f"{number} {BODY}".encode()), Written)
 
     running = [pool.submit(write, number) for number in range(WRITERS)]
     start.wait()
@@ -150,7 +146,7 @@ def _recreated(leased: DynamoCommit, crate: Crate, store: S3ObjectStore) -> Figu
     def ours() -> None:
         for body in (b"1", b"2"):
             made = leased.put_if_absent("again/ours", body)
-            assert isinstance(made, Committed)
+            assert isinstance(made, Written)
             if body == b"1":
                 assert made.etag
                 leased.delete_if_match("again/ours", made.etag)

@@ -18,7 +18,7 @@ from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
+    EntryCommitted,
     Event,
     NotificationQueue,
     TopicSettings,
@@ -80,7 +80,7 @@ class Writer:
         events = [Event(key=key, size=len(BODY)) for key in keys]
         for start in range(0, len(events), BATCH):
             assert all(
-                isinstance(told, Committed)
+                isinstance(told, EntryCommitted)
                 for told in self.queue.push_many(self.topic, events[start:][:BATCH])
             )
 

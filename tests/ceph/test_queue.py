@@ -7,8 +7,8 @@ import pytest
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
     DeadLettered,
+    EntryCommitted,
     Event,
     NotificationQueue,
     QuotaExceeded,
@@ -106,7 +106,7 @@ def test_changes_are_pulled_once_and_leave_nothing(bucket, queue):
 
     with ThreadPoolExecutor(4) as pool:
         outcomes = [o for part in pool.map(write, (keys[n::4] for n in range(4))) for o in part]
-    assert outcomes == [Committed()] * 60
+    assert outcomes == [EntryCommitted()] * 60
     some = queue.entries("t", [3])
     assert sorted(e.event.key for e in some) == sorted(key for key in keys if slot_of(key, SLOTS) == 3)
     entries = queue.entries("t", range(SLOTS))

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.protocols.conditional_commit import Committed, Lost, NativeCommit
+from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.notification_queue import keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -89,5 +90,5 @@ def race(store, write):
 
     with ThreadPoolExecutor(WRITERS) as pool:
         outcomes = list(pool.map(one, range(WRITERS)))
-    assert all(isinstance(outcome, Committed | Lost) for outcome in outcomes), outcomes
-    return sum(isinstance(outcome, Committed) for outcome in outcomes)
+    assert all(isinstance(outcome, Written | Conflict) for outcome in outcomes), outcomes
+    return sum(isinstance(outcome, Written) for outcome in outcomes)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.protocols.conditional_commit import Granted, Lease, Leases, Occupied
+from s3notify_platform.protocols.conditional_commit import CommitLease, Granted, Leases, Occupied
 
-LEASE = Lease(path="a/b", etag="*", generation=0, timeout_ms=20_000, ttl=1_700_000_000, writer="w1")
+LEASE = CommitLease(path="a/b", etag="*", generation=0, timeout_ms=20_000, ttl=1_700_000_000, writer="w1")
 ODD = ["a b", "日本語/ключ/🙂", "a//b", 'a"b', "x" * 1000, "*"]
 
 

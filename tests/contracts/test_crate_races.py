@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
-from s3notify_platform.protocols.conditional_commit import (
-    Committed,
-    DynamoCommit,
-    Granted,
-    Lease,
-    LeaseSettings,
-    Lost,
-)
+from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.protocols.conditional_commit import CommitLease, DynamoCommit, Granted, LeaseSettings
 from s3notify_platform.stores.dynamodb.leases import DynamoLeases, create_lease_table
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.crate import Crate, crate_writers, install_crate
@@ -81,8 +75,8 @@ def both(ministack, crate_folder):
 
 def winner_of(outcomes, said):
     """The number of the one that won; theirs are counted after ours. All others were told that they lost."""
-    told = [isinstance(outcome, Committed) for outcome in outcomes] + [word == "won" for word in said]
-    assert all(outcome == Lost() or isinstance(outcome, Committed) for outcome in outcomes)
+    told = [isinstance(outcome, Written) for outcome in outcomes] + [word == "won" for word in said]
+    assert all(outcome == Conflict() or isinstance(outcome, Written) for outcome in outcomes)
     assert set(said) <= {"won", "lost"}
     assert told.count(True) == 1
     return told.index(True)
@@ -142,13 +136,13 @@ def test_of_mixed_copiers_one_wins_every_round(both):
 def test_odd_paths_are_one_path_to_both(both, path):
     """A lease of ours is in its way, and its lease in ours: the names are spelled alike."""
     path = f"{path} {unique_name(SYSTEM_CLOCK)}"
-    assert isinstance(both.commit.put_if_absent(path, b"ours"), Committed)
+    assert isinstance(both.commit.put_if_absent(path, b"ours"), Written)
     assert both.crate.run({"do": "create", "path": path, "body": "theirs"})[0].said == "lost"
     both.store.delete(path)
     assert both.crate.run({"do": "create", "path": path, "body": "theirs"})[0].said == "won"
     assert both.leases.read(path, "*").generation == 2
     assert both.leases.read(path, "*").writer is None
-    assert both.commit.put_if_absent(path, b"ours") == Lost()
+    assert both.commit.put_if_absent(path, b"ours") == Conflict()
 
 
 def test_it_takes_our_done_lease_at_once_and_looks_first(both):
@@ -166,12 +160,14 @@ def test_it_takes_our_done_lease_at_once_and_looks_first(both):
 
 def test_a_done_mark_refuses_a_crate_that_waited_for_the_lease_before_it(both):
     """It goes by the generation that it found: raised by our done mark, so it looks again, and has lost."""
-    ours = Lease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
+    ours = CommitLease(path="fence", etag="*", generation=0, timeout_ms=300, ttl=2_000_000_000, writer="us")
     assert both.leases.put(ours, seen=None) == Granted()
     both.crate.begin([{"do": "create", "path": "fence", "body": "theirs"}])
     # What it does while it waits is not to be seen: by now it has found generation 0, and takes over at 0.9 s.
     SYSTEM_CLOCK.sleep(0.5)
-    done = Lease(path="fence", etag="*", generation=1, timeout_ms=60_000, ttl=2_000_000_000, writer="us")
+    done = CommitLease(
+        path="fence", etag="*", generation=1, timeout_ms=60_000, ttl=2_000_000_000, writer="us"
+    )
     assert both.leases.put(done, seen=ours) == Granted()
     SYSTEM_CLOCK.sleep(0.8)
     assert both.store.head("fence") is None
@@ -182,7 +178,9 @@ def test_a_done_mark_refuses_a_crate_that_waited_for_the_lease_before_it(both):
 
 def test_it_waits_for_our_lease(both):
     """A holder that is gone: it takes over after the timeout that it found, times 3, generation + 1."""
-    ours = Lease(path="gone/ours", etag="*", generation=4, timeout_ms=300, ttl=2_000_000_000, writer="us")
+    ours = CommitLease(
+        path="gone/ours", etag="*", generation=4, timeout_ms=300, ttl=2_000_000_000, writer="us"
+    )
     both.leases.put(ours, seen=None)
     (said,) = both.crate.run({"do": "create", "path": "gone/ours", "body": "theirs"})
     assert said.said == "won"
@@ -199,7 +197,7 @@ def test_we_wait_for_its_lease(both, crate_folder):
         assert hasty.run(task)[0].said == "won"
         assert hasty.run({"do": "delete", "path": "gone/theirs"})[0].said == "won"
     began = SYSTEM_CLOCK.monotonic()
-    assert isinstance(both.commit.put_if_absent("gone/theirs", b"ours"), Committed)
+    assert isinstance(both.commit.put_if_absent("gone/theirs", b"ours"), Written)
     assert 3 * timeout_ms / 1000 <= SYSTEM_CLOCK.monotonic() - began < LeaseSettings().timeout_seconds
     done = both.leases.read("gone/theirs", "*")
     assert (done.generation, done.timeout_ms) == (2, 0)

@@ -1,6 +1,6 @@
 """Four writer processes through all inlets at once, everything SIGKILLed at random: the table equals the bucket.
 
-`FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe fuzz` does 10,000 operations.
+`FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
 A long run begins with the writers that tell the queue, so that what an entry fails to tell of is missing from the
 table. Then come plain ones too. A plain signal can hide behind a queued one of the same slot, until a plain writer has
@@ -54,9 +54,9 @@ from tests.support.fuzz_operations import (
 from tests.support.platform import Platform, running
 from tests.support.servers import running_ministack
 
-OPERATIONS = int(os.environ.get("FUZZ_OPERATIONS", "300"))
+OPERATIONS = int(os.environ.get("FUZZ_OPERATIONS", "100"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-KILLS = int(os.environ.get("FUZZ_KILLS", str(12 + OPERATIONS // 80)))
+KILLS = int(os.environ.get("FUZZ_KILLS", str(10 + OPERATIONS // 75)))
 
 LONG = 1000
 """Operations from which on the run has both parts."""
@@ -93,13 +93,13 @@ class Fuzz:
         self.platform, self.sink, self.folder = platform, sink, folder
         self.began = time.monotonic()
         config = platform.server.config(BUCKET)
-        self.source = Source(
+        self.source = Source.of(
             name="orders", bucket=config, prefix=PREFIX, format="jsonl", platform=config, commit="native"
         )
         self.store = shared_store(config)
-        self.queue = self.source.queue()
-        self.chains = AckChains(self.source.records())
-        self.backlog = RescanBacklog(self.source.records())
+        self.queue = self.source.location.queue()
+        self.chains = AckChains(self.source.location.records())
+        self.backlog = RescanBacklog(self.source.location.records())
         self.sqs_endpoint = sqs.endpoint_url
         client = boto3.client(
             "sqs", endpoint_url=sqs.endpoint_url, region_name="us-east-1",
@@ -248,7 +248,7 @@ class Fuzz:
         )
 
     def _newest(self):
-        return self.source.table().newest(self.source.all_slots())
+        return self.source.table().newest(self.source.location.all_slots())
 
     def operations(self, key: str):
         """What was begun on a key, in order, and how it ended."""

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from s3notify_platform.errors import NotFoundError, UnknownOutcomeError
-from s3notify_platform.ports import ETag
-from s3notify_platform.protocols.conditional_commit import Committed, DynamoCommit, Lost, NativeCommit
+from s3notify_platform.ports import Conflict, ETag, Written
+from s3notify_platform.protocols.conditional_commit import DynamoCommit, NativeCommit
 from s3notify_platform.stores.dynamodb.leases import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.contracts.ignoring_store import IgnoringStore
@@ -65,10 +65,10 @@ class CommitMachine(RuleBasedStateMachine):
             assert now in (self.model.get(path), body)
             applied = holds and now == body
         else:
-            applied = outcome != Lost()
+            applied = outcome != Conflict()
             assert applied == holds
             if applied:
-                assert isinstance(outcome, Committed)
+                assert isinstance(outcome, Written)
                 found = self.store.head(path)
                 assert outcome.etag == (found.etag if found else None)
         if applied and before is not None:
@@ -106,7 +106,7 @@ class CommitMachine(RuleBasedStateMachine):
             return
         if source not in self.model:
             with suppress(NotFoundError, UnknownOutcomeError):
-                assert commit.copy_if_absent(source, to) == Lost()
+                assert commit.copy_if_absent(source, to) == Conflict()
                 assert to in self.model
             return
         body = self.model[source]

@@ -6,8 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
     DeadLettered,
+    EntryCommitted,
     Event,
     Expired,
     Fenced,
@@ -103,7 +103,7 @@ class QueueMachine(RuleBasedStateMachine):
         outcome = self.queue("replace", fault).commit(reservation.wrote(etag=etag, size=len(key)))
         self.faulty.settle()
         if key in self.state:
-            assert outcome == Committed()
+            assert outcome == EntryCommitted()
             self.state[key] = "committed"
         else:
             assert outcome == Expired()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from s3notify_platform.ingest import slot_files as files
-from s3notify_platform.protocols.conditional_commit import Committed
+from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import states as paging
@@ -192,7 +192,7 @@ class TableMachine(RuleBasedStateMachine):
         planned, commit, after = self.staged.pop(writer)
         free = commit.generation == len(self.history)
         outcome = self.writers[writer].commit(planned, commit)
-        assert isinstance(outcome, Committed) == free
+        assert isinstance(outcome, Written) == free
         if free:
             self.history.append(after)
 

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import Written
-from s3notify_platform.protocols.conditional_commit import Committed, Lost, NativeCommit
+from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import Fault
 from tests.support.simulation import ROUGH, run_simulation, simulated
@@ -31,7 +31,7 @@ def test_one_winner_each_generation(seed):
                     outcome = commit.put_if_absent(f"commits/{generation}", name.encode())
                 except (UnavailableError, UnknownOutcomeError):
                     continue
-                (won if isinstance(outcome, Committed) else lost).setdefault(generation, []).append(name)
+                (won if isinstance(outcome, Written) else lost).setdefault(generation, []).append(name)
 
         return run
 
@@ -64,7 +64,7 @@ def test_no_update_is_lost_or_applied_twice(seed):
                 except UnknownOutcomeError:
                     unknown.append(body)
                     continue
-                if outcome != Lost():
+                if outcome != Conflict():
                     committed.append(body)
 
         return run
@@ -95,7 +95,7 @@ def test_one_copy_wins(seed):
                     outcome = commit.copy_if_absent(f"from {body}", "target")
                 except (UnavailableError, UnknownOutcomeError):
                     continue
-                (lost if outcome == Lost() else won).append(body)
+                (lost if outcome == Conflict() else won).append(body)
 
         return run
 
@@ -133,7 +133,7 @@ def test_each_version_is_deleted_once(seed):
                 try:
                     if found is None:
                         commit.put_if_absent("path", b"%d/%d" % (number, tries))
-                    elif commit.delete_if_match("path", found.etag) != Lost():
+                    elif commit.delete_if_match("path", found.etag) != Conflict():
                         deleted[found.etag] += 1
                 except (UnavailableError, UnknownOutcomeError):
                     continue

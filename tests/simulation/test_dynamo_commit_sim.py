@@ -12,13 +12,8 @@ from hashlib import md5
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
-from s3notify_platform.protocols.conditional_commit import (
-    EXPECTED,
-    Committed,
-    DynamoCommit,
-    LeaseSettings,
-    Lost,
-)
+from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.protocols.conditional_commit import EXPECTED, DynamoCommit, LeaseSettings
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.dynamodb.leases import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
@@ -121,7 +116,7 @@ class World:
             outcome = None
             said = "unknown" if isinstance(error, UnknownOutcomeError) else "unavailable"
         else:
-            said = "lost" if outcome == Lost() else "committed"
+            said = "lost" if outcome == Conflict() else "committed"
         if body is not None:
             self.told[body] = said
         if said == "committed":
@@ -185,7 +180,7 @@ def test_one_of_all_creators_wins(place, faults, seed):
     clock = ManualClock()
     stores = {"objects": world.objects, "records": world.records}
     outcome = world.commit(stores, clock).put_if_absent(PATH, b"next")
-    assert outcome == Lost() if world.body() != b"next" else isinstance(outcome, Committed)
+    assert outcome == Conflict() if world.body() != b"next" else isinstance(outcome, Written)
     assert clock.now - 1000 <= SETTINGS.timeout_seconds * SETTINGS.max_clock_skew_rate + 10 * SLOW_SECONDS
 
 

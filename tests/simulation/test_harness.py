@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -111,6 +112,17 @@ def test_an_actors_error_ends_the_run_and_is_raised():
         run_simulation([wrong, endless], MemoryObjectStore(), 1)
 
 
+def test_an_actor_calls_a_store_from_its_own_thread_only():
+    """What other threads do has no order that a seed could repeat."""
+
+    def parallel(store, _clock):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(store.head, "a").result()
+
+    with pytest.raises(AssertionError, match="thread of its own"):
+        run_simulation([parallel], MemoryObjectStore(), 1)
+
+
 def test_a_crashed_actor_lives_again_a_bounded_number_of_times():
     """Its result is None if it never came to an end."""
     lives = []
@@ -123,15 +135,37 @@ def test_a_crashed_actor_lives_again_a_bounded_number_of_times():
     assert (len(lives), history.crashes, history.results) == (4, 4, [None])
 
 
-def test_a_failure_says_how_to_replay_it():
-    """One command."""
+def test_a_test_runs_under_all_its_seeds(monkeypatch):
+    """As many as are asked for, or one alone."""
+    seen = []
+
+    @simulated
+    def notes(seed, kind):
+        seen.append((seed, kind))
+
+    monkeypatch.delenv("SIM_SEED", raising=False)
+    monkeypatch.setenv("SIM_SEEDS", "3")
+    notes(kind="a")
+    monkeypatch.setenv("SIM_SEED", "7")
+    notes(kind="b")
+    assert seen == [(0, "a"), (1, "a"), (2, "a"), (7, "b")]
+
+
+def test_a_failure_says_how_to_replay_it(monkeypatch):
+    """One command, for the first seed that fails."""
+    seen = []
 
     @simulated
     def fails(seed):
-        assert seed < 0
+        seen.append(seed)
+        assert seed < 2
 
+    monkeypatch.delenv("SIM_SEED", raising=False)
+    monkeypatch.setenv("SIM_SEEDS", "5")
     with pytest.raises(AssertionError) as caught:
-        fails(seed=7)
-    assert caught.value.__notes__[0].startswith(
-        "replay: SIM_SEED=7 python -m pytest tests/simulation/test_harness.py::"
+        fails()
+    assert seen == [0, 1, 2]
+    assert caught.value.__notes__[0] == (
+        "replay: SIM_SEED=2 python -m pytest "
+        "'tests/simulation/test_harness.py::test_a_failure_says_how_to_replay_it'"
     )

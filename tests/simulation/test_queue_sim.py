@@ -8,7 +8,7 @@ import pytest
 from s3notify_platform.errors import FencedError, NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import Unknown, Written
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
+    EntryCommitted,
     Event,
     Expired,
     NotificationQueue,
@@ -148,7 +148,7 @@ class World:
             ):
                 clock.sleep(1.0)
         else:
-            assert isinstance(outcome, Committed)
+            assert isinstance(outcome, EntryCommitted)
 
     def reconciler(self):
         def run(stores, clock):

@@ -1,7 +1,8 @@
 """Racing runs on one slot under faults: crashes, lost responses, sleeps; the history stays one line."""
 
 from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.protocols.conditional_commit import Committed, DynamoCommit
+from s3notify_platform.ports import Written
+from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.dynamodb.leases import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.contracts.ignoring_store import IgnoringStore
@@ -49,7 +50,7 @@ def actors(bucket, won, writer_of=natively):
                 try:
                     planned = writer.plan(bucket)
                     commit = writer.stage(planned, bucket)
-                    if commit and isinstance(writer.commit(planned, commit), Committed):
+                    if commit and isinstance(writer.commit(planned, commit), Written):
                         won.append(commit.commit_id)
                 except (UnavailableError, UnknownOutcomeError, FencedError, AssertionError) as error:
                     # A seal reports what went wrong as its slot's error; a wrong invariant stays one.

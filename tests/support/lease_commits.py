@@ -3,12 +3,7 @@
 import secrets
 
 from s3notify_platform.ports import ETag
-from s3notify_platform.protocols.conditional_commit import (
-    DynamoCommit,
-    Lease,
-    Leases,
-    LeaseSettings,
-)
+from s3notify_platform.protocols.conditional_commit import CommitLease, DynamoCommit, Leases, LeaseSettings
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.record_leases import RecordLeases
 
@@ -39,7 +34,7 @@ class WatchedLeases:
 
     def __init__(self, leases: Leases | None = None):
         self.leases = leases or RecordLeases(MemoryRecordStore())
-        self.puts: list[tuple[Lease, Lease | None]] = []
+        self.puts: list[tuple[CommitLease, CommitLease | None]] = []
         self.reads = 0
         self.before = lambda number: None
         self.after = lambda number: None
@@ -59,7 +54,7 @@ class WatchedLeases:
 
 def foreign_lease(path, etag="*", *, generation=0, timeout_ms=2000):
     """As another client of the table puts it: without a writer."""
-    return Lease(
+    return CommitLease(
         path=path, etag=etag, generation=generation, timeout_ms=timeout_ms, ttl=1_700_009_999, writer=None
     )
 

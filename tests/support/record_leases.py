@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ports import Conflict, Record, RecordStore, Unknown, Written
-from s3notify_platform.protocols.conditional_commit import Granted, Lease, LeaseOutcome, Occupied
+from s3notify_platform.protocols.conditional_commit import CommitLease, Granted, LeaseOutcome, Occupied
 
 PARTITION: Final = "lease"
 FORMAT: Final = 1
@@ -28,7 +28,7 @@ class RecordLeases:
     def __init__(self, records: RecordStore) -> None:
         self._records = records
 
-    def put(self, lease: Lease, *, seen: Lease | None) -> LeaseOutcome:
+    def put(self, lease: CommitLease, *, seen: CommitLease | None) -> LeaseOutcome:
         """See `Leases.put`."""
         key, value = _key(lease.path, lease.etag), _encode(lease)
         if seen is None:
@@ -49,7 +49,7 @@ class RecordLeases:
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def read(self, path: str, etag: str) -> Lease | None:
+    def read(self, path: str, etag: str) -> CommitLease | None:
         """See `Leases.read`."""
         record = self._records.read(PARTITION, _key(path, etag))
         return _decode(record) if record else None
@@ -64,7 +64,7 @@ class RecordLeases:
         return purged
 
 
-def _name(lease: Lease) -> tuple[int, str | None]:
+def _name(lease: CommitLease) -> tuple[int, str | None]:
     return lease.generation, lease.writer
 
 
@@ -74,15 +74,15 @@ def _key(path: str, etag: str) -> str:
     return digest
 
 
-def _encode(lease: Lease) -> bytes:
+def _encode(lease: CommitLease) -> bytes:
     return json.dumps({"v": FORMAT, **asdict(lease)}, ensure_ascii=False).encode("utf-8")
 
 
-def _decode(record: Record) -> Lease:
+def _decode(record: Record) -> CommitLease:
     try:
         fields = json.loads(record.value)
         if fields.pop("v") != FORMAT:
             raise CorruptError(f"lease {record.key!r} is of another format: {record.value[:80]!r}")
-        return Lease(**fields)
+        return CommitLease(**fields)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"lease {record.key!r} holds {record.value[:80]!r}") from error

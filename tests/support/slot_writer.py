@@ -9,13 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.ports import ETag, ObjectStore
-from s3notify_platform.protocols.conditional_commit import (
-    Committed,
-    ConditionalCommit,
-    Lost,
-    NativeCommit,
-)
+from s3notify_platform.ports import Conflict, ETag, ObjectStore, Written
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split, changes_of_slot
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_OUTCOME, KIND_REJECT, KIND_ROW, whole_outcome
@@ -119,7 +114,7 @@ class SlotWriter:
         row = stage.finish()
         if row.get("error"):
             raise AssertionError(row["error"])
-        return SlotCommit.loads(row["body"], where="sealed") if row["body"] else None
+        return SlotCommit.loads(row["body"], where="sealed") if row.get("body") else None
 
     @staticmethod
     def _read(
@@ -159,10 +154,10 @@ class SlotWriter:
         arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
         stage.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
-    def commit(self, planned: Planned, commit: SlotCommit) -> Committed | Lost:
-        return self.table.commit(commit, planned_at=planned.at)
+    def commit(self, planned: Planned, commit: SlotCommit) -> Written | Conflict:
+        return self.table.commit(commit.staged(), planned_at=planned.at)
 
-    def run(self, bucket: Bucket, *, max_objects: int = 100, **reading: Any) -> Committed | Lost | None:
+    def run(self, bucket: Bucket, *, max_objects: int = 100, **reading: Any) -> Written | Conflict | None:
         """A whole run; None if there was nothing to do. `reading`: as `stage` has it."""
         planned = self.plan(bucket, max_objects=max_objects)
         commit = self.stage(planned, bucket, **reading)

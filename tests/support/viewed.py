@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.ports import ObjectStore, StoredObject, list_all
-from s3notify_platform.protocols.conditional_commit import Committed, NativeCommit
+from s3notify_platform.ports import ObjectStore, StoredObject, Written, list_all
+from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
@@ -88,7 +88,7 @@ class Viewed:
             schema=self.pinned.generation if self.pinned else 0,
             files=tuple(files),
         )
-        assert isinstance(self.table.commit(made, planned_at=self.clock.monotonic()), Committed)
+        assert isinstance(self.table.commit(made.staged(), planned_at=self.clock.monotonic()), Written)
         return made
 
     def append(self, slot: int, columns: pa.Table) -> SlotCommit:

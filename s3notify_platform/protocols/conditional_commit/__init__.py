@@ -5,17 +5,17 @@ may write; item for item the protocol of object_store's DynamoCommit, so that bo
 
 Steps, native
     1. Send the write under its condition, with a fresh writer id in the metadata.
-    2. Written: committed. Conflict, and no earlier attempt of ours is in doubt: lost.
+    2. Written: done. Conflict, and no earlier attempt of ours is in doubt: conflict.
     3. Unknown (timeout, 5xx, 409): HEAD the path, and judge what is there.
-       - our writer id: committed, by the attempt in doubt;
-       - another's, written under the same precondition: lost, since only one of us can have met it;
+       - our writer id: written, by the attempt in doubt;
+       - another's, written under the same precondition: conflict, since only one of us can have met it;
        - still what it was (nothing, or the expected ETag): not applied so far; send again under the same id;
        - anything else: ours may have been applied and then replaced. Nobody can tell: `UnknownOutcomeError`.
 
 Steps, leases
-    1. HEAD the path. The precondition fails: lost.
+    1. HEAD the path. The precondition fails: conflict.
     2. Put the lease of (path, expected ETag or `*`) if there is none, generation 0.
-    3. There is one: HEAD every test interval; the precondition fails: lost. When the timeout of the lease found,
+    3. There is one: HEAD every test interval; the precondition fails: conflict. When the timeout of the lease found,
        times the clock skew rate, has passed on our own clock since we found it: HEAD once more, and replace it if
        it is still the one found, generation + 1. Refused: 3 again, with the one that is there now.
     4. Ours: write, without a condition. Begun only in the first half of the timeout, which counts from before
@@ -30,11 +30,11 @@ Storage
     {path}                        the object itself
     metadata `s3notify-writer`    32 hex digits, drawn for each call; copies carry it over the source's
     metadata `s3notify-expected`  the precondition: `*`, or the ETag that was replaced
-    lease                         `Lease`, one for each (path, expected ETag), in a table of its own
+    lease                         `CommitLease`, one for each (path, expected ETag), in a table of its own
 
 Invariants
-    - `Committed` means that exactly this call's write took effect under its precondition.
-    - `Lost` means that it did not, and never will. By leases: none was ever sent.
+    - `Written` means that exactly this call's write took effect under its precondition.
+    - `Conflict` means that it did not, and never will. By leases: none was ever sent.
     - What is not proven is never reported as either.
     - Leases: every change raises the generation and needs the one before it. So a holder that slept, and was
       taken over, cannot mark its lease done, and is never told that it committed.
@@ -54,7 +54,8 @@ Limits
     - Leases: all writers of a path go through one table, and a table serves one bucket. A crashed holder costs
       the next writer timeout × skew rate (60 s by default) on that path and precondition.
     - While an attempt of ours to create is in doubt, another may find the object and delete it. Then we create it
-      a second time; or, if yet another has created it by then, it looks lost (native) or is unknown (leases).
+      a second time; or, if yet another has created it by then, it looks like a conflict (native), or is
+      unknown (leases).
       Paths of the table are written once, and vacuum spares young ones.
     - Where the ETag is a hash of the body, an equal body brings it back: bodies under `put_if_match` differ.
     - After `UnknownOutcomeError` the write may still land: look again before deciding.
@@ -69,9 +70,9 @@ Reading order: values, operations, native, leases.
 from s3notify_platform.protocols.conditional_commit.leases import (
     BEGIN_WITHIN,
     ROUNDS,
+    CommitLease,
     DynamoCommit,
     Granted,
-    Lease,
     LeaseOutcome,
     Leases,
     LeaseSettings,
@@ -83,9 +84,7 @@ from s3notify_platform.protocols.conditional_commit.values import (
     EXPECTED,
     WRITER,
     CommitOutcome,
-    Committed,
     ConditionalCommit,
-    Lost,
 )
 
 __all__ = [
@@ -94,16 +93,14 @@ __all__ = [
     "EXPECTED",
     "ROUNDS",
     "WRITER",
+    "CommitLease",
     "CommitOutcome",
-    "Committed",
     "ConditionalCommit",
     "DynamoCommit",
     "Granted",
-    "Lease",
     "LeaseOutcome",
     "LeaseSettings",
     "Leases",
-    "Lost",
     "NativeCommit",
     "Occupied",
     "judge",

@@ -6,15 +6,9 @@ from typing import Protocol, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import ETag, ObjectStore, Unknown, Written
+from s3notify_platform.ports import Conflict, ETag, ObjectStore, Unknown, Written
 from s3notify_platform.protocols.conditional_commit.operations import ATTEMPTS, Commits, Operation
-from s3notify_platform.protocols.conditional_commit.values import (
-    EXPECTED,
-    WRITER,
-    CommitOutcome,
-    Committed,
-    Lost,
-)
+from s3notify_platform.protocols.conditional_commit.values import EXPECTED, WRITER, CommitOutcome
 
 ROUNDS = 20
 """Leases that one call finds in its way, or gets too late, before it gives up."""
@@ -27,7 +21,7 @@ INTERVALS_PER_READ = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class CommitLease:
     """The right to one write of `path` while its ETag is `etag` (`*`: while there is no object).
 
     `timeout_ms` runs from when its holder sent it; 0: done, nobody is writing. `ttl` is in Unix seconds. Leases
@@ -51,7 +45,7 @@ class Granted:
 class Occupied:
     """Another is in place; nothing was changed. `found` is None if it went meanwhile."""
 
-    found: Lease | None
+    found: CommitLease | None
 
 
 LeaseOutcome = Granted | Occupied | Unknown
@@ -60,11 +54,11 @@ LeaseOutcome = Granted | Occupied | Unknown
 class Leases(Protocol):
     """The table of leases. Both methods raise `UnavailableError` if nothing was applied."""
 
-    def put(self, lease: Lease, *, seen: Lease | None) -> LeaseOutcome:
+    def put(self, lease: CommitLease, *, seen: CommitLease | None) -> LeaseOutcome:
         """Put the lease in place of `seen`, known by generation and writer; of none, if that is None."""
         ...
 
-    def read(self, path: str, etag: str) -> Lease | None:
+    def read(self, path: str, etag: str) -> CommitLease | None:
         """The lease that is in place, read consistently."""
         ...
 
@@ -94,7 +88,7 @@ class DynamoCommit(Commits):
     """Commits by leases, on a store without conditions, beside writers of object_store's DynamoCommit.
 
     Uncontended: 1 HEAD, 1 write, 2 requests to the leases. A loser: 1 HEAD, or 1 more each test interval and 1 to
-    the leases. Of all calls with one precondition at most one gets `Committed`; see Limits for what a write that
+    the leases. Of all calls with one precondition at most one gets `Written`; see Limits for what a write that
     lands after its lease can do.
     """
 
@@ -112,11 +106,11 @@ class DynamoCommit(Commits):
 
     def _commit(self, operation: Operation) -> CommitOutcome:
         writer = unique_name(self._clock)
-        seen: Lease | None = None
+        seen: CommitLease | None = None
         for _ in range(ROUNDS):
             began = self._clock.monotonic()
             if not operation.holds(self._look(operation.path)):
-                return Lost()
+                return Conflict()
             lease = self._lease(operation, writer, generation=seen.generation + 1 if seen else 0)
             match self._settle(lease, seen):
                 case Granted():
@@ -125,7 +119,7 @@ class DynamoCommit(Commits):
                     seen = lease
                 case Occupied(found=found):
                     waited = self._wait_out(operation, found)
-                    if isinstance(waited, Lost):
+                    if isinstance(waited, Conflict):
                         return waited
                     seen = waited
                 case Unknown(cause=cause):
@@ -138,8 +132,8 @@ class DynamoCommit(Commits):
             f"commit of {operation.path!r}: {ROUNDS} leases came and went; nothing written, retry later"
         )
 
-    def _wait_out(self, operation: Operation, found: Lease | None) -> Lease | Lost | None:
-        """`found`, once its holder can no longer be writing; `Lost` once the path has changed; None once there
+    def _wait_out(self, operation: Operation, found: CommitLease | None) -> CommitLease | Conflict | None:
+        """`found`, once its holder can no longer be writing; `Conflict` once the path has changed; None once there
         is another lease.
         """
         if found is None:
@@ -150,7 +144,7 @@ class DynamoCommit(Commits):
             self._clock.sleep(self._settings.test_interval_seconds)
             looks += 1
             if not operation.holds(self._look(operation.path)):
-                return Lost()
+                return Conflict()
             if looks % INTERVALS_PER_READ == 0:
                 # Found only earlier this way: without an answer it is waited out.
                 with suppress(UnavailableError):
@@ -158,7 +152,7 @@ class DynamoCommit(Commits):
                         return None
         return found
 
-    def _write(self, operation: Operation, lease: Lease, writer: str, began: float) -> Committed:
+    def _write(self, operation: Operation, lease: CommitLease, writer: str, began: float) -> Written:
         """Under a lease of ours. What is in doubt keeps the lease: the next writer gives it time to land."""
         path, doubt = operation.path, ""
         for attempt in range(ATTEMPTS):
@@ -185,8 +179,8 @@ class DynamoCommit(Commits):
         raise UnknownOutcomeError(f"commit of {path!r}: sent under a lease, and not confirmed: {doubt}")
 
     def _confirm(
-        self, operation: Operation, lease: Lease, writer: str, began: float, etag: ETag | None
-    ) -> Committed:
+        self, operation: Operation, lease: CommitLease, writer: str, began: float, etag: ETag | None
+    ) -> Written:
         path, overran = operation.path, self._age(began) > 1
         if overran and not operation.shows(self._look_after(path), writer):
             raise UnknownOutcomeError(
@@ -194,9 +188,9 @@ class DynamoCommit(Commits):
             )
         match self._settle(self._done(lease), lease):
             case Granted():
-                return Committed(etag=etag)
+                return Written(etag=etag)
             case Unknown() if not overran:
-                return Committed(etag=etag)
+                return Written(etag=etag)
             case Unknown() | Occupied() as answer:
                 raise UnknownOutcomeError(
                     f"commit of {path!r}: applied{', but overran its lease' if overran else ''}; another may have "
@@ -205,7 +199,7 @@ class DynamoCommit(Commits):
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _settle(self, lease: Lease, seen: Lease | None) -> LeaseOutcome:
+    def _settle(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
         """Put a lease; one whose answer was lost is known by its writer."""
         outcome: LeaseOutcome = Unknown(cause="not sent")
         for attempt in range(ATTEMPTS):
@@ -225,8 +219,8 @@ class DynamoCommit(Commits):
                     assert_never(unreachable)
         return outcome
 
-    def _lease(self, operation: Operation, writer: str, *, generation: int) -> Lease:
-        return Lease(
+    def _lease(self, operation: Operation, writer: str, *, generation: int) -> CommitLease:
+        return CommitLease(
             path=operation.path,
             etag=operation.expected,
             generation=generation,
@@ -235,7 +229,7 @@ class DynamoCommit(Commits):
             writer=writer,
         )
 
-    def _done(self, lease: Lease) -> Lease:
+    def _done(self, lease: CommitLease) -> CommitLease:
         return replace(lease, generation=lease.generation + 1, timeout_ms=0, ttl=self._ttl())
 
     def _ttl(self) -> int:

@@ -7,13 +7,7 @@ from s3notify_platform.clock import unique_name
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import Absent, Conflict, IfMatch, ObjectMeta, Unknown, Written
 from s3notify_platform.protocols.conditional_commit.operations import ATTEMPTS, Commits, Operation
-from s3notify_platform.protocols.conditional_commit.values import (
-    EXPECTED,
-    WRITER,
-    CommitOutcome,
-    Committed,
-    Lost,
-)
+from s3notify_platform.protocols.conditional_commit.values import EXPECTED, WRITER, CommitOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +20,10 @@ def judge(
 ) -> CommitOutcome | _NotApplied | None:
     """What a HEAD after an attempt in doubt proves where the store honours conditions; None if nothing."""
     if found is not None and found.metadata.get(WRITER) == writer:
-        return Committed(etag=found.etag)
+        return Written(etag=found.etag)
     expected = precondition.etag if isinstance(precondition, IfMatch) else "*"
     if found is not None and found.metadata.get(EXPECTED) == expected:
-        return Lost()
+        return Conflict()
     match precondition:
         case Absent():
             return _NotApplied() if found is None else None
@@ -53,14 +47,14 @@ class NativeCommit(Commits):
                 outcome = Unknown(cause=str(error))
             match outcome:
                 case Written(etag=etag) if etag or operation.deletes:
-                    return Committed(etag=etag)
+                    return Written(etag=etag)
                 case Conflict() if attempt == 0:
-                    return Lost()
+                    return Conflict()
                 case Written() | Conflict() | Unknown():
                     verdict = judge(self._look_after(path), writer, operation.precondition)
                 case _ as unreachable:
                     assert_never(unreachable)
-            if isinstance(verdict, Committed | Lost):
+            if isinstance(verdict, Written | Conflict):
                 return verdict
             # A conflict although the precondition holds: what made it came and went, and may have been ours.
             if verdict is None or isinstance(outcome, Conflict):

@@ -6,7 +6,15 @@ from typing import assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import ABSENT, Absent, ETag, IfMatch, ObjectMeta, ObjectStore, WriteOutcome
+from s3notify_platform.ports import (
+    ABSENT,
+    Absent,
+    ETag,
+    IfMatch,
+    ObjectMeta,
+    ObjectStore,
+    WriteOutcome,
+)
 from s3notify_platform.protocols.conditional_commit.values import WRITER, CommitOutcome
 
 ATTEMPTS = 8

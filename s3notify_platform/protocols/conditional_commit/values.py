@@ -1,28 +1,16 @@
 """What a conditional write comes to, and what every way to commit offers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
-from s3notify_platform.ports import ETag
+from s3notify_platform.ports import Conflict, ETag, Written
 
 WRITER = "s3notify-writer"
 EXPECTED = "s3notify-expected"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """The write took effect, under its precondition. `etag` is the new object's; None after a delete."""
-
-    etag: ETag | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """Another writer was first; nothing was written."""
-
-
-CommitOutcome = Committed | Lost
+CommitOutcome = Written | Conflict
+"""`Written`: the write took effect under its precondition, once. `Conflict`: it did not, and never will."""
 
 
 class ConditionalCommit(Protocol):

@@ -73,10 +73,10 @@ from s3notify_platform.protocols.notification_queue.entries import (
     TopicSettings,
     keys_recur,
 )
-from s3notify_platform.protocols.notification_queue.owners import Lease, Worker
+from s3notify_platform.protocols.notification_queue.owners import ShardLease, Worker
 from s3notify_platform.protocols.notification_queue.queue import (
-    CommitOutcome,
-    Committed,
+    EntryCommitted,
+    EntryOutcome,
     Expired,
     NotificationQueue,
     TopicStats,
@@ -93,15 +93,14 @@ from s3notify_platform.protocols.notification_queue.s3_event import S3Events, de
 
 __all__ = [
     "WRITER",
-    "CommitOutcome",
-    "Committed",
     "DeadLettered",
     "Entry",
+    "EntryCommitted",
+    "EntryOutcome",
     "Event",
     "Expired",
     "FailedOutcome",
     "Fenced",
-    "Lease",
     "NotificationQueue",
     "QuotaExceeded",
     "Reconciled",
@@ -109,6 +108,7 @@ __all__ = [
     "Reservation",
     "S3Events",
     "ShardConsumer",
+    "ShardLease",
     "Topic",
     "TopicSettings",
     "TopicStats",

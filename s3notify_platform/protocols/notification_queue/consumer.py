@@ -13,7 +13,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     encode_entry,
     with_error,
 )
-from s3notify_platform.protocols.notification_queue.owners import Lease, Worker
+from s3notify_platform.protocols.notification_queue.owners import ShardLease, Worker
 from s3notify_platform.protocols.notification_queue.settled import Stored
 
 RETRY_BASE_SECONDS = 1.0
@@ -59,7 +59,7 @@ class ShardConsumer:
     def __init__(
         self,
         worker: Worker,
-        lease: Lease,
+        lease: ShardLease,
         *,
         retry_base_seconds: float = RETRY_BASE_SECONDS,
         retry_ceiling_seconds: float = RETRY_CEILING_SECONDS,

@@ -36,7 +36,7 @@ BEAT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class ShardLease:
     """The right to drain one shard, until a newer generation exists."""
 
     topic: str
@@ -106,7 +106,7 @@ class Worker:
         self._version: Version | None = None
         self._renewed: float | None = None
         self._seen: dict[str, tuple[bytes, float]] = {}
-        self._leases: dict[tuple[str, int], Lease] = {}
+        self._leases: dict[tuple[str, int], ShardLease] = {}
         self._topics: dict[str, Topic] = {}
         self.surplus = 0
         """Leases above the fair share that the last `balance` found busy: end what is in hand of so many."""
@@ -117,11 +117,11 @@ class Worker:
         """Shards, by topic and number, that cannot be served before a person has looked at what they hold."""
 
     @property
-    def leases(self) -> tuple[Lease, ...]:
+    def leases(self) -> tuple[ShardLease, ...]:
         """What the last `balance` left this worker with, while it is valid."""
         return tuple(lease for lease in self._leases.values() if self.valid(lease))
 
-    def balance(self, busy: Collection[Lease] = ()) -> tuple[Lease, ...]:
+    def balance(self, busy: Collection[ShardLease] = ()) -> tuple[ShardLease, ...]:
         """Renew, take free or expired shards up to the fair share, give surplus back; the leases now held.
 
         Call it every `BEAT_SECONDS`, from a thread of its own where deliveries may be slow: a lease that is
@@ -169,7 +169,7 @@ class Worker:
             self.queue.writes.remove(WORKERS, self.name, expected=self._version)
             self._version = None
 
-    def valid(self, lease: Lease) -> bool:
+    def valid(self, lease: ShardLease) -> bool:
         """Whether the lease was renewed recently enough, by this process's clock. No request."""
         return (
             self._leases.get((lease.topic, lease.shard)) == lease
@@ -177,7 +177,7 @@ class Worker:
             and self._clock.monotonic() - self._renewed < self._lease_seconds
         )
 
-    def verify(self, lease: Lease) -> bool:
+    def verify(self, lease: ShardLease) -> bool:
         """Whether nobody has taken the shard since. 1 request.
 
         True: a successor, if there will be one, finds everything that was claimed before this call.
@@ -189,7 +189,7 @@ class Worker:
         mine = _Owner(worker=self.name, generation=lease.generation)
         return epoch == lease.epoch and lease.shard < len(owners) and owners[lease.shard] == mine
 
-    def topic(self, lease: Lease) -> Topic:
+    def topic(self, lease: ShardLease) -> Topic:
         """The topic, as of the last `balance`; `FencedError` if it is gone, and the lease with it."""
         if (topic := self._topics.get(lease.topic)) is None:
             raise FencedError(f"topic {lease.topic!r} is gone")
@@ -245,7 +245,7 @@ class Worker:
 
         self._adopt(self._change(free, change))
 
-    def _release(self, leases: Iterable[Lease]) -> None:
+    def _release(self, leases: Iterable[ShardLease]) -> None:
         keys = [(lease.topic, lease.shard) for lease in leases]
         for key in keys:
             self._leases.pop(key, None)  # served no more, whatever comes of the write
@@ -297,7 +297,7 @@ class Worker:
                 except CorruptError as error:  # this shard's own trouble; seen again by the next pass
                     self.unreadable[name, shard] = str(error)
                     continue
-                self._leases[name, shard] = Lease(
+                self._leases[name, shard] = ShardLease(
                     topic=name, epoch=self._topics[name].epoch, shard=shard, generation=owner.generation
                 )
 

@@ -38,7 +38,7 @@ WHOLE_SHARD = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class EntryCommitted:
     """The notification will be delivered. Also if a resolver had committed it already."""
 
 
@@ -58,7 +58,7 @@ class Undecided:
     cause: str
 
 
-CommitOutcome = Committed | Expired | Undecided
+EntryOutcome = EntryCommitted | Expired | Undecided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,11 +147,11 @@ class NotificationQueue:
         """
         return self._reservations.grant(topic, tuple(events))
 
-    def push(self, topic: str, event: Event) -> Committed | QuotaExceeded:
+    def push(self, topic: str, event: Event) -> EntryCommitted | QuotaExceeded:
         """See `push_many`, for one event."""
         return self.push_many(topic, [event])[0]
 
-    def push_many(self, topic: str, events: Iterable[Event]) -> tuple[Committed | QuotaExceeded, ...]:
+    def push_many(self, topic: str, events: Iterable[Event]) -> tuple[EntryCommitted | QuotaExceeded, ...]:
         """Notifications of changes that have happened, durable when this returns: for inlets.
 
         Reserved and committed at once, for the errors and requests of both. After an error some may be in
@@ -174,7 +174,7 @@ class NotificationQueue:
         """As `fresh`, of all that this process began after that moment of the queue's clock."""
         return self._reservations.fresh_since(moment)
 
-    def commit(self, reservation: Reservation) -> CommitOutcome:
+    def commit(self, reservation: Reservation) -> EntryOutcome:
         """The object is written (`reservation.wrote(…)`): its notification is to be delivered. 1 request.
 
         May be repeated. Raises nothing of the store's, since the object is there whatever it says.
@@ -186,10 +186,10 @@ class NotificationQueue:
         except (UnavailableError, UnknownOutcomeError) as error:
             return Undecided(cause=str(error))
         if isinstance(outcome, Stored):
-            return Committed()
-        return Committed() if outcome.record is not None else Expired()
+            return EntryCommitted()
+        return EntryCommitted() if outcome.record is not None else Expired()
 
-    def commit_many(self, reservations: Iterable[Reservation]) -> tuple[CommitOutcome, ...]:
+    def commit_many(self, reservations: Iterable[Reservation]) -> tuple[EntryOutcome, ...]:
         """See `commit`; in parallel."""
         return tuple(self.shards.in_parallel(self.commit, tuple(reservations)))
 
@@ -296,11 +296,11 @@ class NotificationQueue:
             dead=len(self.dead(topic)),
         )
 
-    def _commit_or_raise(self, reservation: Reservation | QuotaExceeded) -> Committed | QuotaExceeded:
+    def _commit_or_raise(self, reservation: Reservation | QuotaExceeded) -> EntryCommitted | QuotaExceeded:
         if isinstance(reservation, QuotaExceeded):
             return reservation
         match self.commit(reservation):
-            case Committed() as committed:
+            case EntryCommitted() as committed:
                 return committed
             case Undecided(cause=cause):
                 raise UnknownOutcomeError(f"{reservation.entry.event.key!r}: {cause}; push it again")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ports import Unknown
-from s3notify_platform.protocols.conditional_commit import Granted, Lease, LeaseOutcome, Occupied
+from s3notify_platform.protocols.conditional_commit import CommitLease, Granted, LeaseOutcome, Occupied
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table
@@ -46,7 +46,7 @@ class DynamoLeases:
         """Close the connections. The leases may be used again."""
         self._table.close()
 
-    def put(self, lease: Lease, *, seen: Lease | None) -> LeaseOutcome:
+    def put(self, lease: CommitLease, *, seen: CommitLease | None) -> LeaseOutcome:
         """See `Leases.put`."""
         match self._table.write("put_item", Item=_item(lease), **_condition(seen)):
             case Applied():
@@ -60,13 +60,13 @@ class DynamoLeases:
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def read(self, path: str, etag: str) -> Lease | None:
+    def read(self, path: str, etag: str) -> CommitLease | None:
         """See `Leases.read`."""
         found = self._table.get({"path": {"S": path}, "etag": {"S": _quoted(etag)}})
         return _lease(found) if found is not None else None
 
 
-def _condition(seen: Lease | None) -> dict[str, Any]:
+def _condition(seen: CommitLease | None) -> dict[str, Any]:
     if seen is None:
         return {
             "ConditionExpression": "attribute_not_exists(#path)",
@@ -89,7 +89,7 @@ def _quoted(etag: str) -> str:
     return etag if etag == "*" else f'"{etag}"'
 
 
-def _item(lease: Lease) -> Item:
+def _item(lease: CommitLease) -> Item:
     return {
         "path": {"S": lease.path},
         "etag": {"S": _quoted(lease.etag)},
@@ -100,10 +100,10 @@ def _item(lease: Lease) -> Item:
     }
 
 
-def _lease(item: Item | None) -> Lease:
+def _lease(item: Item | None) -> CommitLease:
     try:
         assert item is not None
-        return Lease(
+        return CommitLease(
             path=item["path"]["S"],
             etag=item["etag"]["S"].strip('"'),
             generation=int(item["generation"]["N"]),

@@ -4,7 +4,7 @@ Steps of a sync
     1. Find the log's last version, and what it shows: the generation of each slot.
     2. Read the heads of the slots that are asked for. Of those whose head is newer than what is shown, read the
        generation that is shown: what the two have not in common is removed and added.
-    3. Create the next version, if absent. Lost: another sync was first; go to 1.
+    3. Create the next version, if absent. Conflict: another sync was first; go to 1.
     4. Every `CHECKPOINT_VERSIONS` versions, write a checkpoint, so that nobody reads the log from its beginning.
 
 Storage (`{table}/data` is the place that readers name; what else the table holds lies outside of it)
@@ -41,7 +41,8 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
     UsageError,
 )
-from s3notify_platform.protocols.conditional_commit import Committed, ConditionalCommit, Lost
+from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.delta.format import (
@@ -247,14 +248,14 @@ class DeltaView:
         except UnknownOutcomeError:
             return None
         match outcome:
-            case Committed():
+            case Written():
                 return LogView(
                     version=log.version + 1,
                     checkpoint=log.checkpoint,
                     summary=summary,
                     generations=summary.generations,
                 )
-            case Lost():
+            case Conflict():
                 return None
             case _ as unreachable:
                 assert_never(unreachable)

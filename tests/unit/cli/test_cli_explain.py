@@ -12,7 +12,7 @@ from s3notify_platform.cli import main
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Put
-from s3notify_platform.protocols.notification_queue import Committed, Event, TopicSettings
+from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.dynamodb.record_store import create_record_table
@@ -30,15 +30,15 @@ def ask(ministack, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     config, platform = ministack.config(ministack.make_bucket()), ministack.config(ministack.make_bucket())
-    source = Source(
+    source = Source.of(
         name="orders", bucket=config, prefix="raw/", format="auto", platform=platform, commit="native"
     )
     with closing(S3ObjectStore(config)) as objects, closing(S3ObjectStore(platform)) as signals:
-        publisher = Publisher(objects, signals, prefix=source.keyspace_prefix, queued=True)
+        publisher = Publisher(objects, signals, prefix=source.location.keyspace_prefix, queued=True)
         publisher.write([Put(key=KEY, body=b"{}\n")])
-        queue = source.queue()
+        queue = source.location.queue()
         queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/"))
-        assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), Committed)
+        assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), EntryCommitted)
         publisher.signal([KEY])
 
         def run(key=KEY, *options):
@@ -62,7 +62,7 @@ def commit(source, state):
         deltas=(state,),
     )
     table = source.table()
-    table.commit(made, planned_at=table._clock.monotonic())
+    table.commit(made.staged(), planned_at=table._clock.monotonic())
 
 
 @pytest.mark.server
@@ -108,13 +108,15 @@ def test_records_in_dynamodb(ministack, monkeypatch):
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     config, table = ministack.config(ministack.make_bucket()), ministack.table_config()
     create_record_table(table)
-    source = Source(
+    source = Source.of(
         name="orders", bucket=config, prefix="raw/", format="auto", platform=config, records_table=table
     )
-    queue = source.queue()
+    queue = source.location.queue()
     queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/"))
-    assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), Committed)
-    AckChains(source.records()).open_batch("orders-e-1", [str(slot_of(KEY))], payload='{"listing": false}')
+    assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), EntryCommitted)
+    AckChains(source.location.records()).open_batch(
+        "orders-e-1", [str(slot_of(KEY))], payload='{"listing": false}'
+    )
     command = ["explain", KEY, "--bucket", config.bucket, "--name", "orders", "--prefix", "raw/"]
     command += ["--endpoint-url", ministack.endpoint_url, "--records-table", table.table]
     command += ["--dynamodb-endpoint-url", ministack.endpoint_url]

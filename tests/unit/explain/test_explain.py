@@ -13,12 +13,12 @@ from s3notify_platform.explain import Failing, OpenBatch, SensorView, explain
 from s3notify_platform.explain.look import CHAINS_MAX, ENTRIES_MAX
 from s3notify_platform.ingest.scheduler import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ports import Written
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.conditional_commit import Committed as CommitMade
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, digest_of, signal_key
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
     DeadLettered,
+    EntryCommitted,
     Event,
     NotificationQueue,
     Reservation,
@@ -61,7 +61,7 @@ class Place:
         self.clock = HandClock()
         self.store = MemoryObjectStore(clock=self.clock)
         bucket = S3Config(bucket="b")
-        self.source = Source(
+        self.source = Source.of(
             name="orders",
             bucket=bucket,
             platform=bucket,
@@ -70,9 +70,9 @@ class Place:
             slots=16,
             commit="native",
         )
-        self.queue = NotificationQueue(self.source.queue(self.store).records, clock=self.clock)
-        self.chains = AckChains(self.source.records(self.store), clock=self.clock)
-        self.backlog = RescanBacklog(self.source.records(self.store), clock=self.clock)
+        self.queue = NotificationQueue(self.source.location.queue(self.store).records, clock=self.clock)
+        self.chains = AckChains(self.source.location.records(self.store), clock=self.clock)
+        self.backlog = RescanBacklog(self.source.location.records(self.store), clock=self.clock)
         self.table = self.source.table(store=self.store)
         self.reads = ReadOnly(self.store)
 
@@ -91,13 +91,13 @@ class Place:
     def publish(self, change, *, queued=True):
         """As the platform's publisher (`queued`), or as one that knows of no queue."""
         publisher = Publisher(
-            self.store, prefix=self.source.keyspace_prefix, slots=16, clock=self.clock, queued=queued
+            self.store, prefix=self.source.location.keyspace_prefix, slots=16, clock=self.clock, queued=queued
         )
         publisher.write([change])
         if queued:
             op = "put" if isinstance(change, Put) else "delete"
             for topic in self.queue.topics_of("b", change.key):
-                assert isinstance(self.queue.push(topic.name, self.event(change.key, op)), Committed)
+                assert isinstance(self.queue.push(topic.name, self.event(change.key, op)), EntryCommitted)
         publisher.signal([change.key])
 
     def put(self, body=b"one", *, queued=True):
@@ -106,7 +106,7 @@ class Place:
     def commit(self, *deltas, rejects=(), follow=True, **fields):
         """The next generation of the key's slot; the entries that it has seen leave the queue (`follow`)."""
         head = self.table.head(SLOT)
-        signal = self.store.head(signal_key(self.source.keyspace_prefix, SLOT))
+        signal = self.store.head(signal_key(self.source.location.keyspace_prefix, SLOT))
         known = {state.key: state for state in head.deltas} if head else {}
         commit = SlotCommit(
             slot=SLOT,
@@ -121,7 +121,9 @@ class Place:
             deltas=tuple((known | {delta.key: delta for delta in deltas}).values()),
             **fields,
         )
-        assert isinstance(self.table.commit(commit, planned_at=self.table._clock.monotonic()), CommitMade)
+        assert isinstance(
+            self.table.commit(commit.staged(), planned_at=self.table._clock.monotonic()), Written
+        )
         if follow:
             self.queue.remove(self.queue.entries("orders", [SLOT]))
 
@@ -143,7 +145,7 @@ class Place:
         self.chains.open_batch(f"orders-e-{number}", [str(slot) for slot in slots], payload=payload.dumps())
 
     def signal_etag(self):
-        return self.store.head(signal_key(self.source.keyspace_prefix, SLOT)).etag
+        return self.store.head(signal_key(self.source.location.keyspace_prefix, SLOT)).etag
 
     def ask(self, key=KEY, **sensor):
         self.reads.counts.clear()
@@ -223,7 +225,7 @@ def test_the_generation_that_took_it_in_went_with_vacuum(place):
     for _ in range(6):
         place.commit(place.state())
     for number in (1, 2, 3):
-        place.store.delete(place.source.layout.commit(SLOT, number))
+        place.store.delete(place.source.location.layout.commit(SLOT, number))
     answer = place.ask()
     assert told(answer)[1].startswith("committed in generation 4 or before")
 
@@ -239,7 +241,7 @@ def test_rejected(place):
     ]
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=REJECT_SCHEMA), sink)
-    place.store.put(place.source.layout.quarantine(SLOT, "q"), sink.getvalue())
+    place.store.put(place.source.location.layout.quarantine(SLOT, "q"), sink.getvalue())
     place.commit(
         place.state(rows=7, rejects=3),
         rejects=[TableFile(name="q", rows=4, bytes=len(sink.getvalue()), since=1, until=1)],
@@ -525,7 +527,7 @@ def test_only_its_slot_is_looked_at(place):
     before = dict(place.reads.counts)
     others = [key for n in range(400) if slot_of(key := f"raw/{n}", 16) != SLOT]
     assert all(
-        isinstance(made, Committed) for made in place.queue.push_many("orders", map(place.event, others))
+        isinstance(made, EntryCommitted) for made in place.queue.push_many("orders", map(place.event, others))
     )
     assert place.ask().verdict.kind == "waiting"
     assert dict(place.reads.counts) == before
@@ -540,7 +542,7 @@ def test_requests_are_bounded(place):
     in_slot = [key for n in range(16 * (ENTRIES_MAX + 150)) if slot_of(key := f"raw/{n}", 16) == SLOT]
     assert len(in_slot) > ENTRIES_MAX
     for key in in_slot:
-        assert isinstance(place.queue.push("orders", place.event(key)), Committed)
+        assert isinstance(place.queue.push("orders", place.event(key)), EntryCommitted)
     for number in range(CHAINS_MAX + 50):
         place.open_batch(number, slots=[(SLOT + 1) % 16])
     for number in range(3000):

@@ -3,7 +3,7 @@
 import pytest
 
 from s3notify_platform.ingest.slot_files import MAX_SMALL_FILES
-from s3notify_platform.protocols.conditional_commit import Committed
+from s3notify_platform.ports import Written
 from s3notify_platform.spark.read import Outcome, whole_outcome
 from s3notify_platform.spark.stage import joined
 from s3notify_platform.stores.counting import CountingStore
@@ -25,7 +25,7 @@ def test_small_files_are_merged() -> None:
     writer, bucket = SlotWriter(store=MemoryObjectStore()), {}
     for number in range(40):
         bucket[f"{number}"] = Body(etag="1", rows=1, rejects=1)
-        assert isinstance(writer.run(bucket), Committed)
+        assert isinstance(writer.run(bucket), Written)
         head = history_of(writer.table)[-1]
         assert max(len(head.files), len(head.rejects)) <= MAX_SMALL_FILES
         assert head.rows == number + 1
@@ -120,5 +120,5 @@ def test_a_slot_goes_on_in_the_next_window() -> None:
     planned = writer.plan(bucket)
     commit = writer.stage(planned, bucket, window=3)
     assert commit is not None
-    assert isinstance(writer.commit(planned, commit), Committed)
+    assert isinstance(writer.commit(planned, commit), Written)
     assert content_in(writer.table) == content_of(bucket)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from s3notify_platform.protocols.conditional_commit import Committed
+from s3notify_platform.ports import Written
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from tests.support.slot_writer import (
@@ -18,4 +18,4 @@ def commit_of(generation: int, slot: Slot = SLOT, **fields: Any) -> SlotCommit:
 
 def write(table: SlotTable, *commits: SlotCommit) -> None:
     for commit in commits:
-        assert isinstance(table.commit(commit, planned_at=table._clock.monotonic()), Committed)
+        assert isinstance(table.commit(commit.staged(), planned_at=table._clock.monotonic()), Written)

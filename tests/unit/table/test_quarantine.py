@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import ConflictError, UnavailableError
-from s3notify_platform.protocols.conditional_commit import Committed, NativeCommit
+from s3notify_platform.ports import Written
+from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
 from s3notify_platform.slots import slot_of
 from s3notify_platform.spark import stage
@@ -42,7 +43,7 @@ class Place:
 
     def give_up(self, **unreadable):
         self.unreadable = unreadable
-        assert isinstance(self.run(give_up=True), Committed)
+        assert isinstance(self.run(give_up=True), Written)
 
     def redrive(self, choice=EVERYTHING, **options):
         signals = Publisher(self.store, prefix="signals/", queued=True)
@@ -98,7 +99,7 @@ def test_the_rows_of_an_earlier_version_leave():
     place.give_up(a=0)
     assert content_in(place.table) == content_of({})
     assert (place.head.objects, place.head.files, place.head.rejects) == (1, (), ())
-    assert isinstance(place.send_again(), Committed)
+    assert isinstance(place.send_again(), Written)
     assert place.is_exact()
 
 
@@ -124,7 +125,7 @@ def test_sent_again_it_leaves_with_the_commit_that_has_its_rows():
     assert place.head.pending == ("a", "b")
     before = place.head.generation
     place.bucket["b"] = Body(etag="1", rows=3)  # the same object, by a schema that now takes all of it
-    assert isinstance(place.run(), Committed)
+    assert isinstance(place.run(), Written)
     assert place.head.generation == before + 1
     assert (place.head.failing, place.head.pending, place.head.rejects) == ((), (), ())
     assert place.is_exact()
@@ -154,7 +155,7 @@ def test_what_was_read_in_part_goes_on_from_there():
     assert split.start == 3
     place.give_up(a=3)
     assert place.state("a").rows == 3
-    assert isinstance(place.send_again(), Committed)
+    assert isinstance(place.send_again(), Written)
     assert place.is_exact()
     assert place.head.failing == ()
 
@@ -168,7 +169,7 @@ def test_deleted_or_overwritten_in_quarantine(unreadable):
     place.redrive()
     del place.bucket["a"]
     place.bucket["b"] = Body(etag="2", rows=1)
-    assert isinstance(place.run(), Committed)
+    assert isinstance(place.run(), Written)
     assert (place.head.failing, place.head.pending, place.head.objects) == ((), (), 1)
     assert place.is_exact()
 
@@ -296,7 +297,7 @@ def test_overtaken_by_a_run():
     def other():
         if place.bucket["a"].etag == "1":
             place.bucket["a"] = Body(etag="2", rows=4)
-            assert isinstance(place.run(), Committed)
+            assert isinstance(place.run(), Written)
 
     clock = HandClock()
     table = slot_table(place.store, clock, commits=Overtaken(place.store, other))
@@ -344,7 +345,7 @@ def test_what_is_given_up_is_bounded(monkeypatch):
     place.redrive()
     place.bucket["0"] = Body(etag="2", rows=0)
     place.unreadable.pop("0")
-    assert isinstance(place.run(give_up=True), Committed)
+    assert isinstance(place.run(give_up=True), Written)
     assert place.head.failing == ("1", "2")
 
 

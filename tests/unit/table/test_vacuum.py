@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.errors import FencedError, UsageError
-from s3notify_platform.protocols.conditional_commit import Committed, Lost
+from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.vacuum import vacuum
@@ -34,7 +34,7 @@ class Aging:
 
     def run(self, **bodies: Body) -> None:
         self.bucket |= bodies
-        assert isinstance(self.writer.run(self.bucket), Committed)
+        assert isinstance(self.writer.run(self.bucket), Written)
 
     def vacuum(self, retention_seconds: float = 100) -> Any:
         return vacuum(self.table, retention_seconds=retention_seconds, clock=self.time)
@@ -90,7 +90,7 @@ class TestVacuum:
         assert commit is not None
         aging.time.now += 99
         assert aging.vacuum().files_removed == 0
-        assert isinstance(aging.writer.commit(planned, commit), Committed)
+        assert isinstance(aging.writer.commit(planned, commit), Written)
         assert content_in(aging.table) == content_of(aging.bucket)
 
     def test_a_sleeper_cannot_create_an_old_generation_anew(self) -> None:
@@ -127,7 +127,7 @@ class TestVacuum:
             aging.run(a=Body(etag="3", rows=1))
             aging.time.now += sleep / 2
             aging.vacuum()
-            assert aging.table.commit(commit, planned_at=planned.at) == Lost()
+            assert aging.table.commit(commit.staged(), planned_at=planned.at) == Conflict()
             assert len(history_of(aging.table)) == 3
 
     def test_refuses_a_retention_shorter_than_a_run(self) -> None:

@@ -4,15 +4,13 @@ import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import ABSENT, ETag, IfMatch, ObjectMeta, Written
+from s3notify_platform.ports import ABSENT, Conflict, ETag, IfMatch, ObjectMeta, Written
 from s3notify_platform.protocols.conditional_commit import (
     ATTEMPTS,
     EXPECTED,
     WRITER,
-    Committed,
     ConditionalCommit,
     DynamoCommit,
-    Lost,
     NativeCommit,
     judge,
 )
@@ -59,8 +57,8 @@ def test_the_first_wins_and_the_second_has_lost_for_one_request_each(store):
     counting = CountingStore(store)
     commit: ConditionalCommit = NativeCommit(counting)
     first = commit.put_if_absent(PATH, b"1", metadata={"m": "v"})
-    assert first == Committed(etag=store.head(PATH).etag)
-    assert commit.put_if_absent(PATH, b"2") == Lost()
+    assert first == Written(etag=store.head(PATH).etag)
+    assert commit.put_if_absent(PATH, b"2") == Conflict()
     assert counting.counts == {"PUT": 2}
     assert store.head(PATH).metadata["m"] == "v"
 
@@ -70,23 +68,23 @@ def test_update_under_an_etag(store):
     commit = NativeCommit(store)
     first = commit.put_if_absent(PATH, b"1")
     second = commit.put_if_match(PATH, b"2", first.etag)
-    assert isinstance(second, Committed)
-    assert commit.put_if_match(PATH, b"3", first.etag) == Lost()
-    assert commit.put_if_match("absent", b"3", first.etag) == Lost()
+    assert isinstance(second, Written)
+    assert commit.put_if_match(PATH, b"3", first.etag) == Conflict()
+    assert commit.put_if_match("absent", b"3", first.etag) == Conflict()
     assert store.get(PATH).body == b"2"
 
 
 def test_a_lost_response_found_to_be_our_own_is_success(store):
     """Not a conflict with oneself: PUT, HEAD."""
     commit, faulty = commit_over(store, at("put", Fault.LOST))
-    assert commit.put_if_absent(PATH, b"1") == Committed(etag=store.head(PATH).etag)
+    assert commit.put_if_absent(PATH, b"1") == Written(etag=store.head(PATH).etag)
     assert methods(faulty) == ["put", "head"]
 
 
 def test_an_unapplied_unknown_is_sent_again_under_the_same_writer(store):
     """PUT, HEAD, PUT."""
     commit, faulty = commit_over(store, at("put", Fault.REFUSED))
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert methods(faulty) == ["put", "head", "put"]
 
 
@@ -96,14 +94,14 @@ def test_an_attempt_that_lands_late_is_found_to_be_ours(store, late_by):
     faulty = FaultyStore(store, at("put", Fault.LATE), late_by_calls=late_by)
     outcome = NativeCommit(faulty, clock=NoWait()).put_if_absent(PATH, b"1")
     faulty.settle()
-    assert outcome == Committed(etag=store.head(PATH).etag)
+    assert outcome == Written(etag=store.head(PATH).etag)
 
 
 def test_unknown_while_another_was_first_is_lost(store):
     """The other's object was written under the same precondition: only one of us can have met it."""
     NativeCommit(store).put_if_absent(PATH, b"other")
     commit, _ = commit_over(store, at("put", Fault.LOST))
-    assert commit.put_if_absent(PATH, b"1") == Lost()
+    assert commit.put_if_absent(PATH, b"1") == Conflict()
 
 
 def test_unknown_while_another_updated_first_is_lost(store):
@@ -111,11 +109,11 @@ def test_unknown_while_another_updated_first_is_lost(store):
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
     NativeCommit(store).put_if_match(PATH, b"other", etag)
     commit, _ = commit_over(store, at("put", Fault.REFUSED))
-    assert commit.put_if_match(PATH, b"1", etag) == Lost()
+    assert commit.put_if_match(PATH, b"1", etag) == Conflict()
 
 
 def test_applied_but_replaced_before_we_looked_is_unknown_not_lost(store):
-    """Our update went in and another's on top of it: `Lost` would have it applied twice."""
+    """Our update went in and another's on top of it: `Conflict` would have it applied twice."""
     etag = NativeCommit(store).put_if_absent(PATH, b"0").etag
 
     commit, faulty = commit_over(store, at("put", Fault.LOST))
@@ -176,7 +174,7 @@ def test_it_is_bounded_and_says_unknown(store):
 def test_heads_are_retried(store):
     """A failed look is no verdict."""
     commit, _ = commit_over(store, scripted({0: Fault.LOST, 1: Fault.REFUSED, 2: Fault.REFUSED}))
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
 
 
 def test_unavailable_before_anything_was_sent_is_passed_on(store):
@@ -194,10 +192,10 @@ def test_unavailable_before_anything_was_sent_is_passed_on(store):
 
 
 def test_a_store_that_tells_no_etag_is_asked_for_it(store):
-    """Committed always carries the ETag."""
+    """Written always carries the ETag."""
     putting = store.put
     store.put = lambda *args, **kwargs: Written(etag=None) if putting(*args, **kwargs) else None
-    assert NativeCommit(store).put_if_absent(PATH, b"1") == Committed(etag=store.head(PATH).etag)
+    assert NativeCommit(store).put_if_absent(PATH, b"1") == Written(etag=store.head(PATH).etag)
 
 
 def test_copy_if_absent(store):
@@ -205,8 +203,8 @@ def test_copy_if_absent(store):
     store.put("source", b"1", metadata={"kept": "k", WRITER: "of the source", EXPECTED: "old"})
     counting = CountingStore(store)
     commit = NativeCommit(counting)
-    assert commit.copy_if_absent("source", PATH) == Committed(etag=store.head(PATH).etag)
-    assert commit.copy_if_absent("source", PATH) == Lost()
+    assert commit.copy_if_absent("source", PATH) == Written(etag=store.head(PATH).etag)
+    assert commit.copy_if_absent("source", PATH) == Conflict()
     assert counting.counts == {"COPY": 2}
     found = store.head(PATH).metadata
     assert (found["kept"], found[EXPECTED]) == ("k", "*")
@@ -219,12 +217,12 @@ def test_a_copy_in_doubt_is_looked_up(store):
     """By the writer id that it carries; another's copy of the same source is not ours."""
     store.put("source", b"1")
     commit, faulty = commit_over(store, at("copy", Fault.LOST))
-    assert commit.copy_if_absent("source", PATH) == Committed(etag=store.head(PATH).etag)
+    assert commit.copy_if_absent("source", PATH) == Written(etag=store.head(PATH).etag)
     assert methods(faulty) == ["copy", "head"]
     commit, faulty = commit_over(store, at("copy", Fault.REFUSED))
-    assert commit.copy_if_absent("source", PATH) == Lost()
+    assert commit.copy_if_absent("source", PATH) == Conflict()
     commit, faulty = commit_over(store, at("copy", Fault.REFUSED))
-    assert isinstance(commit.copy_if_absent("source", "target"), Committed)
+    assert isinstance(commit.copy_if_absent("source", "target"), Written)
     assert methods(faulty) == ["copy", "head", "copy"]
 
 
@@ -250,10 +248,10 @@ def test_delete_if_match(store):
     second = store.put(PATH, b"2").etag
     counting = CountingStore(store)
     commit = NativeCommit(counting)
-    assert commit.delete_if_match(PATH, first) == Lost()
+    assert commit.delete_if_match(PATH, first) == Conflict()
     assert store.get(PATH).body == b"2"
-    assert commit.delete_if_match(PATH, second) == Committed(etag=None)
-    assert commit.delete_if_match(PATH, second) == Lost()
+    assert commit.delete_if_match(PATH, second) == Written(etag=None)
+    assert commit.delete_if_match(PATH, second) == Conflict()
     assert counting.counts == {"DELETE": 3}
 
 
@@ -265,12 +263,12 @@ def test_a_delete_in_doubt_leaves_nothing_to_judge_by(store):
         commit.delete_if_match(PATH, etag)
     store.put(PATH, b"1")
     commit, faulty = commit_over(store, at("delete", Fault.REFUSED))
-    assert commit.delete_if_match(PATH, etag) == Committed(etag=None)
+    assert commit.delete_if_match(PATH, etag) == Written(etag=None)
     assert methods(faulty) == ["delete", "head", "delete"]
     store.put(PATH, b"1")
     NativeCommit(store).put_if_match(PATH, b"2", etag)
     commit, faulty = commit_over(store, at("delete", Fault.REFUSED))
-    assert commit.delete_if_match(PATH, etag) == Lost()
+    assert commit.delete_if_match(PATH, etag) == Conflict()
     assert store.get(PATH).body == b"2"
 
 
@@ -290,7 +288,7 @@ def test_where_a_condition_is_ignored_the_probe_says_so_and_leases_do_without(st
             if ignores == "copy"
             else commit.delete_if_match(PATH, first)
         )
-        assert (outcome == Lost()) == holds
+        assert (outcome == Conflict()) == holds
         assert (store.head(PATH) is not None and store.head(PATH).etag == second) == holds
 
 
@@ -301,10 +299,10 @@ def test_judge_is_pure_and_cautious():
         return ObjectMeta(key=PATH, etag=ETag(etag), size=1, metadata={WRITER: writer, EXPECTED: expected})
 
     update = IfMatch(etag=ETag("old"))
-    assert judge(found("me", "*"), "me", ABSENT) == Committed(etag=ETag("e"))
-    assert judge(found("you", "*"), "me", ABSENT) == Lost()
+    assert judge(found("me", "*"), "me", ABSENT) == Written(etag=ETag("e"))
+    assert judge(found("you", "*"), "me", ABSENT) == Conflict()
     assert judge(found("you", "e0"), "me", ABSENT) is None
-    assert judge(found("you", "old"), "me", update) == Lost()
+    assert judge(found("you", "old"), "me", update) == Conflict()
     assert judge(found("you", "newer"), "me", update) is None
     assert judge(None, "me", update) is None
     assert type(judge(None, "me", ABSENT)) is type(judge(found("you", "x", "old"), "me", update))

@@ -5,18 +5,16 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import ETag, Unknown, Written
+from s3notify_platform.ports import Conflict, ETag, Unknown, Written
 from s3notify_platform.protocols.conditional_commit import (
     ATTEMPTS,
     BEGIN_WITHIN,
     EXPECTED,
     ROUNDS,
     WRITER,
-    Committed,
     ConditionalCommit,
     Granted,
     LeaseSettings,
-    Lost,
     Occupied,
 )
 from s3notify_platform.stores.counting import CountingStore
@@ -100,7 +98,7 @@ def taken_over_by_another(leases, store=None, body=b"other", etag="*"):
 def test_an_uncontended_commit_is_a_head_a_write_and_two_lease_requests(store, leases, commit):
     """The lease is put as generation 0, and marked done: generation 1, timeout 0."""
     made: ConditionalCommit = commit
-    assert made.put_if_absent(PATH, b"1", metadata={"m": "v"}) == Committed(etag=etag_of(store, PATH))
+    assert made.put_if_absent(PATH, b"1", metadata={"m": "v"}) == Written(etag=etag_of(store, PATH))
     assert store.counts == {"HEAD": 2, "PUT": 1}  # one HEAD is the line above
     (lease, seen), (done, of) = leases.puts
     assert (seen, lease.path, lease.etag, lease.generation) == (None, PATH, "*", 0)
@@ -113,10 +111,10 @@ def test_an_uncontended_commit_is_a_head_a_write_and_two_lease_requests(store, l
 def test_a_loser_pays_one_head(store, leases, commit):
     """The precondition fails before any lease is touched."""
     store.put(PATH, b"there")
-    assert commit.put_if_absent(PATH, b"1") == Lost()
-    assert commit.put_if_match(PATH, b"1", ETag("gone")) == Lost()
-    assert commit.delete_if_match(PATH, ETag("gone")) == Lost()
-    assert commit.put_if_match("absent", b"1", ETag("gone")) == Lost()
+    assert commit.put_if_absent(PATH, b"1") == Conflict()
+    assert commit.put_if_match(PATH, b"1", ETag("gone")) == Conflict()
+    assert commit.delete_if_match(PATH, ETag("gone")) == Conflict()
+    assert commit.put_if_match("absent", b"1", ETag("gone")) == Conflict()
     assert store.counts["HEAD"] == 4
     assert not leases.puts
 
@@ -125,16 +123,16 @@ def test_update_copy_and_delete(store, leases, commit):
     """Each under its own precondition, on a store that knows none; leases stand under the expected ETag."""
     first = commit.put_if_absent(PATH, b"1", metadata={"kept": "k"}).etag
     second = commit.put_if_match(PATH, b"2", first, metadata={"kept": "k"}).etag
-    assert commit.put_if_match(PATH, b"3", first) == Lost()
+    assert commit.put_if_match(PATH, b"3", first) == Conflict()
     assert store.get(PATH).body == b"2"
-    assert commit.copy_if_absent(PATH, "copy") == Committed(etag=second)
-    assert commit.copy_if_absent(PATH, "copy") == Lost()
+    assert commit.copy_if_absent(PATH, "copy") == Written(etag=second)
+    assert commit.copy_if_absent(PATH, "copy") == Conflict()
     copied = store.head("copy").metadata
     assert copied == {"kept": "k", WRITER: leases.puts[4][0].writer, EXPECTED: "*"}
-    assert commit.delete_if_match(PATH, first) == Lost()
-    assert commit.delete_if_match(PATH, second) == Committed(etag=None)
+    assert commit.delete_if_match(PATH, first) == Conflict()
+    assert commit.delete_if_match(PATH, second) == Written(etag=None)
     assert store.head(PATH) is None
-    assert commit.delete_if_match(PATH, second) == Lost()
+    assert commit.delete_if_match(PATH, second) == Conflict()
     places = [(lease.path, lease.etag) for lease, seen in leases.puts if seen is None]
     assert places == [(PATH, "*"), (PATH, first), ("copy", "*"), (PATH, second)]
 
@@ -144,7 +142,7 @@ def test_create_delete_create_waits_for_nobody(store, leases, commit, clock):
     began = clock.now
     for body in (b"1", b"2", b"3"):
         made = commit.put_if_absent(PATH, body)
-        assert commit.delete_if_match(PATH, made.etag) == Committed(etag=None)
+        assert commit.delete_if_match(PATH, made.etag) == Written(etag=None)
     assert clock.now == began
     created = [lease.generation for lease, _ in leases.puts if lease.etag == "*" and lease.timeout_ms]
     assert created == [0, 0, 2, 0, 4]  # refused as generation 0 first, then in place of the done one
@@ -160,7 +158,7 @@ def test_a_crashed_holder_is_taken_over_after_its_own_timeout_times_the_skew_rat
     """2 s × 3, by the lease that was found and not by our own 20 s; the path is looked at every 100 ms."""
     leases.leases.put(foreign_lease(PATH, generation=7, timeout_ms=2000), seen=None)
     began = clock.now
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert 6.0 <= clock.now - began <= 6.2
     assert 60 <= store.counts["HEAD"] <= 63
     generations = [(lease.generation, seen and seen.generation) for lease, seen in leases.puts]
@@ -179,7 +177,7 @@ def test_the_path_is_looked_at_every_test_interval(store, leases, clock):
 
     clock.sleep = sleep
     commit = lease_commit(store, leases, clock, test_interval_seconds=0.25)
-    assert commit.put_if_absent(PATH, b"1") == Lost()
+    assert commit.put_if_absent(PATH, b"1") == Conflict()
     assert (clock.now, store.counts["HEAD"]) == (1001, 5)
 
 
@@ -202,7 +200,7 @@ def test_the_path_is_looked_at_once_more_before_a_lease_is_taken_over(store, lea
         leases.leases.put(replace(lease, generation=1, timeout_ms=0), seen=lease)
 
     leases.before = once(other_commits)
-    assert commit.put_if_absent(PATH, b"1") == Lost()
+    assert commit.put_if_absent(PATH, b"1") == Conflict()
     assert store.get(PATH).body == b"other"
     assert [lease.generation for lease, _ in leases.puts] == [0]
 
@@ -213,7 +211,7 @@ def test_a_take_over_that_comes_second_waits_anew(store, leases, commit, clock):
     leases.leases.put(lease, seen=None)
     other = replace(lease, generation=1, timeout_ms=3000)
     leases.before = lambda number: number == 1 and leases.leases.put(other, seen=lease)
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert 15.0 <= clock.now - 1000 <= 15.5
     assert [put.generation for put, _ in leases.puts] == [0, 1, 2, 3]
 
@@ -230,7 +228,7 @@ def test_a_waiting_writer_finds_out_that_the_lease_was_given_up(store, leases, c
             leases.leases.put(replace(lease, generation=1, timeout_ms=0), seen=lease)
 
     clock.sleep = sleep
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert clock.now < 1005
 
 
@@ -242,7 +240,7 @@ def test_a_lease_that_cannot_be_read_is_waited_out(store, leases, commit, clock)
 
     leases.leases.put(foreign_lease(PATH), seen=None)
     leases.read = unavailable
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert clock.now - 1000 >= 6
 
 
@@ -252,7 +250,7 @@ def test_a_lease_that_is_gone_when_looked_at_is_asked_for_again(store, leases, c
     leases.leases.put = lambda lease, *, seen: (
         Occupied(found=None) if len(leases.puts) == 1 else putting(lease, seen=seen)
     )
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
 
 
 def test_nobody_waits_for_ever(store, leases, commit):
@@ -272,7 +270,7 @@ def test_nobody_waits_for_ever(store, leases, commit):
 def test_the_timeout_counts_from_before_the_lease_was_sent(store, leases, commit, clock):
     """The lease put takes 15 of its 20 s: nothing is written under it, it is put again, without waiting."""
     leases.after = once(lambda: clock.sleep(0.75 * TIMEOUT))
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert [lease.generation for lease, _ in leases.puts] == [0, 1, 2]
     assert [seen and seen.generation for _, seen in leases.puts] == [None, 0, 1]
     assert clock.now == 1000 + 0.75 * TIMEOUT
@@ -286,7 +284,7 @@ def test_a_look_that_is_old_by_now_does_not_count(store, leases, commit, clock):
         store.store.put(PATH, b"other")
 
     store.after = on("head", asleep)
-    assert commit.put_if_absent(PATH, b"1") == Lost()
+    assert commit.put_if_absent(PATH, b"1") == Conflict()
     assert store.get(PATH).body == b"other"
 
 
@@ -294,7 +292,7 @@ def test_a_look_that_is_old_by_now_does_not_count(store, leases, commit, clock):
 def test_a_write_begins_in_the_first_half_of_the_timeout_only(store, leases, commit, clock, used):
     """Later there is too little left of it."""
     leases.after = lambda number: number == 0 and clock.sleep(used * TIMEOUT)
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert len(leases.puts) == (2 if used <= BEGIN_WITHIN else 3)
 
 
@@ -320,12 +318,12 @@ def test_a_lease_whose_answer_was_lost_is_known_to_be_ours(store, clock, call, f
     records = FaultyStore(MemoryRecordStore(), at(call, fault))
     leases = RecordLeases(records)
     commit = lease_commit(store, leases, clock)
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert clock.now - 1000 < 0.1
     assert leases.read(PATH, "*").timeout_ms == 0
     store.delete(PATH)
     records.schedule = at(call, fault)
-    assert isinstance(commit.put_if_absent(PATH, b"2"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"2"), Written)
     assert clock.now - 1000 < 0.2
 
 
@@ -341,7 +339,7 @@ def test_a_write_whose_answer_was_lost_is_looked_up(leases, clock, operation):
         "copy": lambda: commit.copy_if_absent("source", PATH),
         "delete": lambda: commit.delete_if_match("source", etag),
     }[operation]()
-    assert outcome == Committed(etag=None if operation == "delete" else etag_of(store, PATH))
+    assert outcome == Written(etag=None if operation == "delete" else etag_of(store, PATH))
     assert [call.method for call, _ in faulty.calls] == ["head", operation, "head"]
     assert leases.puts[-1][0].timeout_ms == 0
 
@@ -358,7 +356,7 @@ def test_a_write_that_was_not_applied_is_sent_again_under_the_same_writer(leases
         "copy": lambda: commit.copy_if_absent("source", PATH),
         "delete": lambda: commit.delete_if_match("source", etag),
     }[operation]()
-    assert isinstance(outcome, Committed)
+    assert isinstance(outcome, Written)
     assert [call.method for call, _ in faulty.calls] == ["head", operation, "head", operation]
     assert len(leases.puts) == 2
 
@@ -391,17 +389,17 @@ def test_a_store_that_answers_nothing_leaves_it_unknown(store, leases, clock):
 
 
 def test_a_store_that_tells_no_etag_is_asked_for_it(store, leases, commit):
-    """Committed puts always carry it."""
+    """Puts that were written always carry it."""
     putting = store.store.put
     store.store.put = lambda *args, **kwargs: Written(etag=None) if putting(*args, **kwargs) else None
-    assert commit.put_if_absent(PATH, b"1") == Committed(etag=etag_of(store, PATH))
+    assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
 
 
 def test_looks_before_the_write_are_retried_and_then_unavailable(leases, clock):
     """Nothing was written: retry later."""
     store = MemoryObjectStore()
     commit = lease_commit(FaultyStore(store, scripted({0: Fault.REFUSED})), leases, clock)
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     with pytest.raises(UnavailableError, match="looked at"):
         lease_commit(FaultyStore(store, lambda _: Fault.REFUSED), leases, clock).put_if_absent("p", b"1")
 
@@ -431,7 +429,7 @@ def test_a_refused_write_gives_its_lease_up(store, leases, commit, clock):
     store.before = on("put", forbidden)
     with pytest.raises(UsageError, match="forbidden"):
         commit.put_if_absent(PATH, b"1")
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     assert clock.now == 1000
 
 
@@ -495,7 +493,7 @@ def test_a_sleeper_that_was_taken_over_while_it_was_in_time_by_its_own_clock(sto
 def test_a_sleeper_that_nobody_took_over_has_committed(store, leases, commit, clock):
     """The object still carries its writer id, and the lease takes its done mark."""
     asleep_in_the_write(store, clock)
-    assert commit.put_if_absent(PATH, b"1") == Committed(etag=etag_of(store, PATH))
+    assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
     assert leases.leases.read(PATH, "*").timeout_ms == 0
 
 
@@ -525,14 +523,14 @@ def test_without_a_done_mark_time_is_the_proof_or_there_is_none(store, leases, c
         with pytest.raises(UnknownOutcomeError, match="overran"):
             commit.put_if_absent(PATH, b"1")
     else:
-        assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+        assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
 
 
 def test_a_client_that_waited_for_a_sleeper_is_refused_once_the_sleeper_is_done(store, leases, commit, clock):
     """One that goes by the generation alone, as object_store does: the done mark has raised it."""
     found = []
     store.before = on("put", lambda: found.append(leases.leases.read(PATH, "*")))
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Committed)
+    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
     (waited_for,) = found
     next_one = replace(waited_for, generation=waited_for.generation + 1)
     assert isinstance(leases.leases.put(next_one, seen=waited_for), Occupied)
@@ -577,7 +575,7 @@ def test_a_crash_between_any_two_calls_stops_nobody_else(clock, operation, side,
     source = objects.get("source")
     written = objects.head(PATH) is not None or source is None or source.body != b"0"
     outcome = run(never, never, b"2")
-    assert outcome == Lost() if written else isinstance(outcome, Committed)
+    assert outcome == Conflict() if written else isinstance(outcome, Written)
     assert clock.now - 1000 <= 61
     if operation in ("create", "update"):
         place = PATH if operation == "create" else "source"

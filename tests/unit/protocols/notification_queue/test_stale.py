@@ -7,7 +7,7 @@ from s3notify_platform.errors import (
 )
 from s3notify_platform.ports import IfMatch
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
+    EntryCommitted,
     Event,
     Expired,
     Reconciled,
@@ -114,5 +114,5 @@ def test_a_writer_that_wakes_late(queue, clock):
     reconciler.resolve_stale("t", objects.head)
     objects.put("late", b"1")
     assert not queue.fresh(early)
-    assert queue.commit(early) == Committed()
+    assert queue.commit(early) == EntryCommitted()
     assert queue.commit(late) == Expired()

@@ -10,7 +10,7 @@ from s3notify_platform.errors import (
 )
 from s3notify_platform.ports import IfMatch
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
+    EntryCommitted,
     Event,
     Expired,
     NotificationQueue,
@@ -133,7 +133,7 @@ def test_a_writer_that_knew_the_old_topic_reserves_in_the_new(queue, records, cl
     writer = over(records, clock, schedule)
     reservation = writer.reserve("t", Event(key="a"))
     assert reservation.entry.epoch == queue.topics.get("t").epoch
-    assert queue.commit(reservation) == Committed()
+    assert queue.commit(reservation) == EntryCommitted()
     assert keys(all_entries(queue)) == ["a"]
 
 

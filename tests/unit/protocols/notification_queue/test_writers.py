@@ -10,7 +10,7 @@ from s3notify_platform.errors import (
 )
 from s3notify_platform.ports import ABSENT
 from s3notify_platform.protocols.notification_queue import (
-    Committed,
+    EntryCommitted,
     Event,
     Expired,
     NotificationQueue,
@@ -34,7 +34,7 @@ def test_a_reservation_is_seen_once_it_is_committed(queue):
     """Before that a consumer sees nothing; after that it has all that was announced and found out."""
     reservation = queue.reserve("t", Event(key="a/b c", bucket="b", writer="w1", precondition=ABSENT))
     assert all_entries(queue) == ()
-    assert queue.commit(reservation.wrote(etag="e1", size=0)) == Committed()
+    assert queue.commit(reservation.wrote(etag="e1", size=0)) == EntryCommitted()
     (entry,) = all_entries(queue)
     event = entry.event
     assert (event.key, event.bucket, event.etag, event.size) == ("a/b c", "b", "e1", 0)
@@ -107,8 +107,8 @@ def test_no_topic(queue):
 def test_a_commit_may_be_repeated(queue):
     """Also after the answer of the first was lost, and also once the resolver has committed."""
     reservation = queue.reserve("t", Event(key="a"))
-    assert queue.commit(reservation) == Committed()
-    assert queue.commit(reservation) == Committed()
+    assert queue.commit(reservation) == EntryCommitted()
+    assert queue.commit(reservation) == EntryCommitted()
     assert len(all_entries(queue)) == 1
 
 
@@ -117,7 +117,7 @@ def test_a_commit_in_doubt_is_looked_for(queue, records, clock, fault):
     """Each unknown outcome ends as what it was."""
     reservation = queue.reserve("t", Event(key="a"))
     faulty = over(records, clock, at("replace", fault))
-    assert faulty.commit(reservation) == Committed()
+    assert faulty.commit(reservation) == EntryCommitted()
     assert keys(all_entries(queue)) == ["a"]
 
 
@@ -126,7 +126,7 @@ def test_a_commit_without_an_answer_is_undecided(queue, records, clock):
     reservation = queue.reserve("t", Event(key="a"))
     faulty = over(records, clock, lambda call: Fault.REFUSED if call.method == "replace" else Fault.NONE)
     assert isinstance(faulty.commit(reservation), Undecided)
-    assert queue.commit(reservation) == Committed()
+    assert queue.commit(reservation) == EntryCommitted()
 
 
 def test_a_commit_of_what_is_gone_is_expired(queue):
@@ -134,7 +134,7 @@ def test_a_commit_of_what_is_gone_is_expired(queue):
     reservation = queue.reserve("t", Event(key="a"))
     queue.abort(reservation)
     assert queue.commit(reservation) == Expired()
-    assert queue.push("t", reservation.entry.event) == Committed()
+    assert queue.push("t", reservation.entry.event) == EntryCommitted()
     assert keys(all_entries(queue)) == ["a"]
 
 
@@ -145,7 +145,7 @@ def test_a_reservation_in_doubt_is_made_sure_of(queue, records, clock, method, f
     faulty = over(records, clock, at(method, fault))
     reservation = faulty.reserve("t", Event(key="a"))
     faulty.records.settle()
-    assert queue.commit(reservation) == Committed()
+    assert queue.commit(reservation) == EntryCommitted()
     reconciler = Reconciler(queue, leak_seconds=0)
     reconciler.resolve_stale("t", lambda _: None)
     clock.now += queue.stale_seconds + 1
@@ -254,7 +254,9 @@ def test_a_store_that_is_gone_reserves_nothing(queue, records, clock):
 
 def test_push_is_durable_or_raises(queue, records, clock):
     """For inlets: committed when it returns; refused when there is no room."""
-    assert queue.push_many("t", events(4)) == (Committed(),) * 3 + (QuotaExceeded(retry_after_seconds=1.0),)
+    assert queue.push_many("t", events(4)) == (EntryCommitted(),) * 3 + (
+        QuotaExceeded(retry_after_seconds=1.0),
+    )
     assert keys(all_entries(queue)) == ["k0", "k1", "k2"]
     queue.remove(all_entries(queue))
     faulty = over(records, clock, lambda call: Fault.REFUSED if call.method == "replace" else Fault.NONE)
