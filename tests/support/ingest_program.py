@@ -53,7 +53,7 @@ def run(ingest: Ingest, source: Source, *, batch: str, listing: bool) -> dict[st
             for slot, found in result.slots.items()
             if not found.ok
         },
-        "plain": sorted(result.plain),
+        "unqueued": sorted(result.unqueued),
         "rows": sum(found.rows for found in result.slots.values()),
         "superseded": sum(found.superseded for found in result.slots.values()),
         "generations": sum(found.generation for found in result.slots.values()),
