@@ -15,7 +15,7 @@ from s3notify_platform.slots import SLOT_COUNT
 
 if TYPE_CHECKING:
     from s3notify_platform.channels.service import Service
-    from s3notify_platform.ingest.source import Source
+    from s3notify_platform.ingest.location import Location
     from s3notify_platform.protocols.notification_queue import NotificationQueue
     from s3notify_platform.stores.config import DynamoConfig, S3Config
 
@@ -77,34 +77,29 @@ class QueuePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlace:
-    """Where a source stands, as its YAML says."""
+    """Where a source keeps what it has made, as its YAML says."""
 
     place: QueuePlace
-    prefix: str = ""
     platform_bucket: str | None = None
     platform_prefix: str = ""
     keyspace: str = ""
     slots: int = SLOT_COUNT
 
-    def source(self, name: str, *, lease_table: str | None = None) -> "Source":
-        """The source of this name. No request."""
+    def location(self, name: str) -> "Location":
+        """The location of the source of this name. No request."""
         from dataclasses import replace
 
-        from s3notify_platform.ingest.source import Source
+        from s3notify_platform.ingest.location import Location
 
         bucket = self.place.s3()
-        return Source(
+        return Location(
             name=name,
-            bucket=bucket,
-            prefix=self.prefix,
-            format="auto",
             platform=replace(bucket, bucket=self.platform_bucket or bucket.bucket),
             platform_prefix=self.platform_prefix,
             keyspace_prefix=self.keyspace,
             queue_prefix=self.place.queue_prefix,
             slots=self.slots,
             records_table=self.place.records_config(),
-            lease_table=self.place.table_config(lease_table),
         )
 
 
@@ -145,7 +140,6 @@ queue_options = options_as(
 
 _source_options = options_as(
     SourcePlace,
-    click.option("--prefix", default="", help="The source's prefix, as in its YAML."),
     click.option(
         "--platform-bucket",
         help="Bucket of the platform's own objects, if another; --bucket is the source's.",

@@ -42,8 +42,7 @@ def list_quarantine(
     """
     from s3notify_platform.table.quarantine import reasons_of
 
-    source = place.source(name)
-    found = reasons_of(source.table(), _wanted(place, only))
+    found = reasons_of(place.location(name).table(), _wanted(place, only))
     found.sort(key=lambda one: (-max(one.objects, one.records), one.slot, one.reason))
     if as_json:
         document = _totals(found) | {"reasons": [asdict(one) for one in found[:limit]]}
@@ -80,8 +79,8 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
     from s3notify_platform.slots import slot_of
     from s3notify_platform.table.quarantine import key_quarantine
 
-    source = place.source(name)
-    found = key_quarantine(source.table(), slot_of(key, source.slots), key, limit=limit)
+    location = place.location(name)
+    found = key_quarantine(location.table(), slot_of(key, location.slots), key, limit=limit)
     if found is None:
         raise click.ClickException(f"{key!r}: nothing of it is in quarantine of source {name!r}")
     state, rejects = found.state, found.rejects.to_pylist()
@@ -149,6 +148,7 @@ def redrive(
     They leave the quarantine in the commit that takes them in; what fails again stays, with its new reason. Safe to
     repeat. Exit code 1 if a key is given and none of them is in quarantine.
     """
+    from s3notify_platform.ingest.location import CommitMode
     from s3notify_platform.protocols.keyspace import Publisher
     from s3notify_platform.slots import slot_of
     from s3notify_platform.stores.s3.fast import shared_store
@@ -157,19 +157,21 @@ def redrive(
 
     if (bool(keys), bool(only), everything).count(True) != 1:
         raise click.UsageError("say what: --key, --slot or --all, one of them")
-    source = place.source(name, lease_table=lease_table)
-    store = shared_store(source.platform)
-    slots = {slot_of(key, source.slots) for key in keys} if keys else _wanted(place, only)
+    location = place.location(name)
+    store = shared_store(location.platform)
+    slots = {slot_of(key, location.slots) for key in keys} if keys else _wanted(place, only)
     choice = Choice(keys=frozenset(keys) if keys else None, reason=reason)
-    signals = Publisher(store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
-    found = send_again(source.table(), slots, signals, choice, dry_run=True)
+    signals = Publisher(store, prefix=location.keyspace_prefix, slots=location.slots, queued=True)
+    found = send_again(location.table(), slots, signals, choice, dry_run=True)
     missing = sorted(set(keys) - found.keys)
     if not as_json:
         click.echo(f"in quarantine: {_said(found)}")
         for key in missing:
             click.echo(f"not in quarantine: {_text(key)}", err=True)
     if found.objects and not dry_run:
-        found = send_again(source.decided(store).table(), slots, signals, choice)
+        mode = CommitMode(lease_table=place.place.table_config(lease_table))
+        table = location.table(commit=location.settle_commit_mode(mode, store))
+        found = send_again(table, slots, signals, choice)
         if not as_json:
             click.echo(f"sent again: {_said(found)}; the next batch reads them")
     if found.left and not as_json:

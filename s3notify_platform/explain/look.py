@@ -82,12 +82,13 @@ def explain(
     source's.
     """
     check_key(key)
-    if not key.startswith(source.prefix):
+    if not key.startswith(source.input.prefix):
         raise UsageError(
-            f"{key!r} is not of source {source.name!r}, which reads {source.prefix!r} of {source.bucket.bucket!r}"
+            f"{key!r} is not of source {source.name!r}, which reads {source.input.prefix!r} of "
+            f"{source.input.bucket.bucket!r}"
         )
-    objects = objects if objects is not None else shared_store(source.bucket)
-    platform = platform if platform is not None else shared_store(source.platform)
+    objects = objects if objects is not None else shared_store(source.input.bucket)
+    platform = platform if platform is not None else shared_store(source.location.platform)
     for last in range(ROUNDS):
         # The object first: its entry is older than it is, and leaves the queue after its commit is there.
         now = objects.head(key)
@@ -106,12 +107,12 @@ def _round(
     platform: ObjectStore,
     clock: Clock,
 ) -> Answer:
-    slot = slot_of(key, source.slots)
-    told = platform.head(signal_key(source.keyspace_prefix, slot))
-    queue = source.queue(platform)
+    slot = slot_of(key, source.location.slots)
+    told = platform.head(signal_key(source.location.keyspace_prefix, slot))
+    queue = source.location.queue(platform)
     every = tuple(islice(_topics_of(queue, source, key), TOPICS_MAX + 1))
     topics = tuple(_topic_view(queue, source, topic, key) for topic in every[:TOPICS_MAX])
-    records = source.records(platform)
+    records = source.location.records(platform)
     backlog = RescanBacklog(records, clock=clock)
     rescans = backlog.read()
     batches, cut = _batches(AckChains(records, clock=clock), slot, sensor)
@@ -121,7 +122,7 @@ def _round(
     held = _held(table, head, key, state) if head is not None and state is not None else None
     return Answer(
         source=source.name,
-        bucket=source.bucket.bucket,
+        bucket=source.input.bucket.bucket,
         key=key,
         slot=slot,
         asked_ms=clock.wall_ms(),
@@ -159,7 +160,7 @@ def _etag(meta: ObjectMeta | None) -> str | None:
 
 def _topics_of(queue: NotificationQueue, source: Source, key: str) -> Iterator[Topic]:
     """The topics that take the key, the source's own first."""
-    bucket = source.bucket.bucket
+    bucket = source.input.bucket.bucket
     found = [
         topic
         for topic in queue.topics.all()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from s3notify_platform.clock import Clock, unique_name
+from s3notify_platform.clock import Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
 from s3notify_platform.ingest.compare import IN_FLIGHT
 from s3notify_platform.ingest.source import Source
@@ -99,7 +99,9 @@ class Poller:
     """The vector of all slots' digests, as of a poll that is at most `seconds` old."""
 
     def __init__(self, source: Source, store: ObjectStore, clock: Clock, *, seconds: float) -> None:
-        self._watcher = Watcher(store, prefix=source.keyspace_prefix, slots=source.slots, clock=clock)
+        self._watcher = Watcher(
+            store, prefix=source.location.keyspace_prefix, slots=source.location.slots, clock=clock
+        )
         self._seconds = seconds
         self._clock = clock
         self._polled_at: float | None = None
@@ -210,7 +212,7 @@ class StreamState:
     _done: str = ""
 
     def __post_init__(self) -> None:
-        layout = TableLayout(prefix=f"{self.source.platform_prefix}streams/{self.stream}/")
+        layout = TableLayout(prefix=f"{self.source.location.platform_prefix}streams/{self.stream}/")
         self.table = self.source.table(layout, store=self.store)
 
     def _key(self, name: str) -> str:
@@ -230,23 +232,6 @@ class StreamState:
                 return None
             self._plans = {name: StreamPlan.loads(found.body)}
         return self._plans[name]
-
-    def heads(self, slots: Sequence[Slot]) -> dict[Slot, SlotCommit | None]:
-        """The newest states of slots. 1 LIST and more (`SlotTable.newest`), and 1 GET each."""
-        newest = self.table.newest(slots)
-
-        def head(slot: Slot) -> SlotCommit | None:
-            generation = newest[slot]
-            if generation == 0:
-                return None
-            if generation is not None:
-                try:
-                    return self.table.read(slot, generation)
-                except CorruptError:
-                    pass  # vacuum took it, because a newer one exists; if none does, `head` says so
-            return self.table.head(slot)
-
-        return dict(zip(slots, self._each(head, slots), strict=True))
 
     def states(
         self, heads: Mapping[Slot, SlotCommit | None], keys: Mapping[Slot, Collection[str]]
@@ -285,11 +270,11 @@ class StreamState:
         if name in ("", self._done):
             return
         if (plan := self.plan(name)) is not None:
-            heads = self.heads([work.slot for work in plan.slots])
+            heads = self.table.heads([work.slot for work in plan.slots])
             planned_at = self.clock.monotonic()
             list(self._each(lambda w: self._settle(plan, w, heads[w.slot], planned_at), plan.slots))
             if plan.entries:
-                self.source.queue(self.store).remove(plan.entries)
+                self.source.location.queue(self.store).remove(plan.entries)
             self.store.delete(self._key(name))
         self._done, self._plans = name, {}
 
@@ -309,19 +294,15 @@ class StreamState:
             for v in work.read
         }
         gone = [ObjectState(key=key, etag="", size=0, gone=True) for key, _ in work.gone if key not in read]
-        pages, deltas = self.table.carry(work.slot, head, [*read.values(), *gone])
-        commit = SlotCommit(
-            slot=work.slot,
-            generation=generation,
-            commit_id=unique_name(self.clock),
-            parent_id=head.commit_id if head else None,
+        commit = SlotCommit.after(
+            head,
+            work.slot,
             batch=plan.name,
-            created_ms=self.clock.wall_ms(),
+            clock=self.clock,
+            states=self.table.carry(work.slot, head, [*read.values(), *gone]),
             objects=work.objects,
-            pages=pages,
-            deltas=deltas,
         )
-        if not isinstance(self.table.commit(commit, planned_at=planned_at), Written):
+        if not isinstance(self.table.commit(commit.staged(), planned_at=planned_at), Written):
             newest = self.table.head(work.slot)
             if newest is None or newest.batch != plan.name:
                 raise moved

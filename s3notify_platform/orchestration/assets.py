@@ -7,7 +7,6 @@ the failed ones are not reported with the others.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,8 +30,6 @@ from s3notify_platform.spark.derive import derive
 from s3notify_platform.spark.ingest import Ingest
 from s3notify_platform.spark.staging_jobs import MAX_FAILED_JOBS, MAX_SPLIT_JOBS
 from s3notify_platform.table.layout import Generation
-
-HEADS_IN_FLIGHT: Final = 16
 
 MISMATCHES: Final = "batch_mismatches"
 """Metadata of a batch: values that do not fit their columns, by path."""
@@ -244,12 +241,8 @@ def _ingested(
             ),
         } | _about_schema(ended)
     else:
-        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
-            heads = pool.map(source.table().head, slots)
-            generations = {
-                slot: head.generation if head else Generation(0)
-                for slot, head in zip(slots, heads, strict=True)
-            }
+        heads = source.table().heads(slots)
+        generations = {slot: head.generation if head else Generation(0) for slot, head in heads.items()}
     for asset in settings.slot_assets:
         if asset.name in selected:
             context.log.info("deriving %s of %d slots", asset.name, len(generations))

@@ -45,7 +45,7 @@ class SqsInletSettings(dg.Model, dg.Resolvable):
 
     def service(self, io: SlotIOManager) -> Service:
         """The inlet."""
-        s3 = io.source.platform
+        s3 = io.source.location.platform
         config = SqsConfig(
             queue_url=self.queue_url,
             region=self.region_name or s3.region,
@@ -102,11 +102,11 @@ def intake_of(io: SlotIOManager) -> Intake:
     source = io.source
     return intake_over(
         io.queue,
-        source.platform,
-        bucket=source.bucket.bucket,
-        keyspaces=[(source.keyspace_prefix, source.prefix)],
-        excluded=(source.platform_prefix, source.queue_prefix),
-        slots=source.slots,
+        source.location.platform,
+        bucket=source.input.bucket.bucket,
+        keyspaces=[(source.location.keyspace_prefix, source.input.prefix)],
+        excluded=(source.location.platform_prefix, source.location.queue_prefix),
+        slots=source.location.slots,
     )
 
 
@@ -141,12 +141,12 @@ def _reconciler_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefin
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         source = io.source
         reconciler = shared_reconciler(
-            source.bucket,
-            source.platform,
-            keyspaces=((source.keyspace_prefix, source.prefix),),
-            slots=source.slots,
-            queue_prefix=source.queue_prefix,
-            table=source.records_table,
+            source.input.bucket,
+            source.location.platform,
+            keyspaces=((source.location.keyspace_prefix, source.input.prefix),),
+            slots=source.location.slots,
+            queue_prefix=source.location.queue_prefix,
+            table=source.location.records_table,
         )
         note = "a pass was made a moment ago"
         if (reconciled := reconciler.reconcile_when_due()) is not None:

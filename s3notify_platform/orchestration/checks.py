@@ -81,11 +81,11 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     Refuses, and repairs nothing, where the committed state of a slot has gone missing.
     """
     # Rows that an older code version made are not lost; a backfill makes them again.
-    source = replace(io.source, code_version=None)
+    source = replace(io.source, input=replace(io.source.input, code_version=None))
     spark = io.spark.spark_session
     ship_package(spark)
     started = SYSTEM_CLOCK.monotonic()
-    found = plan(spark, source, source.all_slots(), parallelism(spark))
+    found = plan(spark, source, source.location.all_slots(), parallelism(spark))
     seconds = SYSTEM_CLOCK.monotonic() - started
     objects = sum(found.listed.values())
     told: dict[str, Any] = {

@@ -82,7 +82,7 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     state = _cursor_of(instance, f"{source.name}_sensor")
     if state is None:
         return None
-    slot = slot_of(key, source.slots)
+    slot = slot_of(key, source.location.slots)
     failing = state.failing.get(slot) or state.failing.get(EVERYTHING)
     return SensorView(
         seen=state.watch.seen(slot) if slot < state.watch.slots else b"",

@@ -103,12 +103,12 @@ class SlotIOManager(dg.ConfigurableIOManager):
         default="auto",
         description="native, dynamodb (needs its lease_table), or auto: what the store can carry",
     )
-    _decided: Source | None = PrivateAttr(default=None)
+    _settled: Source | None = PrivateAttr(default=None)
 
     @property
     def source(self) -> Source:
         """The source as a value, with the credentials that the resources name, if they name any."""
-        return self._decided or Source(
+        return self._settled or Source.of(
             name=self.source_name,
             bucket=self._config(self.bucket),
             prefix=self.prefix,
@@ -144,12 +144,12 @@ class SlotIOManager(dg.ConfigurableIOManager):
     @property
     def store(self) -> S3ObjectStore:
         """The bucket of the platform's own objects; one client a process, since making one costs 0.1 s."""
-        return _store_of(self.source.platform)
+        return _store_of(self.source.location.platform)
 
     @property
     def records(self) -> RecordStore:
         """Ack chains and heartbeats of this source."""
-        return self.source.records(self.store)
+        return self.source.location.records(self.store)
 
     @property
     def chains(self) -> AckChains:
@@ -164,7 +164,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
     @property
     def queue(self) -> NotificationQueue:
         """The notification queue that this source shares with the others of its bucket."""
-        return self.source.queue()
+        return self.source.location.queue()
 
     def topic_epoch(self) -> str:
         """Which life of the source's topic this is; it is made if there is none. 1 request, or 2."""
@@ -184,11 +184,13 @@ class SlotIOManager(dg.ConfigurableIOManager):
     def watcher(self, state: WatcherState | None = None) -> Watcher:
         """A watcher of this source's keyspace."""
         source = self.source
-        return Watcher(self.store, prefix=source.keyspace_prefix, slots=source.slots, state=state)
+        return Watcher(
+            self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots, state=state
+        )
 
     def check_store(self) -> None:
-        """Settle how this run commits, or refuse a store that cannot keep commits apart. See `Source.decided`."""
-        self._decided = self.source.decided(self.store)
+        """Settle how this run commits, or refuse a store that cannot do it. See `Location.settle_commit_mode`."""
+        self._settled = self.source.settle_commit_mode(self.store)
 
     # Loading
 
@@ -205,14 +207,14 @@ class SlotIOManager(dg.ConfigurableIOManager):
         )
 
     def _layout(self, asset: str | None) -> TableLayout | None:
-        return None if asset in (None, self.source_name) else self.source.derived_layout(str(asset))
+        return None if asset in (None, self.source_name) else self.source.location.derived_layout(str(asset))
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """The upstream slots of the run's partitions; all slots for an asset without partitions."""
         if context.has_asset_partitions:
             slots = tuple(slot_from_partition_key(key, self.slots) for key in context.asset_partition_keys)
         else:
-            slots = self.source.all_slots()
+            slots = self.source.location.all_slots()
         return self.load(slots, asset=context.asset_key.path[-1])
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
@@ -300,7 +302,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
             self._fail(context, results, bad)
 
     def _metadata(self, asset: str, results: Sequence[SlotResult]) -> list[dict[str, Any]]:
-        layout = self._layout(asset) or self.source.layout
+        layout = self._layout(asset) or self.source.location.layout
         table = self.source.table(layout)
 
         def of(result: SlotResult) -> dict[str, Any]:
@@ -366,7 +368,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
         """
         done: Iterable[int] = batch.children if batch.everything else set(batch.slots).intersection(good)
         begun = bad if batch.everything else ()
-        listed = set(self.source.all_slots()) - set(bad) if batch.everything else set(good)
+        listed = set(self.source.location.all_slots()) - set(bad) if batch.everything else set(good)
         self.backlog.settle({Slot(int(s)): n for s, n in opened.rescans.items() if Slot(int(s)) in listed})
         if names := [str(slot) for slot in sorted(done)]:
             self.chains.stamp_children(
@@ -384,9 +386,9 @@ class SlotIOManager(dg.ConfigurableIOManager):
         if listing:
             self.backlog.add(wanted)
         source = self.source
-        Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots, queued=True).signal_slots(
-            wanted
-        )
+        Publisher(
+            self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots, queued=True
+        ).signal_slots(wanted)
 
     def tell_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
         """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""

@@ -75,11 +75,13 @@ def send_again(io: "SlotIOManager", config: RetryConfig) -> Retried:
     io.check_store()
     source = io.source
     if config.keys:
-        slots = [slot_of(key, source.slots) for key in config.keys]
+        slots = [slot_of(key, source.location.slots) for key in config.keys]
     elif config.slots:
-        slots = [slot_from_partition_key(str(slot), source.slots) for slot in config.slots]
+        slots = [slot_from_partition_key(str(slot), source.location.slots) for slot in config.slots]
     else:
-        slots = list(source.all_slots())
-    signals = Publisher(io.store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
+        slots = list(source.location.all_slots())
+    signals = Publisher(
+        io.store, prefix=source.location.keyspace_prefix, slots=source.location.slots, queued=True
+    )
     choice = Choice(keys=frozenset(config.keys) if config.keys else None, reason=config.reason)
     return redrive(source.table(store=io.store), slots, signals, choice)

@@ -3,7 +3,6 @@
 import base64
 import io as bytes_io
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import dagster as dg
@@ -20,11 +19,10 @@ from s3notify_platform.table.reader import read_slots
 TOP: Final = 25
 SHOWN_REJECTS: Final = 50
 SHOWN_BYTES: Final = 80
-HEADS_IN_FLIGHT: Final = 32
 
 
 def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
-    """`{source}_summary` and `{source}_quarantine`. 1 LIST and 1 GET for each slot, whatever the bucket holds."""
+    """`{source}_summary` and `{source}_quarantine`. Requests of `SlotTable.heads`, whatever the bucket holds."""
     common: dict[str, Any] = {
         "deps": [assets.name],
         "group_name": assets.group or assets.name,
@@ -58,8 +56,7 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
     ) -> tuple[dg.MaterializeResult[None], dg.MaterializeResult[None]]:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         table = io.source.table()
-        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
-            heads = [head for head in pool.map(table.head, io.source.all_slots()) if head is not None]
+        heads = [head for head in table.heads(io.source.location.all_slots()).values() if head is not None]
         summary: dg.MaterializeResult[None] = dg.MaterializeResult(
             asset_key=f"{assets.name}_summary", metadata=_summary(heads)
         )

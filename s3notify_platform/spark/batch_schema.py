@@ -60,16 +60,19 @@ class BatchSchemas:
         """What this batch is parsed with: as declared, as pinned, or inferred from a sample of it."""
         none = StructType()
         if state.known and self._source.schemas().head() is None:
+            own = self._source.location
             raise CorruptError(
-                f"{self._source.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
-                f"loss of the whole table: remove what is left below {self._source.layout.prefix!r}, then run "
-                f"`s3notify table forget --bucket {self._source.platform.bucket} --platform-prefix "
-                f"{self._source.platform_prefix} --slots all`"
+                f"{own.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
+                f"loss of the whole table: remove what is left below {own.layout.prefix!r}, then run "
+                f"`s3notify table forget --bucket {own.platform.bucket} --name {own.name} --platform-prefix "
+                f"{own.platform_prefix} --slots all`"
             )
-        if self._source.schema is not None:
-            return self._pinned(none, parse_schema(self._source.schema, self._source), state, inferred=False)
-        if self._source.format in FIXED_SCHEMAS:
-            fixed = from_arrow_schema(FIXED_SCHEMAS[self._source.format])
+        if self._source.input.schema is not None:
+            return self._pinned(
+                none, parse_schema(self._source.input.schema, self._source), state, inferred=False
+            )
+        if self._source.input.format in FIXED_SCHEMAS:
+            fixed = from_arrow_schema(FIXED_SCHEMAS[self._source.input.format])
             return self._pinned(none, fixed, state, inferred=False)
         head = self._source.schemas().head()
         if head is not None and head.inferred and json.loads(head.source)["fields"]:
@@ -86,14 +89,14 @@ class BatchSchemas:
         """The schema with the new fields that tasks told of."""
         return self._pinned(
             StructType.fromJson(json.loads(schema.pinned.source)),
-            _together(told, self._source.format),
+            _together(told, self._source.input.format),
             state,
             inferred=True,
         )
 
     def delivered(self, source: StructType) -> StructType:
         """The columns that rows have as they are read."""
-        rescue = self._source.mismatches == "rescue"
+        rescue = self._source.input.mismatches == "rescue"
         return StructType([*source.fields, StructField(RESCUED.name, StringType())]) if rescue else source
 
     def _inferred(self, versions: Sequence[ObjectVersion], state: Run) -> StructType:

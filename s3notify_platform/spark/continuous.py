@@ -65,7 +65,7 @@ class TableKeeper:
         everything = bool(epoch) and rescans.enumerated != epoch
         listing = everything or not epoch or bool(rescans.slots) or self._backlog.unqueued_writers(rescans)
         wanted = {*signals, *rescans.slots} if listing else {*signals}
-        wanted = {*self.source.all_slots()} if everything else wanted
+        wanted = {*self.source.location.all_slots()} if everything else wanted
         ingest = Ingest(
             self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
         )
@@ -79,7 +79,7 @@ class TableKeeper:
             self._backlog.add(result.unqueued, unqueued=True)
             self._ask_again(result.unqueued)
         done = {slot for slot, each in result.slots.items() if each.ok and each.complete}
-        queue = self.source.queue()
+        queue = self.source.location.queue()
         if entries := [e for slot, of_slot in result.entries.items() if slot in done for e in of_slot]:
             queue.remove(entries)
         self._follow_up(result, done, rescans if listing else Rescans())
@@ -95,12 +95,12 @@ class TableKeeper:
 
     @property
     def _backlog(self) -> RescanBacklog:
-        return RescanBacklog(self.source.records(), clock=self.clock)
+        return RescanBacklog(self.source.location.records(), clock=self.clock)
 
     def _topic(self) -> str:
         """The epoch of the source's topic; empty: it has none."""
         try:
-            return self.source.queue().topics.get(self.source.name).epoch
+            return self.source.location.queue().topics.get(self.source.name).epoch
         except NotFoundError:
             return ""
 
@@ -125,9 +125,13 @@ class TableKeeper:
     def _ask_again(self, slots: Iterable[Slot]) -> None:
         """`Publisher.signal_slots`."""
         source = self.source
-        store = shared_store(source.platform)
+        store = shared_store(source.location.platform)
         Publisher(
-            store, prefix=source.keyspace_prefix, slots=source.slots, queued=True, clock=self.clock
+            store,
+            prefix=source.location.keyspace_prefix,
+            slots=source.location.slots,
+            queued=True,
+            clock=self.clock,
         ).signal_slots(slots)
 
 
@@ -164,7 +168,7 @@ def ingest_stream(
         )
     register(spark)
     source = reading_of(options).source
-    source = source.decided(shared_store(source.platform))
+    source = source.settle_commit_mode(shared_store(source.location.platform))
     keeper = TableKeeper(spark=spark, source=source, transform=transform, progress=progress)
     keeper.ask_again_for_rescans()
     changed = spark.readStream.format(FORMAT).options(**{**options, "read": "slots"}).load()

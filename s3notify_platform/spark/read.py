@@ -96,7 +96,7 @@ class SplitReader:
     @property
     def wanted(self) -> Wanted:
         """What records are to become."""
-        rescue = self.source.mismatches == "rescue"
+        rescue = self.source.input.mismatches == "rescue"
         return Wanted(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
     def read_frame(self, splits: DataFrame, chain: TaskChain) -> DataFrame:
@@ -106,7 +106,7 @@ class SplitReader:
             work = splits_of(batches)
             yield from self._read(work.slots, work.splits)
             if work.children:
-                chain.stamp(work.children, shared_store(self.source.platform))
+                chain.stamp(work.children, shared_store(self.source.location.platform))
 
         return splits.mapInArrow(run, from_arrow_schema(self.output))
 
@@ -132,7 +132,7 @@ class SplitReader:
         Each batch is in order of slots.
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
-        for window in fetch(self.source.bucket, versions):
+        for window in fetch(self.source.input.bucket, versions):
             batches = _parse_window(window, self.source, self.wanted, self.output)
             yield list(batches)[::-1]
 
@@ -141,7 +141,7 @@ class SplitReader:
         version = split.version
         place = (version.slot, version.key, version.etag)
         note = whole_outcome("ok", version.size) | {"start": split.start}
-        fmt = format_of(version.key, self.source.format)
+        fmt = format_of(version.key, self.source.input.format)
         if fmt is None:
             yield control(self.output, [(KIND_REJECT, *place, 0, _NO_FORMAT, b"")])
             note |= {"rejects": 1}
@@ -150,8 +150,8 @@ class SplitReader:
         unnamed: list[Tally] = []
         mismatches: list[Tally] = []
         beyond: list[pa.Schema] = []
-        remote = RemoteBytes(self.source.bucket, version)
-        for found in read_bytes(remote, split, fmt, self.wanted, encoding=self.source.encoding):
+        remote = RemoteBytes(self.source.input.bucket, version)
+        for found in read_bytes(remote, split, fmt, self.wanted, encoding=self.source.input.encoding):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
                 read = by_record and (split.by_record or split.start == 0)
@@ -197,7 +197,7 @@ _NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
 
 def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, output: pa.Schema) -> Batches:
     outcomes: list[tuple[object, ...]] = []
-    by_format = lambda f: (f.status, format_of(f.version.key, source.format) or "")  # noqa: E731
+    by_format = lambda f: (f.status, format_of(f.version.key, source.input.format) or "")  # noqa: E731
     for (status, fmt), group in groupby(sorted(window, key=by_format), key=by_format):
         part = list(group)
         rows = np.zeros(len(part), np.int64)
@@ -250,13 +250,13 @@ def _parsed(part: Sequence[Fetched], fmt: str, source: Source, wanted: Wanted) -
     bodies = [fetched.body for fetched in part]
     streamed: list[int] = []
     if fmt in TEXT_FORMATS:
-        bodies, streamed = _decoded(part, source.encoding)
-    yield from parse(bodies, wanted.schema, fmt, inferred=wanted.inferred, mismatches=source.mismatches)
+        bodies, streamed = _decoded(part, source.input.encoding)
+    yield from parse(bodies, wanted.schema, fmt, inferred=wanted.inferred, mismatches=source.input.mismatches)
     for number in streamed:
         version, body = part[number].version, part[number].body
         split = Split(version=version, start=0, end=len(body), by_record=True)
         whole = BytesInMemory(body)
-        for parsed in read_bytes(whole, split, fmt, wanted, encoding=source.encoding):
+        for parsed in read_bytes(whole, split, fmt, wanted, encoding=source.input.encoding):
             if isinstance(parsed, Parsed):
                 yield parsed.of(number)
 
@@ -312,8 +312,8 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
     Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each. Of those larger than
     `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer.
     """
-    if source.format in FIXED_SCHEMAS:
-        return from_arrow_schema(FIXED_SCHEMAS[source.format])
+    if source.input.format in FIXED_SCHEMAS:
+        return from_arrow_schema(FIXED_SCHEMAS[source.input.format])
     sample = sample_of(source, versions)
 
     def run(batches: Batches) -> Batches:
@@ -333,7 +333,7 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
     """Up to `SAMPLE_OBJECTS` of `versions`, evenly spread, and `SAMPLE_BYTES`, that inference looks at. Pure."""
-    candidates = [v for v in versions if v.size and format_of(v.key, source.format)]
+    candidates = [v for v in versions if v.size and format_of(v.key, source.input.format)]
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
     sample: list[ObjectVersion] = []
     for version in candidates[::step][:SAMPLE_OBJECTS]:
@@ -351,13 +351,21 @@ def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Sche
 def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[str, bytes]]:
     """Format and beginning of each object that is there."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
-    for window in fetch(source.bucket, small):
+    for window in fetch(source.input.bucket, small):
         for fetched in window:
-            fmt = format_of(fetched.version.key, source.format) or ""
+            fmt = format_of(fetched.version.key, source.input.format) or ""
             if fetched.status == "ok":
-                yield fmt, head_sample(BytesInMemory(fetched.body), fetched.version.key, fmt, source.encoding)
+                yield (
+                    fmt,
+                    head_sample(BytesInMemory(fetched.body), fetched.version.key, fmt, source.input.encoding),
+                )
     for version in versions:
         if version.size > HEAD_SAMPLE_BYTES:
-            fmt = format_of(version.key, source.format) or ""
+            fmt = format_of(version.key, source.input.format) or ""
             with suppress(ConflictError, NotFoundError, UnavailableError):
-                yield fmt, head_sample(RemoteBytes(source.bucket, version), version.key, fmt, source.encoding)
+                yield (
+                    fmt,
+                    head_sample(
+                        RemoteBytes(source.input.bucket, version), version.key, fmt, source.input.encoding
+                    ),
+                )

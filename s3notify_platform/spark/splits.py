@@ -39,21 +39,21 @@ Batches = Iterator[pa.RecordBatch]
 def is_big(split: Split, source: Source) -> bool:
     """Whether a split is read piece by piece, not as a whole object. Pure."""
     size = split.version.size
-    return split.start > 0 or split.end != size or size > source.split_bytes
+    return split.start > 0 or split.end != size or size > source.input.split_bytes
 
 
 def may_be_cut(split: Split, source: Source) -> bool:
     """Whether an object can be read from the middle, going by its name and the source's settings. Pure."""
     key = split.version.key
-    fmt = format_of(key, source.format) or ""
+    fmt = format_of(key, source.input.format) or ""
     cuttable = fmt in ("jsonl", "text", "csv", "parquet")
-    return cuttable and not split.by_record and not by_record(key, fmt, source.encoding)
+    return cuttable and not split.by_record and not by_record(key, fmt, source.input.encoding)
 
 
 def cut(split: Split, source: Source) -> list[Split]:
     """The parts of a big object that tasks may read at once; any other split as it is. Pure."""
     cuttable = is_big(split, source) and may_be_cut(split, source)
-    return parts_of(split, source.split_bytes) if cuttable else [split]
+    return parts_of(split, source.input.split_bytes) if cuttable else [split]
 
 
 def in_parts(spark: SparkSession, source: Source, splits: Sequence[Split]) -> list[Split]:
@@ -66,7 +66,7 @@ def in_parts(spark: SparkSession, source: Source, splits: Sequence[Split]) -> li
     csv: list[Split] = []
     for split in splits:
         parts = cut(split, source)
-        quoted = format_of(split.version.key, source.format) == "csv" and len(parts) > 1
+        quoted = format_of(split.version.key, source.input.format) == "csv" and len(parts) > 1
         (csv if quoted else result).extend(parts)
     return result + (_scouted(spark, source, csv) if csv else [])
 
@@ -86,7 +86,7 @@ def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> lis
     def run(batches: Batches) -> Batches:
         for part in splits_of(batches).splits:
             try:
-                scout = scout_csv(source.bucket, part)
+                scout = scout_csv(source.input.bucket, part)
             except S3NotifyError:
                 # Whatever it is, the read will find it too, and tell.
                 scout = Scout(quotes=1, well_formed=(False, False))

@@ -139,7 +139,7 @@ class StagingJobs:
             batch=state.batch,
             schema_generation=schema.pinned.generation,
             transformed=self._transform is not None,
-            code_version=self._source.code_version or "",
+            code_version=self._source.input.code_version or "",
             complete=frozenset(p.slot for p in part if p.changes.complete),
             give_up=state.give_up.intersection(slots),
             evolving=evolving,

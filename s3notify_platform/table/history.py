@@ -3,7 +3,7 @@
 Generations last as long as vacuum's retention. The moment is told by the store's clock, which stamps every commit
 object, to the second on S3; a whole-table view at a moment joins, for each slot, what was visible then:
 
-    when = generations_at(table, source.all_slots(), at_ms)
+    when = generations_at(table, source.location.all_slots(), at_ms)
     load_slots(spark, source, when, generations=when)      # a DataFrame
     read_slots(table, when, generations=when)              # Arrow, without Spark
 """

@@ -22,20 +22,19 @@ anyway: its rejects can be sent again when it has been read to its end.
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, TypeVar, assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import ConflictError, S3NotifyError
 from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
-from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import REJECT_SCHEMA, read_file
 
 WAITING_MAX: Final = 100_000
@@ -277,16 +276,8 @@ def _sent_again(table: SlotTable, slot: Slot, choice: Choice, *, dry_run: bool, 
         )
         if dry_run or not taken:
             return done
-        commit = replace(
-            head,
-            generation=Generation(head.generation + 1),
-            commit_id=unique_name(clock),
-            parent_id=head.commit_id,
-            batch=BATCH,
-            created_ms=clock.wall_ms(),
-            pending=tuple(sorted(pending.union(taken))),
-        )
-        match table.commit(commit, planned_at=planned_at):
+        commit = SlotCommit.after(head, slot, batch=BATCH, clock=clock, read_again=taken)
+        match table.commit(commit.staged(), planned_at=planned_at):
             case Written():
                 return done
             case Conflict():

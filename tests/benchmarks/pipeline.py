@@ -29,6 +29,7 @@ from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times
 from tests.benchmarks.lake import boto3_client, embedded_spark
 from tests.benchmarks.slow_proxy import slow_proxy
+from tests.support.sources import with_settings
 
 BUCKET = "bench-pipeline"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
@@ -53,13 +54,13 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _compare(spark: SparkSession, config: S3Config, count: int, name: str, where: str) -> list[Figure]:
-    source = Source(
+    source = Source.of(
         name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL, commit="native"
     )
-    warm = replace(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")
+    warm = with_settings(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")
     Ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
     ours, result = timed(
-        lambda: Ingest(spark, source).run(source.all_slots(), batch="bench", only_found=True)
+        lambda: Ingest(spark, source).run(source.location.all_slots(), batch="bench", only_found=True)
     )
     assert sum(slot.rows for slot in result.slots.values()) == 10 * count, "rows"
     phases = ", ".join(f"{phase} {short(took)}" for phase, took in result.seconds.items())

@@ -26,7 +26,9 @@ SLOTS = 16
 @contextmanager
 def receiving(site: Site, queue: NotificationQueue) -> Iterator[Receiver]:
     """A receiver for the site's bucket, until the block ends."""
-    publisher = Publisher(site.store, prefix=site.io.source.keyspace_prefix, slots=SLOTS, queued=True)
+    publisher = Publisher(
+        site.store, prefix=site.io.source.location.keyspace_prefix, slots=SLOTS, queued=True
+    )
     intake = Intake(
         queue,
         [Keyspace(prefix="raw/", publisher=publisher)],

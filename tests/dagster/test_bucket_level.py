@@ -144,7 +144,7 @@ def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(site: Site) -> Non
     """A slot whose commit is damaged is named, and the check does not pass."""
     site.write(5)
     site.settle()
-    site.store.put(site.io.source.layout.commit(Slot(5), 1), b"not a commit")
+    site.store.put(site.io.source.location.layout.commit(Slot(5), 1), b"not a commit")
     found = check_results(site.job("sweep"))["nothing_lost"]
     assert not found.passed
     assert set(found.metadata["slots_unreadable"].value) == {"5"}

@@ -80,12 +80,14 @@ def test_what_our_publisher_told_is_read_without_another_look(watched: Site, pro
     site = watched
     source, queue = site.io.source, site.io.queue
     written = site.store.put(site.key(3), site.line(3))
-    told = Event(key=site.key(3), bucket=source.bucket.bucket, etag=written.etag, size=len(site.line(3)))
+    told = Event(
+        key=site.key(3), bucket=source.input.bucket.bucket, etag=written.etag, size=len(site.line(3))
+    )
     queue.push(site.name, replace(told, writer="w1"))
     site.store.put(site.key(5), site.line(5))
-    queue.push(site.name, Event(key=site.key(5), bucket=source.bucket.bucket))
+    queue.push(site.name, Event(key=site.key(5), bucket=source.input.bucket.bucket))
     proxy.answered.clear()
-    Publisher(site.store, prefix=source.keyspace_prefix, slots=16, queued=True).signal(
+    Publisher(site.store, prefix=source.location.keyspace_prefix, slots=16, queued=True).signal(
         [site.key(3), site.key(5)]
     )
     site.settle()
@@ -98,7 +100,7 @@ def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
     site.write(3, 5)
     site.settle()
     source, queue = site.io.source, site.io.queue
-    bucket = source.bucket.bucket
+    bucket = source.input.bucket.bucket
     late = [
         Event(key=site.key(3), op="delete", bucket=bucket),
         Event(key=site.key(3), bucket=bucket, etag="0" * 32, size=1, writer="long ago"),
@@ -109,7 +111,7 @@ def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
     ]
     for event in late:
         queue.push(site.name, event)
-    publisher = Publisher(site.store, prefix=source.keyspace_prefix, slots=16, queued=True)
+    publisher = Publisher(site.store, prefix=source.location.keyspace_prefix, slots=16, queued=True)
     publisher.signal([event.key for event in late])
     site.settle()
     assert site.rows() == {3: [3], 5: [5]}
@@ -203,9 +205,11 @@ def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
 
     source = site.io.source
     unqueued = Publisher(
-        FaultyStore(site.store, meanwhile), prefix=source.keyspace_prefix, slots=source.slots
+        FaultyStore(site.store, meanwhile),
+        prefix=source.location.keyspace_prefix,
+        slots=source.location.slots,
     )
-    writer = QueuedPublisher(unqueued, site.io.queue, bucket=source.bucket.bucket)
+    writer = QueuedPublisher(unqueued, site.io.queue, bucket=source.input.bucket.bucket)
     writer.put(site.key(5), site.line(5))
     assert pending(site) == [site.key(5)]
     (request,) = site.tick()
@@ -238,7 +242,7 @@ def test_every_instance_gets_every_change(site_of: Callable[..., Site]) -> None:
     """Two components on one bucket, each with a topic and a table of its own."""
     first = site_of(name="orders")
     second = site_of(
-        name="copy", bucket=first.component.bucket, keyspace_prefix=first.io.source.keyspace_prefix
+        name="copy", bucket=first.component.bucket, keyspace_prefix=first.io.source.location.keyspace_prefix
     )
     first.settle()
     second.settle()

@@ -74,7 +74,7 @@ class Fuzz:
         self.bucket = self.server.make_bucket()
         config = self.server.config(self.bucket)
         self.sources = {
-            name: Source(
+            name: Source.of(
                 name=name, bucket=config, platform=config, prefix=f"raw/{name}/", commit="native", slots=SLOTS,
                 split_bytes=SPLIT_BYTES, **settings,
             )
@@ -83,12 +83,14 @@ class Fuzz:
         self.places = {name: place_of(source, SCHEMA) for name, source in self.sources.items()}
         self.s3 = self.places["mixed"].client()
         self.s3.put_bucket_versioning(Bucket=self.bucket, VersioningConfiguration={"Status": "Enabled"})
-        self.queue: NotificationQueue = self.sources["mixed"].queue()
+        self.queue: NotificationQueue = self.sources["mixed"].location.queue()
         for name, source in self.sources.items():
-            settings = TopicSettings(bucket=self.bucket, prefix=source.prefix, slots=SLOTS, shards=1)
+            settings = TopicSettings(bucket=self.bucket, prefix=source.input.prefix, slots=SLOTS, shards=1)
             self.queue.topics.create(name, settings)
         self.signals = {
-            name: Publisher(shared_store(config), prefix=source.keyspace_prefix, slots=SLOTS, queued=True)
+            name: Publisher(
+                shared_store(config), prefix=source.location.keyspace_prefix, slots=SLOTS, queued=True
+            )
             for name, source in self.sources.items()
         }
         self.bodies: dict[str, bytes] = {}
@@ -173,7 +175,7 @@ class Fuzz:
     def run(self, name: str, *, listing: bool, limits: dict[str, Any], operations: int) -> int:
         """One, while up to so many operations are done; how many were. It may be killed."""
         source = self.sources[name]
-        settings = {**SOURCES[name], "name": name, "prefix": source.prefix, "slots": SLOTS}
+        settings = {**SOURCES[name], "name": name, "prefix": source.input.prefix, "slots": SLOTS}
         settings |= {"split_bytes": SPLIT_BYTES} | limits
         self.runs += 1
         self.driver.start()
@@ -241,7 +243,7 @@ class Fuzz:
                 raise AssertionError(
                     f"{name} by {'listing' if listing else 'entries'}: {found}\n{self.facts()}"
                 )
-            entries = self.queue.entries(name, source.all_slots())
+            entries = self.queue.entries(name, source.location.all_slots())
             assert not entries, ([entry.event.key for entry in entries], self.facts())
 
     def show(self, text: str) -> None:

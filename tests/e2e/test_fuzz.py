@@ -93,13 +93,13 @@ class Fuzz:
         self.platform, self.sink, self.folder = platform, sink, folder
         self.began = time.monotonic()
         config = platform.server.config(BUCKET)
-        self.source = Source(
+        self.source = Source.of(
             name="orders", bucket=config, prefix=PREFIX, format="jsonl", platform=config, commit="native"
         )
         self.store = shared_store(config)
-        self.queue = self.source.queue()
-        self.chains = AckChains(self.source.records())
-        self.backlog = RescanBacklog(self.source.records())
+        self.queue = self.source.location.queue()
+        self.chains = AckChains(self.source.location.records())
+        self.backlog = RescanBacklog(self.source.location.records())
         self.sqs_endpoint = sqs.endpoint_url
         client = boto3.client(
             "sqs", endpoint_url=sqs.endpoint_url, region_name="us-east-1",
@@ -248,7 +248,7 @@ class Fuzz:
         )
 
     def _newest(self):
-        return self.source.table().newest(self.source.all_slots())
+        return self.source.table().newest(self.source.location.all_slots())
 
     def operations(self, key: str):
         """What was begun on a key, in order, and how it ended."""

@@ -275,8 +275,8 @@ def test_what_our_publisher_told_changes_before_its_read(changing_of: Callable[.
     """An entry with an ETag is believed; if that is no longer there, the next entry tells what is."""
     bucket = changing_of()
     source = bucket.source
-    plain = Publisher(shared_store(source.platform), prefix=source.keyspace_prefix, slots=1)
-    publisher = QueuedPublisher(plain, source.queue(), bucket=bucket.bucket)
+    plain = Publisher(shared_store(source.location.platform), prefix=source.location.keyspace_prefix, slots=1)
+    publisher = QueuedPublisher(plain, source.location.queue(), bucket=bucket.bucket)
     for name in ("a", "b"):
         assert isinstance(publisher.put(f"raw/{name}.jsonl", ONE), Written)
     bucket.when_asked(lambda: publisher.put("raw/a.jsonl", TWO), key="raw/a.jsonl")

@@ -19,11 +19,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 def publisher(lake: Lake) -> Publisher:
-    return Publisher(lake.store, prefix=lake.source.keyspace_prefix, slots=lake.source.slots)
+    return Publisher(
+        lake.store, prefix=lake.source.location.keyspace_prefix, slots=lake.source.location.slots
+    )
 
 
 def generations(lake: Lake) -> dict[Slot, int]:
-    return {slot: len(lake.history(slot)) for slot in lake.source.all_slots()}
+    return {slot: len(lake.history(slot)) for slot in lake.source.location.all_slots()}
 
 
 def once(lake: Lake, checkpoint: Path, **arguments: Any) -> TableKeeper:
@@ -67,12 +69,14 @@ def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
     keeper = TableKeeper(
         spark=lake.spark, source=lake.source, later=lambda seconds, action: waiting.append(action)
     )
-    watcher = Watcher(lake.store, prefix=lake.source.keyspace_prefix, slots=lake.source.slots)
+    watcher = Watcher(
+        lake.store, prefix=lake.source.location.keyspace_prefix, slots=lake.source.location.slots
+    )
     watcher.poll()
-    result = keeper.take(dict.fromkeys(lake.source.all_slots()), batch="b1")
+    result = keeper.take(dict.fromkeys(lake.source.location.all_slots()), batch="b1")
     assert {slot for slot, each in result.slots.items() if not each.ok} == {bad} == keeper.failing.keys()
     assert {slot for slot, each in result.slots.items() if each.status == "committed"}
-    assert [*RescanBacklog(lake.source.records()).read().slots] == [bad]
+    assert [*RescanBacklog(lake.source.location.records()).read().slots] == [bad]
     assert not watcher.poll().changed
     waiting.pop()()
     assert [*watcher.poll().changed] == [bad]
@@ -82,17 +86,19 @@ def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
     lake.store.put(key, commit.body)
     reborn.take({bad: None}, batch="b2")
     lake.check()
-    assert not RescanBacklog(lake.source.records()).read().slots
+    assert not RescanBacklog(lake.source.location.records()).read().slots
 
 
 def test_entries_take_the_place_of_listings(lake: Lake) -> None:
     """Once the bucket was listed, also after a restart, and for as long as all writers queue."""
     source = lake.source
     lake.put("there.jsonl", [{"id": 0}])
-    queue = source.queue()
-    settings = TopicSettings(slots=source.slots, shards=2, bucket=source.bucket.bucket, prefix=source.prefix)
+    queue = source.location.queue()
+    settings = TopicSettings(
+        slots=source.location.slots, shards=2, bucket=source.input.bucket.bucket, prefix=source.input.prefix
+    )
     queue.topics.create(source.name, settings)
-    writer = QueuedPublisher(publisher(lake), queue, bucket=source.bucket.bucket)
+    writer = QueuedPublisher(publisher(lake), queue, bucket=source.input.bucket.bucket)
     keeper = TableKeeper(spark=lake.spark, source=source)
 
     def take(name: str) -> set[str]:

@@ -41,7 +41,7 @@ def rows_of(lake: Lake, schema: StructType | None, *, plain: bool = False, **opt
     """What the tasks of a query give; `plain`: with the columns of `schema` only."""
     source = S3NotifyDataSource(options_of(lake.source, **options))  # type: ignore[arg-type]
     if schema is None:
-        found = source.schema()
+        found = source.input.schema()
         assert isinstance(found, StructType)
     else:
         found = schema if plain else whole_schema(schema, lake.source)
@@ -200,7 +200,11 @@ def test_options_that_make_no_sense_say_so(options: dict[str, str], message: str
 def test_a_path_names_bucket_and_prefix() -> None:
     """As people write it."""
     source = reading_of({"path": "s3a://acme/raw/orders/", "platform_bucket": "own"}).source
-    assert (source.bucket.bucket, source.prefix, source.platform.bucket) == ("acme", "raw/orders/", "own")
+    assert (source.input.bucket.bucket, source.input.prefix, source.location.platform.bucket) == (
+        "acme",
+        "raw/orders/",
+        "own",
+    )
 
 
 def test_no_option_is_a_secret() -> None:

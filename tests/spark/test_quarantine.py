@@ -39,8 +39,10 @@ def lake(spark: SparkSession, ministack: S3Server, proxy: FaultProxy) -> Iterato
 
 def send_again(lake: Lake) -> Retried:
     source = lake.source
-    signals = Publisher(source.table().store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
-    return redrive(source.table(), source.all_slots(), signals, Choice())
+    signals = Publisher(
+        source.table().store, prefix=source.location.keyspace_prefix, slots=source.location.slots, queued=True
+    )
+    return redrive(source.table(), source.location.all_slots(), signals, Choice())
 
 
 def clean(rows: DataFrame) -> DataFrame:
@@ -97,7 +99,7 @@ def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: Fault
 
 def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
     """Without an entry of its own: what is pending is read by any batch of its slot, and lists nothing."""
-    lake.source.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
+    lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
     lake.ingest(give_up=[SLOT])
@@ -111,7 +113,7 @@ def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
 
 def test_deleted_in_quarantine(lake: Lake, proxy: FaultProxy) -> None:
     """Sent again, it is found gone, and so is its failure."""
-    lake.source.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
+    lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
     lake.ingest(give_up=[SLOT])

@@ -120,7 +120,7 @@ def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
     assert {"o": {"x": 1, "y": None}, "l": [{"p": {"q": 1, "r": None}}]} in rows
     assert {"o": None, "l": [{"p": {"q": 2, "r": 1.5}}, {"p": None}]} in rows
     assert len(rows) == 3000 + 5
-    parts = read_slots(lake.source.table(), lake.source.all_slots())
+    parts = read_slots(lake.source.table(), lake.source.location.all_slots())
     assert sum(part.table.num_rows for part in parts) == len(rows)
 
 

@@ -26,7 +26,7 @@ AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 def source_of(config: S3Config, **settings: Any) -> Source:
     settings = {"format": "auto"} | settings
-    return Source(name="s", bucket=config, prefix="in/", platform=config, **settings)
+    return Source.of(name="s", bucket=config, prefix="in/", platform=config, **settings)
 
 
 def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:

@@ -114,7 +114,7 @@ class SlotWriter:
         row = stage.finish()
         if row.get("error"):
             raise AssertionError(row["error"])
-        return SlotCommit.loads(row["body"], where="sealed") if row["body"] else None
+        return SlotCommit.loads(row["body"], where="sealed") if row.get("body") else None
 
     @staticmethod
     def _read(
@@ -155,7 +155,7 @@ class SlotWriter:
         stage.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def commit(self, planned: Planned, commit: SlotCommit) -> Written | Conflict:
-        return self.table.commit(commit, planned_at=planned.at)
+        return self.table.commit(commit.staged(), planned_at=planned.at)
 
     def run(self, bucket: Bucket, *, max_objects: int = 100, **reading: Any) -> Written | Conflict | None:
         """A whole run; None if there was nothing to do. `reading`: as `stage` has it."""

@@ -105,9 +105,9 @@ class S3NotifyDataSource(DataSource):
                     raise NotFoundError(f"the table of source {source.name!r} has no commit yet")
                 return StructType(LINEAGE.fields + StructType.fromJson(json.loads(pinned.rows)).fields)
             case "objects":
-                if source.schema is not None:
-                    rescued = f", {RESCUED.name} string" if source.mismatches == "rescue" else ""
-                    return _DDL.format(source.schema + rescued)
+                if source.input.schema is not None:
+                    rescued = f", {RESCUED.name} string" if source.input.mismatches == "rescue" else ""
+                    return _DDL.format(source.input.schema + rescued)
                 return inferred_schema(reading)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -151,10 +151,12 @@ _DDL: Final = (
 def inferred_schema(reading: Reading) -> StructType:
     """Columns from a sample of the first objects listed, marked as inferred. 1 LIST, 1 GET for each of the sample."""
     source = reading.source
-    if source.format in FIXED_SCHEMAS:
-        return whole_schema(from_arrow_schema(FIXED_SCHEMAS[source.format]), source)
-    enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
-    versions = [*islice(enumerator.versions(frozenset(source.all_slots())), SAMPLED_FROM)]
+    if source.input.format in FIXED_SCHEMAS:
+        return whole_schema(from_arrow_schema(FIXED_SCHEMAS[source.input.format]), source)
+    enumerator = Enumerator(
+        shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
+    )
+    versions = [*islice(enumerator.versions(frozenset(source.location.all_slots())), SAMPLED_FROM)]
     found = schema_of_sample(source, sample_of(source, versions))
     first, *others = whole_schema(from_arrow_schema(found) if found is not None else (), source)
     return StructType([StructField(first.name, first.dataType, metadata=INFERRED), *others])
@@ -174,7 +176,9 @@ class ObjectsReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """See `DataSourceReader.partitions`. 1 LIST for each 1000 objects below the prefix."""
         source = self._reading.source
-        enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
+        enumerator = Enumerator(
+            shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
+        )
         found = enumerator.versions(frozenset(self._reading.wanted))
         return [*work_of(source, (Split(version=v, start=0, end=v.size) for v in found), self._width)]
 

@@ -56,7 +56,7 @@ class Reading:
     @property
     def wanted(self) -> list[Slot]:
         """The slots to be read."""
-        return sorted(self.source.all_slots() if self.only is None else self.only)
+        return sorted(self.source.location.all_slots() if self.only is None else self.only)
 
 
 def reading_of(options: Mapping[str, str]) -> Reading:
@@ -76,8 +76,8 @@ def reading_of(options: Mapping[str, str]) -> Reading:
         source=source,
         read=read,  # type: ignore[arg-type] # checked
         rejects=rejects,  # type: ignore[arg-type] # checked
-        only=_slots(given["only"], source.slots) if "only" in given else None,
-        generations=_generations(given.get("generations", "{}"), source.slots),
+        only=_slots(given["only"], source.location.slots) if "only" in given else None,
+        generations=_generations(given.get("generations", "{}"), source.location.slots),
         topic=given.get("topic"),
         poll_seconds=_number("poll_seconds", given.get("poll_seconds", "1"), float),
         list_seconds=_number("list_seconds", given.get("list_seconds", "10"), float),
@@ -114,8 +114,8 @@ def _source(given: Mapping[str, str]) -> Source:
         for name in ("lease_table", "records_table")
         if name in given
     }
-    return Source(
-        **{"name": "source", "prefix": "", "format": "auto"} | fields,  # type: ignore[arg-type]
+    return Source.of(
+        **{"name": "source"} | fields,
         bucket=bucket,
         platform=replace(bucket, bucket=given.get("platform_bucket", bucket.bucket)),
     )

@@ -42,7 +42,7 @@ _LAST: Final = StructType().add("_rejected", "string").add("_raw", "binary")
 
 def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
     """The columns of the data, with ours before and behind them. Pure."""
-    rescued = StructType().add(RESCUED.name, "string") if source.mismatches == "rescue" else ()
+    rescued = StructType().add(RESCUED.name, "string") if source.input.mismatches == "rescue" else ()
     return StructType([*_FIRST.fields, *data, *rescued, *_LAST.fields])
 
 
@@ -71,8 +71,8 @@ class RowReader:
         """A reader for what Spark wants; `UsageError` if the format cannot give it."""
         data = StructType([column for column in schema if column.name not in (*SPECIAL, RESCUED.name)])
         columns = to_arrow_schema(data, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
-        check_schema(columns, reading.source.format)
-        if reading.source.mismatches == "rescue" and RESCUED.name not in schema.names:
+        check_schema(columns, reading.source.input.format)
+        if reading.source.input.mismatches == "rescue" and RESCUED.name not in schema.names:
             raise UsageError(
                 f"mismatches='rescue' needs a column {RESCUED.name}, where values go that do not fit"
             )
@@ -165,9 +165,9 @@ def work_of(
     parts: list[Split] = []
     for split in splits:
         # Where a CSV value is quoted is known only when all before it was read.
-        csv = format_of(split.version.key, source.format) == "csv"
+        csv = format_of(split.version.key, source.input.format) == "csv"
         cut = is_big(split, source) and may_be_cut(split, source) and not csv
-        parts += parts_of(split, source.split_bytes) if cut else [split]
+        parts += parts_of(split, source.input.split_bytes) if cut else [split]
     sizes = [split.end - split.start for split in parts]
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)
     tasks = max(-(-cost // TASK_BYTES), min(2 * width, -(-cost // SMALL_TASK_BYTES)))

@@ -114,11 +114,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader.initialOffset`: nothing was ever read."""
-        return Offset(digests=NEVER_SEEN * self._reading.source.slots).dumps()
+        return Offset(digests=NEVER_SEEN * self._reading.source.location.slots).dumps()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader.getDefaultReadLimit`: `max_objects`, and within it `max_bytes`."""
-        return ReadMaxFiles(self._reading.source.max_objects)
+        return ReadMaxFiles(self._reading.source.input.max_objects)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """See `SupportsTriggerAvailableNow`: the query ends when all is read that is signalled now."""
@@ -149,7 +149,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         seen = tuple(entry for entry in entries if entry.slot in taken)
         if not planned:
             if seen:
-                self._reading.source.queue().remove(seen)  # what they tell of was read before
+                self._reading.source.location.queue().remove(seen)  # what they tell of was read before
             return replace(offset, digests=digests).dumps()
         stream = offset.stream or self._state_of(offset).stream
         number = offset.number + 1
@@ -189,11 +189,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # How
 
     def _offset(self, body: dict[str, Any]) -> Offset:
-        return Offset.loads(body, self._reading.source.slots)
+        return Offset.loads(body, self._reading.source.location.slots)
 
     def _poll(self) -> bytes:
         if self._poller is None:
-            store = shared_store(self._reading.source.platform)
+            store = shared_store(self._reading.source.location.platform)
             self._poller = Poller(
                 self._reading.source, store, self._clock, seconds=self._reading.poll_seconds
             )
@@ -201,9 +201,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _state_of(self, offset: Offset) -> StreamState:
         if self._state is None or offset.stream not in ("", self._state.stream):
-            store = shared_store(self._reading.source.platform)
+            store = shared_store(self._reading.source.location.platform)
             self._state = StreamState(
-                source=self._reading.source.decided(store),
+                source=self._reading.source.settle_commit_mode(store),
                 stream=offset.stream or unique_name(self._clock),
                 store=store,
                 clock=self._clock,
@@ -221,12 +221,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not name or (offset.epoch == self._epoch and offset.digests == target):
             return offset
         try:
-            self._epoch = self._reading.source.queue().topics.get(name).epoch
+            self._epoch = self._reading.source.location.queue().topics.get(name).epoch
         except NotFoundError:
             self._epoch = ""
         if self._epoch == offset.epoch:
             return offset
-        digests = NEVER_SEEN * self._reading.source.slots if self._epoch else offset.digests
+        digests = NEVER_SEEN * self._reading.source.location.slots if self._epoch else offset.digests
         return replace(offset, epoch=self._epoch, digests=digests)
 
     def _follows(self, offset: Offset) -> bool:
@@ -237,13 +237,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _backlog(self) -> RescanBacklog:
-        return RescanBacklog(self._reading.source.records(), clock=self._clock)
+        return RescanBacklog(self._reading.source.location.records(), clock=self._clock)
 
     def _entries(self, changed: Sequence[Slot]) -> tuple[Entry, ...] | None:
         """The topic's entries of changed slots. Before the bucket is looked at. None: it is not that topic any more."""
         if not self._epoch:
             return ()
-        queue, name = self._reading.source.queue(), str(self._reading.topic)
+        queue, name = self._reading.source.location.queue(), str(self._reading.topic)
         try:
             entries = queue.entries(name, changed)
             return entries if queue.topics.get(name).epoch == self._epoch else None
@@ -252,8 +252,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plain(self, slots: Collection[Slot]) -> set[Slot]:
         """Those that were last signalled by a writer who does not queue. 1 HEAD each."""
-        store = shared_store(self._reading.source.platform)
-        prefix = self._reading.source.keyspace_prefix
+        store = shared_store(self._reading.source.location.platform)
+        prefix = self._reading.source.location.keyspace_prefix
 
         def unqueued(slot: Slot) -> bool:
             signal = store.head(signal_key(prefix, slot))
@@ -284,7 +284,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if isinstance(limit, ReadMaxFiles)
             else UNLIMITED
             if unlimited
-            else source.max_objects
+            else source.input.max_objects
         )
         found = self._listed(listed, most) if listed else {}
         told: dict[Slot, set[str]] = {slot: set() for slot in followed}
@@ -293,7 +293,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 told[Slot(entry.slot)].add(entry.event.key)
         found |= self._looked_up(told)
         state = self._state_of(offset)
-        heads = state.heads([*found])
+        heads = state.table.heads(found)
         state.check(offset, heads)
         all_changes: list[SlotChanges] = []
         known: dict[Slot, States] = {}
@@ -309,8 +309,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # No object is cut: it would be given in two batches, of which one could be of another version.
         fitting = within(
             all_changes,
-            UNLIMITED if unlimited else source.max_bytes,
-            least=source.split_bytes,
+            UNLIMITED if unlimited else source.input.max_bytes,
+            least=source.input.split_bytes,
             cuttable=lambda _: False,
         )
         work: list[SlotWork] = []
@@ -325,7 +325,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _looked_up(self, told: Mapping[Slot, Collection[str]]) -> dict[Slot, list[ObjectVersion]]:
         """What is there now under the keys that entries name. 1 HEAD each."""
         source = self._reading.source
-        enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
+        enumerator = Enumerator(
+            shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
+        )
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
             return {
                 slot: [v for v in pool.map(enumerator.current, sorted(keys)) if v is not None]
@@ -337,7 +339,9 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         source = self._reading.source
         found: dict[Slot, list[ObjectVersion]] = {slot: [] for slot in sorted(changed)}
         held = 0
-        enumerator = Enumerator(shared_store(source.bucket), prefix=source.prefix, slots=source.slots)
+        enumerator = Enumerator(
+            shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
+        )
         for version in enumerator.versions(frozenset(changed)):
             if version.slot in found:
                 found[version.slot].append(version)
@@ -373,7 +377,7 @@ class SlotsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader.initialOffset`."""
-        return Offset(digests=NEVER_SEEN * self._reading.source.slots).dumps()
+        return Offset(digests=NEVER_SEEN * self._reading.source.location.slots).dumps()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """See `SupportsTriggerAvailableNow`."""
@@ -382,12 +386,12 @@ class SlotsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """See `DataSourceStreamReader.latestOffset`."""
         target = self._target or self._polled().poll()
-        offset = Offset.loads(start, self._reading.source.slots)
+        offset = Offset.loads(start, self._reading.source.location.slots)
         return start if target == offset.digests else replace(offset, digests=target).dumps()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """See `DataSourceStreamReader.partitions`."""
-        slots = self._reading.source.slots
+        slots = self._reading.source.location.slots
         last = Offset.loads(end, slots).digests
         changed = changed_between(Offset.loads(start, slots).digests, last)
         signals = self._polled().signals
@@ -406,7 +410,7 @@ class SlotsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _polled(self) -> Poller:
         if self._poller is None:
-            store = shared_store(self._reading.source.platform)
+            store = shared_store(self._reading.source.location.platform)
             self._poller = Poller(
                 self._reading.source, store, self._clock, seconds=self._reading.poll_seconds
             )

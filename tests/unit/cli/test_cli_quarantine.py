@@ -35,7 +35,7 @@ def quarantine(ministack, monkeypatch):
 
         def run(command, *arguments):
             options = ["--bucket", config.bucket, "--endpoint-url", ministack.endpoint_url]
-            options += ["--prefix", "raw/", "--platform-prefix", "t/"]
+            options += ["--platform-prefix", "t/"]
             if command == "redrive" or "--slot" in arguments:
                 return CliRunner().invoke(main, ["quarantine", command, "orders", *arguments, *options])
             options += ["--slot", str(SLOT)] if command == "list" else []

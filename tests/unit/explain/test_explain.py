@@ -61,7 +61,7 @@ class Place:
         self.clock = HandClock()
         self.store = MemoryObjectStore(clock=self.clock)
         bucket = S3Config(bucket="b")
-        self.source = Source(
+        self.source = Source.of(
             name="orders",
             bucket=bucket,
             platform=bucket,
@@ -70,9 +70,9 @@ class Place:
             slots=16,
             commit="native",
         )
-        self.queue = NotificationQueue(self.source.queue(self.store).records, clock=self.clock)
-        self.chains = AckChains(self.source.records(self.store), clock=self.clock)
-        self.backlog = RescanBacklog(self.source.records(self.store), clock=self.clock)
+        self.queue = NotificationQueue(self.source.location.queue(self.store).records, clock=self.clock)
+        self.chains = AckChains(self.source.location.records(self.store), clock=self.clock)
+        self.backlog = RescanBacklog(self.source.location.records(self.store), clock=self.clock)
         self.table = self.source.table(store=self.store)
         self.reads = ReadOnly(self.store)
 
@@ -91,7 +91,7 @@ class Place:
     def publish(self, change, *, queued=True):
         """As the platform's publisher (`queued`), or as one that knows of no queue."""
         publisher = Publisher(
-            self.store, prefix=self.source.keyspace_prefix, slots=16, clock=self.clock, queued=queued
+            self.store, prefix=self.source.location.keyspace_prefix, slots=16, clock=self.clock, queued=queued
         )
         publisher.write([change])
         if queued:
@@ -106,7 +106,7 @@ class Place:
     def commit(self, *deltas, rejects=(), follow=True, **fields):
         """The next generation of the key's slot; the entries that it has seen leave the queue (`follow`)."""
         head = self.table.head(SLOT)
-        signal = self.store.head(signal_key(self.source.keyspace_prefix, SLOT))
+        signal = self.store.head(signal_key(self.source.location.keyspace_prefix, SLOT))
         known = {state.key: state for state in head.deltas} if head else {}
         commit = SlotCommit(
             slot=SLOT,
@@ -121,7 +121,9 @@ class Place:
             deltas=tuple((known | {delta.key: delta for delta in deltas}).values()),
             **fields,
         )
-        assert isinstance(self.table.commit(commit, planned_at=self.table._clock.monotonic()), Written)
+        assert isinstance(
+            self.table.commit(commit.staged(), planned_at=self.table._clock.monotonic()), Written
+        )
         if follow:
             self.queue.remove(self.queue.entries("orders", [SLOT]))
 
@@ -143,7 +145,7 @@ class Place:
         self.chains.open_batch(f"orders-e-{number}", [str(slot) for slot in slots], payload=payload.dumps())
 
     def signal_etag(self):
-        return self.store.head(signal_key(self.source.keyspace_prefix, SLOT)).etag
+        return self.store.head(signal_key(self.source.location.keyspace_prefix, SLOT)).etag
 
     def ask(self, key=KEY, **sensor):
         self.reads.counts.clear()
@@ -223,7 +225,7 @@ def test_the_generation_that_took_it_in_went_with_vacuum(place):
     for _ in range(6):
         place.commit(place.state())
     for number in (1, 2, 3):
-        place.store.delete(place.source.layout.commit(SLOT, number))
+        place.store.delete(place.source.location.layout.commit(SLOT, number))
     answer = place.ask()
     assert told(answer)[1].startswith("committed in generation 4 or before")
 
@@ -239,7 +241,7 @@ def test_rejected(place):
     ]
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=REJECT_SCHEMA), sink)
-    place.store.put(place.source.layout.quarantine(SLOT, "q"), sink.getvalue())
+    place.store.put(place.source.location.layout.quarantine(SLOT, "q"), sink.getvalue())
     place.commit(
         place.state(rows=7, rejects=3),
         rejects=[TableFile(name="q", rows=4, bytes=len(sink.getvalue()), since=1, until=1)],

@@ -24,7 +24,7 @@ BUCKET = S3Config(bucket="b")
 
 def source(**fields: object) -> Source:
     given = {"name": "n", "bucket": BUCKET, "platform": BUCKET, "prefix": "raw/", "format": "jsonl"} | fields
-    return Source(**given)  # type: ignore[arg-type]
+    return Source.of(**given)
 
 
 def test_collected() -> None:
@@ -150,8 +150,8 @@ def test_sources_that_cannot_be(fields: dict[str, object], reason: str) -> None:
 def test_sources_pickle_and_may_stand_apart() -> None:
     apart = source(prefix="", platform=S3Config(bucket="other"))
     assert pickle.loads(pickle.dumps(apart)) == apart
-    assert apart.layout.prefix == "_s3notify/n/table/"
-    assert len(source(slots=3).all_slots()) == 3
+    assert apart.location.layout.prefix == "_s3notify/n/table/"
+    assert len(source(slots=3).location.all_slots()) == 3
 
 
 def test_session_by_configuration() -> None:
