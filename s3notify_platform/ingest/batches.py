@@ -1,4 +1,4 @@
-"""What a batch is, what its runs are told of it, and what the sensor keeps between its ticks. Values, and their JSON."""
+"""What a batch is, what its runs are told of it, and what the sensor keeps between its ticks: values and their JSON."""
 
 import json
 from collections.abc import Mapping
@@ -37,16 +37,17 @@ class BatchSettings:
 
     def retry_seconds(self, failed: int) -> float:
         """How long a slot waits that has failed so many times. Doubles each time, up to a ceiling."""
-        return min(self.backoff_ceiling_seconds, self.backoff_seconds * 2 ** max(0, min(failed - 1, 20)))
+        doubled: float = self.backoff_seconds * 2.0 ** max(0, min(failed - 1, 20))
+        return min(self.backoff_ceiling_seconds, doubled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPayload:
     """What a batch's ack chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
 
-    `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`: slots
-    that are parked if they fail again, so that objects which cannot be read go to quarantine. `topic`: its epoch when the
-    batch was opened.
+    `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`:
+    slots that are parked if they fail again, so that objects which cannot be read go to quarantine. `topic`: its epoch
+    when the batch was opened.
     """
 
     slots: tuple[int, ...] = ()
@@ -60,8 +61,9 @@ class BatchPayload:
     def decision(self) -> Decision:
         """How the batch finds out what changed."""
         if EVERYTHING in self.slots:
-            return Decision(how="everything")
-        return Decision(how="rescan" if self.listing else "follow", slots=frozenset(map(Slot, self.slots)))
+            return Decision(how="everything", topic=self.topic)
+        slots = frozenset(map(Slot, self.slots))
+        return Decision(how="rescan" if self.listing else "follow", topic=self.topic, slots=slots)
 
     def dumps(self) -> str:
         """JSON."""
@@ -163,7 +165,7 @@ class SensorState:
                 for slot in slots
             }
             return cls(**body)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, CorruptError) as error:
             raise CorruptError(
                 "the sensor's cursor is not one of this version: reset it in the UI; nothing is lost by that"
             ) from error

@@ -18,7 +18,7 @@ from typing import Literal
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import NotFoundError
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.location import Location
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
@@ -26,12 +26,18 @@ from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 
+How = Literal["everything", "rescan", "follow"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How a batch finds out what changed, as this module says. `slots`: which ones, unless it is `everything`."""
+    """How a batch finds out what changed, as this module says. `slots`: of which ones, unless it is `everything`.
 
-    how: Literal["everything", "rescan", "follow"]
+    `topic`: the epoch of the source's topic, "" if it has none.
+    """
+
+    how: How
+    topic: str
     slots: frozenset[Slot] = frozenset()
     wait_seconds: float = 0.0
     """Before these are over no rescan is due."""
@@ -51,7 +57,7 @@ def decide(
     changed: Iterable[Slot],
     rescans: Rescans,
     *,
-    epoch: str,
+    topic: str,
     enumerated: str,
     now_ms: int,
     listed_ms: int = 0,
@@ -59,15 +65,19 @@ def decide(
 ) -> Decision:
     """What is to be done about `changed` slots, and those that wait for a rescan. Pure.
 
-    `epoch`: of the source's topic, "" if it has none. `enumerated`: the epoch since which everything was compared.
-    Rescans are `list_seconds` apart, the last one at `listed_ms`, both by the wall clock of `now_ms`.
+    `topic`: the epoch of the source's topic, "" if it has none. `enumerated`: the one since which everything was
+    compared. Rescans are `list_seconds` apart, the last one at `listed_ms`, both by the wall clock of `now_ms`.
     """
-    if epoch and epoch != enumerated:
-        return Decision(how="everything")
-    if epoch and not rescans.slots and not rescans.unqueued_writers(now_ms):
-        return Decision(how="follow", slots=frozenset(changed))
-    wait_seconds = max(0.0, list_seconds - (now_ms - listed_ms) / 1000)
-    return Decision(how="rescan", slots=frozenset({*changed, *rescans.slots}), wait_seconds=wait_seconds)
+    if topic and topic != enumerated:
+        return Decision(how="everything", topic=topic)
+    if topic and not rescans.slots and not rescans.unqueued_writers(now_ms):
+        return Decision(how="follow", topic=topic, slots=frozenset(changed))
+    return Decision(
+        how="rescan",
+        topic=topic,
+        slots=frozenset({*changed, *rescans.slots}),
+        wait_seconds=max(0.0, list_seconds - (now_ms - listed_ms) / 1000),
+    )
 
 
 def topic_epoch(queue: NotificationQueue, topic: str) -> str:
@@ -79,19 +89,23 @@ def topic_epoch(queue: NotificationQueue, topic: str) -> str:
 
 
 def note_writers(
-    backlog: RescanBacklog, done: Decision, *, unqueued: Iterable[Slot], unannounced: int
+    backlog: RescanBacklog, decision: Decision, *, unqueued: Iterable[Slot], unannounced: int
 ) -> None:
     """Note that a writer does not queue, if the batch found one. No request if not, else as `RescanBacklog.add`.
 
     `unqueued`: slots that were followed, whose last signal is of such a writer: they wait for a rescan. `unannounced`:
-    changes that a rescan found without an entry. Where everything is compared, nothing else is to be expected.
+    changes that a listing found and no entry names; where everything is compared, or without a topic, these are
+    nothing unusual.
     """
-    waiting = () if done.listing else (*unqueued,)
-    backlog.add(waiting, unqueued=bool(waiting) or (done.how == "rescan" and unannounced > 0))
+    if decision.how == "follow":
+        waiting = {*unqueued}
+        backlog.add(waiting, unqueued=bool(waiting))
+    elif decision.how == "rescan" and decision.topic and unannounced:
+        backlog.add((), unqueued=True)
 
 
 def ask_again(
-    source: Source,
+    location: Location,
     slots: Iterable[Slot],
     *,
     listing: bool,
@@ -104,9 +118,9 @@ def ask_again(
     """
     if not (wanted := sorted(set(slots))):
         return
-    store = store or shared_store(source.platform)
+    store = store or shared_store(location.platform)
     if listing:
-        RescanBacklog(source.records(store), clock=clock).add(wanted)
+        RescanBacklog(location.records(store), clock=clock).add(wanted)
     Publisher(
-        store, prefix=source.keyspace_prefix, slots=source.slots, queued=True, clock=clock
+        store, prefix=location.keyspace_prefix, slots=location.slots, queued=True, clock=clock
     ).signal_slots(wanted)

@@ -54,7 +54,7 @@ SHOWN: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run of a batch as Dagster knows it. `beats` counts its heartbeats; None before the first, and after the last."""
+    """A run of a batch as Dagster knows it. `beats` counts its heartbeats; None before the first and after the last."""
 
     run_id: str
     ended: bool
@@ -152,7 +152,7 @@ class BatchPlanner:
         decision = decide(
             map(Slot, wanted),
             rescans,
-            epoch=topic,
+            topic=topic,
             enumerated=state.enumerated,
             now_ms=now_ms,
             listed_ms=state.bucket_listed_ms,

@@ -9,7 +9,7 @@ from dagster_aws.s3 import S3Resource
 from pydantic import ConfigDict, Field
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.scheduler import BatchSettings
+from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES
 from s3notify_platform.orchestration.assets import SlotAsset, SourceAssets, build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor

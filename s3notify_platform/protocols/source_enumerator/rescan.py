@@ -125,7 +125,10 @@ class RescanBacklog:
         return self._kept.read()[0]
 
     def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:
-        """Add slots. `unqueued`: a writer was seen that does not queue. 1 read and 1 write, more if others come between."""
+        """Add slots. `unqueued`: a writer was seen that does not queue.
+
+        1 read and 1 write, more if others come between; none if there is nothing to add.
+        """
         wanted = set(slots)
 
         def add(rescans: Rescans) -> Rescans:

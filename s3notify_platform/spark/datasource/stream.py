@@ -233,7 +233,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether entries tell of all changes: there is the topic, and nobody signals without queueing."""
         if not offset.epoch or offset.epoch != self._epoch:
             return False
-        return not self._backlog.unqueued_writers(self._backlog.read())
+        return not self._backlog.read().unqueued_writers(self._clock.wall_ms())
 
     @property
     def _backlog(self) -> RescanBacklog:
