@@ -14,11 +14,11 @@ CHANGED = [Slot(1), Slot(2)]
 
 
 def decided(
-    rescans: Rescans = Rescans(), *, topic: str = "t", enumerated: str = "t", **when: float
+    rescans: Rescans | None = None, *, topic: str = "t", enumerated: str = "t", **when: float
 ) -> Decision:
     return decide(
         CHANGED,
-        rescans,
+        rescans or Rescans(),
         topic=topic,
         enumerated=enumerated,
         now_ms=NOW_MS,
