@@ -12,15 +12,13 @@ import click
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.stores.config import QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from s3notify_platform.channels.service import Service
     from s3notify_platform.ingest.location import Location
     from s3notify_platform.protocols.notification_queue import NotificationQueue
     from s3notify_platform.stores.config import DynamoConfig, S3Config
-
-QUEUE_PREFIX = "_s3notify/queue/"
-"""As in `stores.queue_records`, which is too heavy to import for `--help`."""
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]

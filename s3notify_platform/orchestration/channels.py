@@ -152,4 +152,4 @@ def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation]
     cursor = json.dumps(facts)
     if not facts or cursor == before:
         return [], before
-    return [dg.AssetObservation(asset_key=f"{io.source_name}_queue", metadata=facts)], cursor
+    return [dg.AssetObservation(asset_key=f"{io.name}_queue", metadata=facts)], cursor
