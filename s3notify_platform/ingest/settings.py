@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from importlib import import_module
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.slots import SLOT_COUNT
@@ -218,5 +218,8 @@ class TopicSizeSettings:
     ] = 8
 
 
-SOURCE = (BucketSettings, LocationSettings, InputSettings)
+SOURCE: Final = (BucketSettings, LocationSettings, InputSettings)
 """What is the same in component, IO manager, data source and command line."""
+
+SETTINGS: Final = {setting.name: setting for setting in settings_of(*SOURCE, TableSettings)}
+"""What data source and command line can be told of a source, by name."""

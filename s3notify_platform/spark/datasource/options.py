@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import SOURCE, TableSettings, settings_of
+from s3notify_platform.ingest.settings import SETTINGS
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.slots import Slot, slot_from_partition_key
 from s3notify_platform.stores.config import DynamoConfig, S3Config, default_region
@@ -23,7 +23,6 @@ T = TypeVar("T", int, float)
 Read = Literal["objects", "table", "slots"]
 Rejects = Literal["column", "fail", "drop"]
 
-SETTINGS: Final = {setting.name: setting for setting in settings_of(*SOURCE, TableSettings)}
 CONNECTION: Final = (
     "path", "endpoint_url", "region", "access_key_id_env", "secret_access_key_env", "session_token_env",
     "dynamodb_endpoint_url",
