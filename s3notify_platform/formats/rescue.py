@@ -13,7 +13,7 @@ a JSON array.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -40,13 +40,16 @@ Tally = dict[int, Counter[str]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Odd:
-    """What one record has that its columns cannot hold, by path: mismatches, and what no column is named after."""
+class Rescued:
+    """What one record has that its columns cannot hold, by path.
+
+    `mismatches`: texts of values that do not fit their column; `unnamed`: of those that the schema does not name.
+    """
 
     mismatches: dict[str, str] = field(default_factory=dict)
     unnamed: dict[str, str] = field(default_factory=dict)
 
-    def rescued(self) -> str | None:
+    def text(self) -> str | None:
         """The record's value of `_rescued`."""
         texts = self.mismatches | self.unnamed
         return as_json(texts) if texts else None
@@ -79,6 +82,32 @@ def below(path: str, name: str) -> str:
     """The path of a field; a name that would be mistaken for several stands in backticks."""
     name = f"`{name}`" if re.search(r"[.\[\]`]", name) else name
     return f"{path}.{name}" if path else name
+
+
+def kinds_of(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
+    """The types of columns, or of a struct's fields, by name."""
+    return {part.name: part.type for part in fields}
+
+
+def unnamed_in(
+    values: Mapping[str, Any], kinds: Mapping[str, pa.DataType], path: str
+) -> Iterator[tuple[str, Any]]:
+    """What Python values have that `kinds` do not name, at any depth, by path; nulls excepted."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name not in kinds:
+            yield below(path, name), value
+        elif isinstance(value, dict | list):
+            yield from _unnamed_within(value, kinds[name], below(path, name))
+
+
+def _unnamed_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        yield from unnamed_in(value, kinds_of(kind), path)
+    elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _unnamed_within(item, kind.value_type, f"{path}[{place}]")
 
 
 def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> None:
@@ -135,9 +164,9 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
-def odd_reason(odd: Odd, schema: pa.Schema) -> str:
+def mismatch_reason(rescued: Rescued, schema: pa.Schema) -> str:
     """Why a record is rejected: the first value that does not fit."""
-    path, text = next(iter(odd.mismatches.items()))
+    path, text = next(iter(rescued.mismatches.items()))
     if path == EXTRA:
         return f"more values than the header has names: {text}"
     if path == MISSING:
@@ -146,6 +175,6 @@ def odd_reason(odd: Odd, schema: pa.Schema) -> str:
     return f"{path}: {text[:SHOWN_CHARS]!r} does not fit{kind}"
 
 
-def rescued_column(odds: Sequence[Odd | None]) -> pa.Array:
+def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
     """`_rescued` of records in order; None for one in which all fits."""
-    return pa.array([odd.rescued() if odd else None for odd in odds], pa.string())
+    return pa.array([rescued.text() if rescued else None for rescued in records], pa.string())

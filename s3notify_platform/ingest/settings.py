@@ -92,9 +92,9 @@ def imported(path: str) -> Any:
 
 
 def _formats() -> Sequence[str]:
-    from s3notify_platform.formats.registry import FORMATS
+    from s3notify_platform.formats.registry import AUTO, FORMATS
 
-    return FORMATS
+    return (AUTO, *FORMATS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Declared settings (`ingest.settings`) as fields of the component and of the IO manager."""
 
+from collections.abc import Sequence
 from dataclasses import MISSING
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import dagster as dg
 from pydantic import BaseModel, Field
@@ -9,22 +10,26 @@ from pydantic import BaseModel, Field
 from s3notify_platform.ingest.settings import settings_of
 
 
-def described(description: str) -> Any:
-    """A description for `Annotated`. One of pydantic's `Field` is dropped by Dagster where there is a default."""
-    return dg.Resolver.default(description=description)
+def described(description: str, choices: Sequence[str] = ()) -> Any:
+    """A description for `Annotated`, and what may be chosen. Dagster drops a `Field`'s own where there is a default."""
+    return dg.Resolver.default(
+        description=description, json_schema_extra={"enum": list(choices)} if choices else None
+    )
 
 
 def settings_fields(*declared: type) -> dict[str, Any]:
     """Fields for pydantic's `create_model`, one for each setting that these dataclasses declare."""
     found: dict[str, Any] = {}
     for setting in settings_of(*declared):
-        kind: Any = Literal[setting.choices] if setting.choices else setting.kind
         more: dict[str, Any] = {} if setting.default is MISSING else {"default": setting.default}
         name = field_name(setting.name)
         if name != setting.name:
             more["alias"] = setting.name
         text = setting.help
-        found[name] = (Annotated[kind, described(text)], Field(description=text, **more))
+        found[name] = (
+            Annotated[setting.kind, described(text, setting.choices)],
+            Field(description=text, **more),
+        )
     return found
 
 

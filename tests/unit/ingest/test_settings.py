@@ -1,7 +1,6 @@
 """Settings: what is declared once is everywhere, with its description, and has its effect."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +25,6 @@ from s3notify_platform.spark.datasource.options import reading_of
 
 OWN = settings_of(*SOURCE)
 OF_COMPONENT = settings_of(*SOURCE, TopicSizeSettings, BatchSettings)
-README = (Path(__file__).parents[3] / "README.md").read_text()
 
 OTHERS: dict[str, Any] = {
     "name": "clicks",
@@ -72,6 +70,7 @@ def test_in_the_component(setting: Setting) -> None:
     shown = S3NotifyComponent.model().model_json_schema()["properties"][setting.name]
     assert shown["description"] == setting.help
     assert shown.get("default", dataclasses.MISSING) == setting.default
+    assert shown.get("enum", []) == [*setting.choices]
 
 
 def test_all_that_the_component_takes_is_described() -> None:
@@ -96,11 +95,6 @@ def test_on_the_command_line(setting: Setting) -> None:
     assert option.opts == [f"--{setting.name.replace('_', '-')}"]
     assert option.help == f"{setting.help}."
     assert option.required == (setting.default is dataclasses.MISSING)
-
-
-@ids(SETTINGS.values())
-def test_in_the_documentation(setting: Setting) -> None:
-    assert f"`{setting.name}`" in README
 
 
 def test_it_has_its_effect_from_everywhere() -> None:
