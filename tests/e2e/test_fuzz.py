@@ -365,7 +365,7 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
                 )
             else:
                 half = 0
-                fuzz.backlog.add((), plain=True)
+                fuzz.backlog.add((), unqueued=True)
             ways = (QUEUED, SQS, HTTP, PLAIN)
             last = OPERATIONS // WRITERS
             kills = KILLS // 2 if half else KILLS

@@ -121,7 +121,7 @@ class RescanBacklog:
         return self._kept.read()[0]
 
     def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:
-        """Add slots; `plain`: because a writer does not queue. 1 read and 1 write, more if others come between."""
+        """Add slots; `unqueued`: because a writer does not queue. 1 read and 1 write, more if others come between."""
         wanted = set(slots)
 
         def add(rescans: Rescans) -> Rescans:
