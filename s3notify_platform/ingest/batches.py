@@ -3,10 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.follow import Decision
+from s3notify_platform.ingest.settings import About
 from s3notify_platform.protocols.keyspace import WatcherState
 from s3notify_platform.slots import Slot
 
@@ -20,16 +21,42 @@ REASON_MAX: Final = 200
 class BatchSettings:
     """Limits of a source's batches."""
 
-    parallel_runs: int = 1
-    max_open: int = 1
-    max_attempts: int = 5
-    backoff_seconds: float = 10.0
+    parallel_runs: Annotated[
+        int, About(description="Runs that a batch is split into", unit="runs", minimum=1)
+    ] = 1
+    max_open: Annotated[
+        int,
+        About(description="Batches in flight at once; their slots are disjoint", unit="batches", minimum=1),
+    ] = 1
+    max_attempts: Annotated[
+        int,
+        About(
+            description="Batches a slot may fail in: the last puts objects that cannot be read to quarantine; a slot "
+            "that fails otherwise is parked",
+            unit="batches",
+            minimum=1,
+        ),
+    ] = 5
+    backoff_seconds: Annotated[
+        float, About(description="Before a slot that failed is tried again; doubles", unit="seconds")
+    ] = 10.0
     backoff_ceiling_seconds: float = 900.0
-    parked_seconds: float = 3600.0
-    silence_seconds: float = 30.0
+    parked_seconds: Annotated[
+        float,
+        About(description="Before a parked slot is tried again; as soon as it changes, too", unit="seconds"),
+    ] = 3600.0
+    silence_seconds: Annotated[
+        float, About(description="A run without heartbeat for this long is taken for dead", unit="seconds")
+    ] = 30.0
     startup_seconds: float = 180.0
     relist_seconds: float = 300.0
-    list_seconds: float = 10.0
+    list_seconds: Annotated[
+        float,
+        About(
+            description="Between listings of the bucket, if a writer does not queue; raise it for large buckets",
+            unit="seconds",
+        ),
+    ] = 10.0
 
     def is_last(self, failed: int) -> bool:
         """Whether the next attempt is the last one, for a slot that has failed so many times."""
