@@ -106,6 +106,7 @@ def csv_cut(body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offset
             whole
             and quotes_are_plain(octets[first:whole], inside[first:whole])
             and _short(outer, whole, limit)
+            and len(body) - whole <= limit
         ):
             breaks = outer
         else:
