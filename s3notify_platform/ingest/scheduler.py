@@ -29,10 +29,11 @@ given up and is not dead commits, or loses to the next one, like any other.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from typing import Annotated, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, TagExists, TagNotFound
+from s3notify_platform.ingest.settings import About
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher, WatcherState
@@ -51,16 +52,42 @@ SHOWN: Final = 10
 class BatchSettings:
     """Limits of a source's batches."""
 
-    parallel_runs: int = 1
-    max_open: int = 1
-    max_attempts: int = 5
-    backoff_seconds: float = 10.0
+    parallel_runs: Annotated[
+        int, About(description="Runs that a batch is split into", unit="runs", minimum=1)
+    ] = 1
+    max_open: Annotated[
+        int,
+        About(description="Batches in flight at once; their slots are disjoint", unit="batches", minimum=1),
+    ] = 1
+    max_attempts: Annotated[
+        int,
+        About(
+            description="Batches a slot may fail in: the last puts objects that cannot be read to quarantine; a slot "
+            "that fails otherwise is parked",
+            unit="batches",
+            minimum=1,
+        ),
+    ] = 5
+    backoff_seconds: Annotated[
+        float, About(description="Before a slot that failed is tried again; doubles", unit="seconds")
+    ] = 10.0
     backoff_ceiling_seconds: float = 900.0
-    parked_seconds: float = 3600.0
-    silence_seconds: float = 30.0
+    parked_seconds: Annotated[
+        float,
+        About(description="Before a parked slot is tried again; as soon as it changes, too", unit="seconds"),
+    ] = 3600.0
+    silence_seconds: Annotated[
+        float, About(description="A run without heartbeat for this long is taken for dead", unit="seconds")
+    ] = 30.0
     startup_seconds: float = 180.0
     relist_seconds: float = 300.0
-    list_seconds: float = 10.0
+    list_seconds: Annotated[
+        float,
+        About(
+            description="Between listings of the bucket, if a writer does not queue; raise it for large buckets",
+            unit="seconds",
+        ),
+    ] = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

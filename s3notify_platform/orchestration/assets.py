@@ -81,7 +81,7 @@ class SourceAssets:
     @property
     def name(self) -> str:
         """The source's name, which is also its ingest asset's."""
-        return self.io.source_name
+        return self.io.source.name
 
     @property
     def io_key(self) -> str:

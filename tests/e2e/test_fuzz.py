@@ -30,7 +30,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
-from s3notify_platform.stores.queue_records import QUEUE_PREFIX
+from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.reader import read_slots
 from tests.e2e.test_kills import processes
