@@ -361,7 +361,8 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
                 fuzz.phase(Phase(seed=SEED, first=0, last=half, ways=ANNOUNCED, keys=keys), KILLS // 2)
                 plain.put(f"{PREFIX}plain.jsonl", b'{"order_id": 2}\n')
                 platform.until(
-                    "a plain writer seen", lambda: fuzz.backlog.unqueued_writers(fuzz.backlog.read())
+                    "a plain writer seen",
+                    lambda: fuzz.backlog.read().unqueued_writers(SYSTEM_CLOCK.wall_ms()),
                 )
             else:
                 half = 0
