@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.errors import UsageError
+from s3notify_platform.formats.registry import AUTO, FORMATS
 from s3notify_platform.ingest.scheduler import BatchSettings
 from s3notify_platform.ingest.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES
 from s3notify_platform.orchestration.assets import SlotAsset, SourceAssets, build_slot_assets
@@ -106,8 +107,8 @@ class S3NotifyComponent(dg.Component, _Services, dg.Resolvable):  # type: ignore
     name: str = Field(description="Name of the source and of its asset: a-z, 0-9, _")
     bucket: str = Field(description="Bucket to watch")
     prefix: str = Field(default="", description="Only keys that begin with it")
-    format: Literal["auto", "jsonl", "csv", "parquet", "text", "binary"] = Field(
-        default="auto", description="auto goes by suffix"
+    format: str = Field(
+        default=AUTO, description="auto goes by suffix", json_schema_extra={"enum": [AUTO, *FORMATS]}
     )
     row_schema: str | None = Field(
         default=None,

@@ -14,8 +14,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from s3notify_platform.clock import Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
-from s3notify_platform.formats.inference import in_spark_types
-from s3notify_platform.formats.registry import FIXED_SCHEMAS
+from s3notify_platform.formats.inference import new_fields
+from s3notify_platform.formats.registry import FORMATS, fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.source import Source
@@ -71,9 +71,8 @@ class BatchSchemas:
             return self._pinned(
                 none, parse_schema(self._source.input.schema, self._source), state, inferred=False
             )
-        if self._source.input.format in FIXED_SCHEMAS:
-            fixed = from_arrow_schema(FIXED_SCHEMAS[self._source.input.format])
-            return self._pinned(none, fixed, state, inferred=False)
+        if (fixed := fixed_schema(self._source.input.format)) is not None:
+            return self._pinned(none, from_arrow_schema(fixed), state, inferred=False)
         head = self._source.schemas().head()
         if head is not None and head.inferred and json.loads(head.source)["fields"]:
             return self._pinned(none, StructType.fromJson(json.loads(head.source)), state, inferred=True)
@@ -154,8 +153,8 @@ class BatchSchemas:
         )
 
 
-def _together(told: Iterable[str], fmt: str) -> StructType:
+def _together(told: Iterable[str], setting: str) -> StructType:
     """The new fields that tasks told of, as one schema: of types that differ, the widest."""
     schemas = [to_arrow_schema(StructType.fromJson(json.loads(one)), timezone="UTC") for one in sorted(told)]
-    found = in_spark_types(schemas, fmt)
+    found = new_fields(schemas, FORMATS.get(setting))
     return from_arrow_schema(found) if found is not None else StructType()

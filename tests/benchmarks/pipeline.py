@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from s3notify_platform.formats.registry import parse
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
@@ -99,7 +100,9 @@ def _task(config: S3Config, threads: int) -> Callable[[Iterator[pa.RecordBatch]]
 
         def read(key: str) -> pa.Table:
             body = client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
-            return pa.concat_tables(parsed.table for parsed in parse([body], SCHEMA, "jsonl"))
+            return pa.concat_tables(
+                parsed.table for parsed in FORMATS["jsonl"].parse([("k", body)], Target(schema=SCHEMA))
+            )
 
         if threads == 1:
             tables = [read(key) for key in keys]

@@ -33,7 +33,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.formats.registry import FIXED_SCHEMAS
+from s3notify_platform.formats.registry import fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.protocols.source_enumerator import Enumerator, Split
 from s3notify_platform.spark.datasource.options import Reading, reading_of
@@ -151,8 +151,8 @@ _DDL: Final = (
 def inferred_schema(reading: Reading) -> StructType:
     """Columns from a sample of the first objects listed, marked as inferred. 1 LIST, 1 GET for each of the sample."""
     source = reading.source
-    if source.input.format in FIXED_SCHEMAS:
-        return whole_schema(from_arrow_schema(FIXED_SCHEMAS[source.input.format]), source)
+    if (fixed := fixed_schema(source.input.format)) is not None:
+        return whole_schema(from_arrow_schema(fixed), source)
     enumerator = Enumerator(
         shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
     )

@@ -11,14 +11,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from s3notify_platform.errors import ConflictError, UnavailableError, UsageError
-from s3notify_platform.formats.registry import check_schema, format_of
+from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign, parts_of
 from s3notify_platform.spark.datasource.options import Reading, Rejects
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader
-from s3notify_platform.spark.splits import TASK_BYTES, is_big, may_be_cut
+from s3notify_platform.spark.splits import TASK_BYTES, is_big, may_be_cut, may_be_quoted
 
 CHANGE: Final = "_change"
 ROW, REJECT, GONE = "row", "reject", "gone"
@@ -164,9 +164,8 @@ def work_of(
     """The work, dealt to as many tasks as are worth it, by bytes; big objects in parts. Pure."""
     parts: list[Split] = []
     for split in splits:
-        # Where a CSV value is quoted is known only when all before it was read.
-        csv = format_of(split.version.key, source.input.format) == "csv"
-        cut = is_big(split, source) and may_be_cut(split, source) and not csv
+        # Where a value is quoted is known only when all before it was read.
+        cut = is_big(split, source) and may_be_cut(split, source) and not may_be_quoted(split, source)
         parts += parts_of(split, source.input.split_bytes) if cut else [split]
     sizes = [split.end - split.start for split in parts]
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)
