@@ -278,8 +278,9 @@ def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
     site.write(3, 7)
     site.write(3, number=1, body=site.line(31))
     site.settle()
-    source, store = site.io.source, site.io.store
-    found = backfill(source.location, store, source.commit, [Slot(3)])
+    site.io.check_store()
+    source = site.io.source
+    found = backfill(source.location, site.io.store, source.commit, [Slot(3)])
     assert (found.slots, found.objects) == ((3,), 2)
     (request,) = site.tick()
     assert site.slots_of(request) == [3]

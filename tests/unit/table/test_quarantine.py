@@ -8,7 +8,6 @@ from s3notify_platform.errors import ConflictError, UnavailableError
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
-from s3notify_platform.slots import slot_of
 from s3notify_platform.spark import stage
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -239,7 +238,7 @@ def test_signals_move_after_the_commit_and_say_that_nothing_need_be_listed():
     place.store.counts.clear()
     place.retry()
     assert place.store.counts == {"LIST": 1, "GET": 2, "PUT": 3}
-    signal = place.store.head(signal_key("signals/", slot_of("a")))
+    signal = place.store.head(signal_key("signals/", SLOT))
     assert QUEUED in signal.metadata
 
 
@@ -249,7 +248,7 @@ def test_a_signal_that_was_lost_is_made_up_for_by_a_repetition():
     place.run()
 
     class Silent(Publisher):
-        def signal(self, keys, *, queued=None):
+        def signal_slots(self, slots):
             raise UnavailableError("killed here")
 
     with pytest.raises(UnavailableError):
@@ -257,7 +256,7 @@ def test_a_signal_that_was_lost_is_made_up_for_by_a_repetition():
     generation = place.head.generation
     done = place.retry()
     assert (done.rejected, done.waiting, place.head.generation) == (1, 1, generation)
-    assert place.store.head(signal_key("signals/", slot_of("a"))) is not None
+    assert place.store.head(signal_key("signals/", SLOT)) is not None
 
 
 def test_what_is_pending_stays_so():
