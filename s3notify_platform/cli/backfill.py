@@ -5,14 +5,14 @@ from dataclasses import asdict
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, lease_option, slots_of, source_options
+from s3notify_platform.cli.common import SourcePlace, setting_option, slots_of, source_options
 from s3notify_platform.slots import Slot
 
 
 @click.command(short_help="Have unchanged slots read again.")
 @click.argument("name")
 @source_options
-@lease_option
+@setting_option("lease_table")
 @click.option("--slots", "chosen", callback=slots_of, help="These slots, like 3,17,40-60.")
 @click.option("--all", "everything", is_flag=True, help="All slots.")
 @click.option("--dry-run", is_flag=True, help="Only say how much would be read again.")

@@ -2,7 +2,7 @@
 
 import click
 
-from s3notify_platform.cli.common import QueuePlace, queue_options, slots_of
+from s3notify_platform.cli.common import QueuePlace, queue_options, setting_option, slots_of
 from s3notify_platform.slots import Slot
 
 
@@ -13,10 +13,8 @@ def table() -> None:
 
 @table.command(short_help="Accept that the commits of slots are lost.")
 @queue_options
-@click.option("--name", required=True, help="Name of the source.")
-@click.option(
-    "--platform-prefix", default="", help="Prefix of the source's own objects; default: _s3notify/NAME/."
-)
+@setting_option("name")
+@setting_option("platform_prefix")
 @click.option(
     "--slots", required=True, callback=slots_of, help="Slots that are lost, like 3,17,20-29; or: all."
 )

@@ -125,7 +125,7 @@ def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any
         "slots": len({head.slot for head in [*holding, *failing]}),
         "failing_objects": sum(len(head.failing) for head in failing),
         "send_again": dg.MetadataValue.md(
-            f"`s3notify quarantine retry {io.source_name} --all`, or the job `{io.source_name}_retry`"
+            f"`s3notify quarantine retry {io.name} --all`, or the job `{io.name}_retry`"
         ),
     }
     if shown:

@@ -34,7 +34,7 @@ def manager(monkeypatch, store, **settings):
     return SlotIOManager(
         s3=S3Resource(),
         spark=SlotSpark(),
-        source_name="orders",
+        name="orders",
         bucket="any",
         prefix="in/",
         format="jsonl",
@@ -67,9 +67,7 @@ def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
 
 def test_a_manager_without_tables():
     """Made by hand, as in other people's definitions: the bucket carries everything."""
-    manager = SlotIOManager(
-        s3=S3Resource(), spark=SlotSpark(), source_name="orders", bucket="b", prefix="in/"
-    )
+    manager = SlotIOManager(s3=S3Resource(), spark=SlotSpark(), name="orders", bucket="b", prefix="in/")
     with dg.build_resources({"io": manager}) as resources:
         source = resources.io.source
         assert isinstance(resources.io.records, ObjectRecordStore)

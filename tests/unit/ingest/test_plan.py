@@ -8,7 +8,7 @@ import pytest
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ingest.compare import ANNOUNCED, _row
 from s3notify_platform.ingest.results import SlotResult, added_result
-from s3notify_platform.ingest.source import SPLIT_BYTES, Source
+from s3notify_platform.ingest.source import Input, Source
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of
 from s3notify_platform.slots import Slot
@@ -20,6 +20,7 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 
 BUCKET = S3Config(bucket="b")
+SPLIT_BYTES = Input(bucket=BUCKET).split_bytes
 
 
 def source(**fields: object) -> Source:
