@@ -12,7 +12,7 @@ IN_FLIGHT: Final = 16
 
 
 def slots_without_commits(table: SlotTable, records: RecordStore) -> frozenset[Slot]:
-    """Slots of a source that had a commit and have none. 1 GET, `SlotTable.newest`, 1 LIST for each that it leaves open."""
+    """Slots of a source that had a commit and have none. 1 GET, `SlotTable.newest`, 1 LIST for each left open."""
     # In this order: a slot that is committed in between does not count as missing.
     committed = CommittedSlots(records).read()
     newest = table.newest(committed)
