@@ -379,7 +379,7 @@ def _table_facts(found: Answer) -> Iterator[str]:
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
     if held.reason:
-        yield f"quarantine: given up because: {_cut(held.reason)}; see s3notify quarantine redrive {found.source}"
+        yield f"quarantine: given up because: {_cut(held.reason)}; see s3notify quarantine retry {found.source}"
     for file in held.files:
         yield f"data file: {file}"
     for rejection in found.rejections:

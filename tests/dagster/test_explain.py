@@ -192,7 +192,7 @@ def test_the_command_beside_an_instance(site: Site, tmp_path: Path, monkeypatch:
         "--prefix",
         "raw/",
     ]
-    command += ["--slots", "16", "--endpoint-url", str(site.component.s3.endpoint_url), "--json"]
+    command += ["--slot-count", "16", "--endpoint-url", str(site.component.s3.endpoint_url), "--json"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1
     document = json.loads(result.stdout)

@@ -187,7 +187,7 @@ def test_quarantined(place):
     assert told(answer) == ("quarantined", "quarantined because it could not be read: 403 AccessDenied")
     assert not answer.verdict.settled
     (line,) = [line for line in answer.lines if line.startswith("quarantine: ")]
-    assert line.endswith("s3notify quarantine redrive orders")
+    assert line.endswith("s3notify quarantine retry orders")
     state = place.state(reach_end=False, reason="timed out")
     place.commit(state, failing=(KEY,), pending=(KEY,))
     text = told(place.ask())[1]
