@@ -134,7 +134,7 @@ def test_a_plain_writers_slot(site: Site) -> None:
     (request,) = site.tick()
     assert site.launch(request).success
     verdict, text = asked(site, site.key(7))
-    assert verdict == "rescans"
+    assert verdict == "rescan"
     assert "waits for a rescan: slot 7 is compared by the next batch that lists" in text
     site.settle()
     assert asked(site, site.key(7))[0] == "committed"
@@ -165,7 +165,7 @@ def test_before_the_sensor_has_run(site: Site) -> None:
     """No cursor, no topic, no table: still an answer."""
     site.write_silently(2)
     verdict, text = asked(site, site.key(2))
-    assert verdict == "rescans"
+    assert verdict == "rescan"
     assert "topic 'orders': not made yet" in text
 
 
