@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.common import QUEUE_PREFIX, region_option
+from s3notify_platform.cli.common import region_option
+from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.stores.config import QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from s3notify_platform.stores.probe import Capabilities, CommitChoice
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ServiceGroup, direction="outlet", context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Know what changed in a bucket, and turn exactly that into committed tables.
 
@@ -360,7 +362,7 @@ def _table(title: str, found: "Capabilities") -> "Table":
 
 
 def _add_commands() -> None:
-    from s3notify_platform.cli.deliver import deliver
+    from s3notify_platform.cli.backfill import backfill
     from s3notify_platform.cli.explain import explain
     from s3notify_platform.cli.ingest import ingest
     from s3notify_platform.cli.inlet import inlet
@@ -373,8 +375,8 @@ def _add_commands() -> None:
     for command in (
         topics,
         inlet,
-        deliver,
         reconcile,
+        backfill,
         explain,
         ingest,
         history,

@@ -1,26 +1,26 @@
 """What several commands share: where the queue stands, errors for people, and how a service runs in the foreground."""
 
 import functools
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.ingest.settings import SETTINGS
+from s3notify_platform.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
     from s3notify_platform.channels.service import Service
-    from s3notify_platform.ingest.source import Source
+    from s3notify_platform.ingest.location import CommitMode, Location
+    from s3notify_platform.ports import ObjectStore
     from s3notify_platform.protocols.notification_queue import NotificationQueue
     from s3notify_platform.stores.config import DynamoConfig, S3Config
-
-QUEUE_PREFIX = "_s3notify/queue/"
-"""As in `stores.queue_records`, which is too heavy to import for `--help`."""
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -38,16 +38,24 @@ def region_option(whose: str) -> Option:
     return click.option("--region", default=region, show_default=told, help=f"{whose}.")
 
 
+def setting_option(setting: str, *names: str, **more: Any) -> Option:
+    """An option for a declared setting, with its description, type and default; `--its-name`, if no other is said."""
+    declared = SETTINGS[setting]
+    given = {"required": True} if declared.default is MISSING else {"default": declared.default}
+    more = {"type": declared.number or str, "help": f"{declared.help}."} | given | more
+    return click.option(*(names or [f"--{setting.replace('_', '-')}"]), **more)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePlace:
     """Where the queue of a bucket stands. Writers, inlets, outlets and sources of a bucket must name the same one."""
 
     bucket: str
-    endpoint_url: str | None = None
+    endpoint_url: str | None
     region: str
-    queue_prefix: str = QUEUE_PREFIX
-    records_table: str | None = None
-    dynamodb_endpoint_url: str | None = None
+    queue_prefix: str
+    records_table: str | None
+    dynamodb_endpoint_url: str | None
 
     def s3(self) -> "S3Config":
         """The bucket that holds the queue. Credentials come from the environment, a profile or an instance role."""
@@ -77,35 +85,37 @@ class QueuePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlace:
-    """Where a source stands, as its YAML says."""
+    """Where a source keeps what it has made, as its YAML says."""
 
     place: QueuePlace
-    prefix: str = ""
-    platform_bucket: str | None = None
-    platform_prefix: str = ""
-    keyspace: str = ""
-    slots: int = SLOT_COUNT
+    platform_bucket: str | None
+    platform_prefix: str
+    keyspace: str
+    slots: int
 
-    def source(self, name: str, *, lease_table: str | None = None) -> "Source":
-        """The source of this name. No request."""
-        from dataclasses import replace
-
-        from s3notify_platform.ingest.source import Source
+    def location(self, name: str) -> "Location":
+        """The location of the source of this name. No request."""
+        from s3notify_platform.ingest.location import Location
 
         bucket = self.place.s3()
-        return Source(
+        return Location(
             name=name,
-            bucket=bucket,
-            prefix=self.prefix,
-            format="auto",
             platform=replace(bucket, bucket=self.platform_bucket or bucket.bucket),
             platform_prefix=self.platform_prefix,
             keyspace_prefix=self.keyspace,
             queue_prefix=self.place.queue_prefix,
             slots=self.slots,
             records_table=self.place.records_config(),
-            lease_table=self.place.table_config(lease_table),
         )
+
+    def table_of(self, name: str, lease_table: str | None) -> "tuple[Location, ObjectStore, CommitMode]":
+        """Where the source of this name is, its store, and its commit mode, not settled yet. No request."""
+        from s3notify_platform.ingest.location import CommitMode
+        from s3notify_platform.stores.s3.fast import shared_store
+
+        location = self.location(name)
+        mode = CommitMode(lease_table=self.place.table_config(lease_table))
+        return location, shared_store(location.platform), mode
 
 
 def options_as(place: type[Any], *options: Option) -> Option:
@@ -137,39 +147,67 @@ queue_options = options_as(
     ),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
     region_option("Region of bucket and table"),
-    click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="Prefix of the queue."),
-    click.option("--records-table", help="DynamoDB table of the queue; default: it stands on the bucket."),
+    setting_option("queue_prefix"),
+    setting_option("records_table"),
     click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),
 )
 """Options that say where the queue stands; the command takes them as one `place: QueuePlace`."""
 
 _source_options = options_as(
     SourcePlace,
-    click.option("--prefix", default="", help="The source's prefix, as in its YAML."),
-    click.option(
-        "--platform-bucket",
-        help="Bucket of the platform's own objects, if another; --bucket is the source's.",
-    ),
-    click.option(
-        "--platform-prefix",
-        default="",
-        help="Prefix of the platform's own objects; default: _s3notify/NAME/.",
-    ),
-    click.option(
-        "--keyspace", default="", help="Prefix of the signals; default: PLATFORM_PREFIX + keyspace/."
-    ),
-    click.option(
-        "--slots",
-        type=click.IntRange(1, SLOT_COUNT),
-        default=SLOT_COUNT,
-        help="How many slots the source has; default: 1000.",
-    ),
+    setting_option("platform_bucket"),
+    setting_option("platform_prefix"),
+    setting_option("keyspace_prefix", "--keyspace", "keyspace"),
+    setting_option("slots", "--slot-count", "slots", type=click.IntRange(1, SLOT_COUNT)),
 )
 
 
 def source_options(command: Command) -> Command:
     """Options that say where a source stands, the queue's among them; the command takes one `place: SourcePlace`."""
     return queue_options(_source_options(command))
+
+
+def keyspace_options(command: Command) -> Command:
+    """Options that say which sources are signalled: `source_bucket`, `slots` and `keyspaces`."""
+    for option in (
+        click.option(
+            "--keyspace",
+            "keyspaces",
+            nargs=2,
+            multiple=True,
+            metavar="SIGNALS KEYS",
+            help="A source's prefix of signals, and its prefix of keys; once for each source. "
+            "Like: --keyspace _s3notify/orders/keyspace/ raw/orders/",
+        ),
+        click.option(
+            "--slot-count",
+            "slots",
+            type=click.IntRange(1, SLOT_COUNT),
+            default=SLOT_COUNT,
+            show_default=True,
+            help="How many slots the keyspaces have, as in the sources.",
+        ),
+        click.option("--source-bucket", help="Bucket that the objects are in, if another than --bucket."),
+    ):
+        command = option(command)
+    return command
+
+
+def slots_of(_context: click.Context, _option: click.Parameter, text: str | None) -> frozenset[Slot] | None:
+    """Slots as an option gives them, like 3,17,20-29; or: all."""
+    if text is None:
+        return None
+    if text == "all":
+        return frozenset(Slot(slot) for slot in range(SLOT_COUNT))
+    found: set[Slot] = set()
+    for part in text.split(","):
+        if not (match := re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?", part.strip())):
+            raise click.BadParameter(f"{part!r}: give slots like 3,17,20-29, or all")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise click.BadParameter(f"{part!r}: {first} is above {last}; give slots like 3,17,20-29, or all")
+        found.update(Slot(slot) for slot in range(first, last + 1))
+    return frozenset(found)
 
 
 @contextmanager

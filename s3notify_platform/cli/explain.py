@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, source_options
+from s3notify_platform.cli.common import SourcePlace, setting_option, source_options
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 @click.command(short_help="Say what happened to one object.")
 @click.argument("key")
 @source_options
-@click.option("--name", required=True, help="Name of the source.")
+@setting_option("name")
+@setting_option("prefix")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
-def explain(key: str, *, place: SourcePlace, name: str, as_json: bool) -> None:
+def explain(key: str, *, place: SourcePlace, name: str, prefix: str, as_json: bool) -> None:
     """Say what happened to the object KEY of a source: signalled, queued, in a batch, committed, rejected, or why not.
 
     Reads only. Failing slots and the runs of batches are told where DAGSTER_HOME names the Dagster instance.
@@ -27,8 +28,9 @@ def explain(key: str, *, place: SourcePlace, name: str, as_json: bool) -> None:
     it was deleted. 1 otherwise, and if the answer could not be had.
     """
     from s3notify_platform.explain import explain as look
+    from s3notify_platform.ingest.source import Input, Source
 
-    source = place.source(name)
+    source = Source(location=place.location(name), input=Input(bucket=place.place.s3(), prefix=prefix))
     answer = look(source, key, sensor=_sensor_view(source, key))
     click.echo(json.dumps(answer.document(), indent=2) if as_json else "\n".join(answer.lines))
     if not answer.verdict.settled:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli.common import options_as, print_table, region_option
+from s3notify_platform.cli.common import options_as, print_table, region_option, setting_option
 from s3notify_platform.slots import SLOT_COUNT
 
 if TYPE_CHECKING:
-    from s3notify_platform.ingest.source import Source
+    from s3notify_platform.ingest.location import Location
     from s3notify_platform.table.commit import SlotTable
 
 MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
@@ -29,33 +29,25 @@ class TablePlace:
     endpoint_url: str | None
     region: str
 
-    def source(self) -> "Source":
-        """The source, as far as its table is concerned. Credentials come from the environment, a profile or a role."""
-        from s3notify_platform.ingest.source import Source
+    def location(self) -> "Location":
+        """Where the table stands. Credentials come from the environment, a profile or a role. No request."""
+        from s3notify_platform.ingest.location import Location
         from s3notify_platform.stores.config import S3Config
 
         bucket = S3Config(bucket=self.bucket, endpoint_url=self.endpoint_url, region=self.region)
-        own = self.platform_prefix or f"_s3notify/{self.name}/"
-        # Nothing is read of the objects: any prefix beside the platform's own will do.
-        return Source(
-            name=self.name, bucket=bucket, prefix="-", format="auto", platform=bucket, platform_prefix=own
-        )
+        return Location(name=self.name, platform=bucket, platform_prefix=self.platform_prefix)
 
     def table(self) -> "SlotTable":
         """The table. No request."""
-        source = self.source()
-        return source.table(source.table_layout(self.asset))
+        location = self.location()
+        return location.table(location.table_layout(self.asset))
 
 
 table_options = options_as(
     TablePlace,
     click.argument("name"),
     click.option("--bucket", required=True, help="Bucket of the platform's own objects."),
-    click.option(
-        "--platform-prefix",
-        default="",
-        help="Prefix of the platform's own objects; default: _s3notify/NAME/.",
-    ),
+    setting_option("platform_prefix"),
     click.option("--asset", help="A slot asset of the source, in place of the source's own table."),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
     region_option("Region of the bucket"),
@@ -136,7 +128,8 @@ def rows(
 @click.command(short_help="Bring the Delta Lake view of a source up to date.")
 @table_options
 @click.option(
-    "--slots",
+    "--slot-count",
+    "slots",
     type=click.IntRange(1, SLOT_COUNT),
     default=SLOT_COUNT,
     help="How many slots the source has; default: 1000.",
@@ -147,15 +140,16 @@ def delta(*, place: TablePlace, slots: int, repair: bool) -> None:
 
     The same as the asset NAME_delta, without Dagster.
     """
+    from s3notify_platform.ingest.location import CommitMode
     from s3notify_platform.slots import Slot
     from s3notify_platform.stores.s3.fast import shared_store
 
-    source = place.source()
-    source = source.decided(shared_store(source.platform))
-    synced = source.view(place.asset).sync(map(Slot, range(slots)), repair=repair)
+    location = place.location()
+    mode = location.settle_commit_mode(CommitMode(), shared_store(location.platform))
+    synced = location.view(place.asset, commit=mode).sync(map(Slot, range(slots)), repair=repair)
     if synced.version is None:
         raise click.ClickException(f"{place.asset or place.name}: nothing was committed yet")
-    where = f"s3://{place.bucket}/{source.table_layout(place.asset).view}"
+    where = f"s3://{place.bucket}/{location.table_layout(place.asset).view}"
     click.echo(
         f"{where}: version {synced.version}, {synced.rows} rows; {synced.slots} slots moved, "
         f"{synced.files_added} files came and {synced.files_removed} went"

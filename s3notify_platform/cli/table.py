@@ -1,11 +1,9 @@
 """`s3notify table …`: what a person may have to decide about a source's table."""
 
-import re
-
 import click
 
-from s3notify_platform.cli.common import QueuePlace, queue_options
-from s3notify_platform.slots import SLOT_COUNT, Slot
+from s3notify_platform.cli.common import QueuePlace, queue_options, setting_option, slots_of
+from s3notify_platform.slots import Slot
 
 
 @click.group()
@@ -13,52 +11,30 @@ def table() -> None:
     """Decide about the table of a source that has lost commits."""
 
 
-def _slots_of(_context: click.Context, _option: click.Parameter, text: str) -> frozenset[Slot]:
-    if text == "all":
-        return frozenset(Slot(slot) for slot in range(SLOT_COUNT))
-    found: set[Slot] = set()
-    for part in text.split(","):
-        if not (match := re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?", part.strip())):
-            raise click.BadParameter(f"{part!r}: give slots like 3,17,20-29, or all")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first > last:
-            raise click.BadParameter(f"{part!r}: {first} is above {last}; give slots like 3,17,20-29, or all")
-        found.update(Slot(slot) for slot in range(first, last + 1))
-    return frozenset(found)
-
-
 @table.command(short_help="Accept that the commits of slots are lost.")
 @queue_options
-@click.option("--name", help="Name of the source; its platform prefix is then _s3notify/NAME/.")
-@click.option("--platform-prefix", help="Prefix of the source's own objects, if another.")
+@setting_option("name")
+@setting_option("platform_prefix")
 @click.option(
-    "--slots", required=True, callback=_slots_of, help="Slots that are lost, like 3,17,20-29; or: all."
+    "--slots", required=True, callback=slots_of, help="Slots that are lost, like 3,17,20-29; or: all."
 )
-def forget(
-    *, place: QueuePlace, name: str | None, platform_prefix: str | None, slots: frozenset[Slot]
-) -> None:
+def forget(*, place: QueuePlace, name: str, platform_prefix: str, slots: frozenset[Slot]) -> None:
     """Accept that the commits of slots are lost, so that their objects are taken in again.
 
     Runs refuse a slot that was committed before and has no commit any more: taking its objects in again without a word
     would hide that history, quarantine, and rows of objects that have left are gone. Restore the table's objects if
     you can. If not, this lets the named slots start again; those that have their commits are left as they are.
     """
-    from s3notify_platform.errors import UsageError
-    from s3notify_platform.ingest.source import records_of_source
-    from s3notify_platform.stores.s3.fast import shared_store
-    from s3notify_platform.table.commit import SlotTable
-    from s3notify_platform.table.layout import TableLayout
+    from s3notify_platform.ingest.location import Location
     from s3notify_platform.table.missing import forget_slots
 
-    if (name is None) == (platform_prefix is None):
-        raise click.UsageError("give --name, or --platform-prefix")
-    prefix = platform_prefix or f"_s3notify/{name}/"
-    if not prefix.endswith("/"):
-        raise UsageError(f"platform prefix {prefix!r}: end it with '/'")
-    platform = place.s3()
-    store = shared_store(platform)
-    records = records_of_source(platform, prefix, place.records_config(), store=store)
-    lost = forget_slots(SlotTable(store, TableLayout(prefix=f"{prefix}table/")), records, slots)
+    location = Location(
+        name=name,
+        platform=place.s3(),
+        platform_prefix=platform_prefix,
+        records_table=place.records_config(),
+    )
+    lost = forget_slots(location.table(), location.records(), slots)
     if not lost:
         click.echo("none of these slots has lost its commits; nothing to forget")
         return

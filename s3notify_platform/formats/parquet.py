@@ -9,26 +9,34 @@ Memory: one row group, since half of one is never taken in, and its table.
 """
 
 import io
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.formats.parquet_values import Fit, fit_rows
-from s3notify_platform.formats.ranges import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
-from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Wanted, reason_of, rejected_whole
+from s3notify_platform.formats.format import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
+from s3notify_platform.formats.parquet_values import fit_rows
+from s3notify_platform.formats.records import (
+    UNKNOWN_FIELD,
+    Parsed,
+    Reject,
+    Target,
+    no_rows,
+    reason_of,
+    rejected_whole,
+)
 from s3notify_platform.formats.rescue import below, count
 from s3notify_platform.limits import MAX_RAW_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
-"""Of one row group's columns, uncompressed: what a task takes in at once."""
+"""Of one row group's columns, uncompressed: the most that a task takes in together."""
 
 FOOTER_BYTES: Final = 64 << 10
 MAX_FOOTER_BYTES: Final = 32 << 20
@@ -56,18 +64,42 @@ class RowGroup:
         return (self.begin + self.end) // 2
 
 
-def parse_parquet(index: int, body: bytes, wanted: Wanted) -> Iterator[Parsed]:
-    """A whole file, as object number `index`. An empty one has no rows."""
-    for parsed in _rows(BytesInMemory(body), 0, len(body), wanted):
-        yield parsed.of(index)
+class Parquet(Format):
+    """See the module."""
 
+    name = "parquet"
+    suffixes = frozenset({"parquet"})
 
-def parquet_records(source: ObjectBytes, split: Split, wanted: Wanted) -> Generator[Parsed, None, int]:
-    """The rows of a split's row groups. Returns where the next row group begins, or the file's size.
+    def may_be_cut(self, key: str, encoding: str) -> bool:
+        """See `Format`."""
+        return True
 
-    One GET for the footer (two if it is long), then one for neighbouring columns of each row group.
-    """
-    return (yield from _rows(source, split.start, split.end, wanted))
+    def parse(
+        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
+    ) -> Iterator[Parsed]:
+        """See `Format`. An empty file has no rows."""
+        for number, (_, body) in enumerate(objects):
+            for parsed in _rows(BytesInMemory(body), 0, len(body), target):
+                yield parsed.of(number)
+
+    def records(
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
+    ) -> SplitRecords:
+        """See `Format`.
+
+        One GET for the footer (two if it is long), then one for neighbouring columns of each row group.
+        """
+        offset = yield from _rows(source, split.start, split.end, target)
+        return SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)
+
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
+        """See `Format`. Reads the footer."""
+        footer = parquet_footer(source)
+        try:
+            schema = pq.read_schema(pa.BufferReader(footer))
+        except Exception:  # noqa: BLE001 - a damaged file can raise anything; the object becomes a reject
+            return
+        yield schema
 
 
 def parquet_footer(source: ObjectBytes) -> bytes:
@@ -84,56 +116,60 @@ class _UnreadableError(Exception):
     """What pyarrow could not read, for whatever reason; never leaves this module."""
 
 
-def _rows(source: ObjectBytes, start: int, end: int, wanted: Wanted) -> Generator[Parsed, None, int]:
+def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
+    """The rows of the row groups whose middle lies between. Returns where the next begins, or the file's size."""
     size = source.size
     if size == 0:
         source.read(0, 0)
         return 0
     try:
         file, reader = _open(source)
-        names = _columns(reader, wanted)
+        names = _columns(reader, target)
         groups = _row_groups(reader, size)
     except _UnreadableError as error:
         if start == 0:
-            yield rejected_whole(
-                0, source.read(0, min(size, MAX_RAW_BYTES)), f"Parquet: {error}", wanted.output
-            )
+            yield rejected_whole(0, source.read(0, min(size, MAX_RAW_BYTES)), f"Parquet: {error}", target)
         return min(end, size)
     for group in groups:
         if not start <= group.middle < end:
             continue
-        fit = _fit(file, reader, group, names, wanted)
+        found = _fitted(file, reader, group, names, target)
         # Of several row groups, none can be cut out: the reason names the one.
-        raw = source.read(0, min(size, MAX_RAW_BYTES)) if fit.rows is None and len(groups) == 1 else b""
-        yield from _batches(fit, group, raw, wanted)
+        raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""
+        found.rejects = [
+            replace(
+                r, offset=group.first_row, reason=f"Parquet: row group {group.number}: {r.reason}", raw=raw
+            )
+            for r in found.rejects
+        ]
+        found.offset += group.first_row
+        yield from _batches(found)
     # Behind the middle of all that was read: a tiny row group may have no bytes of its own.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
 
 
-def _fit(file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], wanted: Wanted) -> Fit:
+def _fitted(
+    file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], target: Target
+) -> Parsed:
     try:
-        fit = fit_rows(_read(file, reader, group, names), wanted)
+        found = fit_rows(_read(file, reader, group, names), target)
     except _UnreadableError as error:
-        return Fit(error=str(error))
-    besides = [below("", name) for name in reader.schema_arrow.names if name not in names]
-    if fit.rows is not None and besides:
-        count(fit.unnamed, 0, besides, fit.rows.num_rows)
-    return fit
+        return no_rows(target, [Reject(index=0, offset=0, reason=str(error), raw=b"")])
+    unread = [below("", name) for name in reader.schema_arrow.names if name not in names]
+    if unread and not found.rejects:
+        count(found.unnamed, 0, unread, found.table.num_rows)
+    return found
 
 
-def _batches(fit: Fit, group: RowGroup, raw: bytes, wanted: Wanted) -> Iterator[Parsed]:
-    rows = wanted.output.empty_table() if fit.rows is None else fit.rows
-    for low in range(0, max(1, rows.num_rows), BATCH_ROWS):
-        part = rows.slice(low, BATCH_ROWS)
-        offset = np.arange(part.num_rows) + (group.first_row + low)
-        parsed = Parsed(table=part, index=np.zeros(part.num_rows, np.int64), offset=offset)
-        if low == 0:
-            parsed.unnamed, parsed.mismatches, parsed.beyond = fit.unnamed, fit.mismatches, fit.beyond
-        if fit.rows is None:
-            reason = f"Parquet: row group {group.number}: {fit.error}"
-            parsed.rejects = [Reject(index=0, offset=group.first_row, reason=reason, raw=raw)]
-        yield parsed
+def _batches(found: Parsed) -> Iterator[Parsed]:
+    """The same, `BATCH_ROWS` at a time; with the first, all that is not rows."""
+    for low in range(0, max(1, found.table.num_rows), BATCH_ROWS):
+        rows = slice(low, low + BATCH_ROWS)
+        batch = Parsed(
+            table=found.table.slice(low, BATCH_ROWS), index=found.index[rows], offset=found.offset[rows]
+        )
+        yield batch if low else replace(found, table=batch.table, index=batch.index, offset=batch.offset)
 
 
 class _File(io.RawIOBase):
@@ -194,17 +230,17 @@ def _open(source: ObjectBytes) -> tuple[_File, pq.ParquetFile]:
         return file, pq.ParquetFile(file, pre_buffer=True, coerce_int96_timestamp_unit="us")
 
 
-def _columns(reader: pq.ParquetFile, wanted: Wanted) -> list[str]:
+def _columns(reader: pq.ParquetFile, target: Target) -> list[str]:
     """The columns that are read: those of the schema that the file has, and all if the others matter."""
     try:
         names: list[str] = reader.schema_arrow.names
     except Exception as error:
         raise _UnreadableError(reason_of(error)) from error
-    if names and not wanted.inferred and not set(names) & set(wanted.schema.names):
+    if names and not target.inferred and not set(names) & set(target.schema.names):
         raise _UnreadableError(f"column {names[0]!r} {UNKNOWN_FIELD}")
-    if wanted.inferred or wanted.rescue:
+    if target.inferred or target.rescue:
         return names
-    return [name for name in names if name in wanted.schema.names]
+    return [name for name in names if name in target.schema.names]
 
 
 def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
@@ -225,7 +261,7 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
 
 def _read(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> pa.Table:
     if group.bytes > MAX_ROW_GROUP_BYTES:
-        raise _UnreadableError(f"{group.bytes} bytes, and a task takes in {MAX_ROW_GROUP_BYTES} at once")
+        raise _UnreadableError(f"{group.bytes} bytes, and a task takes in at most {MAX_ROW_GROUP_BYTES}")
     with _reading(file):
         table = reader.read_row_group(group.number, columns=names, use_threads=False)
         table.validate(full=True)

@@ -3,62 +3,53 @@
 Times are cut at microseconds, where Spark's end. Casts that would guess, as of a number to a time, are none.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.formats.records import (
-    UNKNOWN_FIELD,
-    Wanted,
-    check_finite,
-    reason_of,
-    timestamps,
-    unnamed_columns,
+from s3notify_platform.formats.columns import check_finite, timestamps, unnamed_columns
+from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Target, no_rows, reason_of
+from s3notify_platform.formats.rescue import (
+    Rescued,
+    Tally,
+    below,
+    count,
+    fitted,
+    kinds_of,
+    text_of,
+    unnamed_in,
 )
-from s3notify_platform.formats.rescue import Odd, Tally, below, count, fitted, text_of
 
 
-@dataclass(slots=True, kw_only=True)
-class Fit:
-    """A table's rows in the columns wanted, or the `error` for which none is taken in. As in `Parsed`, of object 0."""
-
-    rows: pa.Table | None = None
-    error: str = ""
-    unnamed: Tally = field(default_factory=dict)
-    mismatches: Tally = field(default_factory=dict)
-    beyond: list[pa.Schema] = field(default_factory=list)
-
-
-def fit_rows(table: pa.Table, wanted: Wanted) -> Fit:
-    """The rows of a table. Never raises for bad data."""
-    schema, fit = wanted.schema, Fit()
-    unnamed, beyond = unnamed_columns(table, schema)
+def fit_rows(table: pa.Table, target: Target) -> Parsed:
+    """The rows of a table, as object 0, or one reject in place of all. Never raises for bad data."""
+    schema, count_ = target.schema, table.num_rows
+    found = no_rows(target, [])
+    unnamed, new_fields = unnamed_columns(table, schema)
     for path, places in unnamed.items():
-        count(fit.unnamed, 0, [path], len(places))
-    if wanted.inferred and beyond is not None:
-        fit.beyond.append(beyond)
-    if unnamed and wanted.inferred and not wanted.rescue:
-        fit.error = f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}"
-        return fit
-    odds: dict[int, Odd] = {}
+        count(found.unnamed, 0, [path], len(places))
+    if target.inferred and new_fields is not None:
+        found.new_fields.append(new_fields)
+    rescued: dict[int, Rescued] = {}
     try:
-        columns = [_column(table, column, odds, wanted, fit.mismatches) for column in schema]
+        if unnamed and target.inferred and not target.rescue:
+            raise pa.ArrowInvalid(f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}")
+        columns = [_column(table, column, rescued, target, found.mismatches) for column in schema]
     except pa.ArrowException as error:
-        fit.error = reason_of(error)
-        return fit
-    if wanted.rescue:
-        _rescue_unnamed(table, unnamed, schema, odds)
-    texts = [odds.get(row) for row in range(table.num_rows)] if odds else None
-    fit.rows = wanted.rows(pa.Table.from_arrays(columns, schema=schema), texts)
-    return fit
+        found.rejects.append(Reject(index=0, offset=0, reason=reason_of(error), raw=b""))
+        return found
+    if target.rescue:
+        _rescue_unnamed(table, unnamed, schema, rescued)
+    texts = [rescued.get(row) for row in range(count_)] if rescued else None
+    found.table = target.rows(pa.Table.from_arrays(columns, schema=schema), texts)
+    found.index, found.offset = np.zeros(count_, np.int64), np.arange(count_)
+    return found
 
 
 def _column(
-    table: pa.Table, column: pa.Field, odds: dict[int, Odd], wanted: Wanted, mismatches: Tally
+    table: pa.Table, column: pa.Field, rescued: dict[int, Rescued], target: Target, mismatches: Tally
 ) -> pa.Array:
     if column.name not in table.schema.names:
         return pa.nulls(table.num_rows, column.type)
@@ -68,13 +59,13 @@ def _column(
         if not values[number].is_valid:  # of a type that has no way to the column's
             return pa.nulls(1, column.type)
         count(mismatches, 0, [path])
-        odds.setdefault(number, Odd()).mismatches[path] = text_of(_plain(values[number]))
+        rescued.setdefault(number, Rescued()).mismatches[path] = text_of(_plain(values[number]))
         return pa.nulls(1, column.type)
 
     try:
         return _cast(values, column.type)
     except pa.ArrowException as error:
-        if not wanted.rescue:
+        if not target.rescue:
             count(mismatches, 0, [path])
             raise pa.ArrowInvalid(f"column {column.name!r} does not fit {column.type}: {error}") from error
     return fitted(values, column.type, _cast, single)
@@ -103,37 +94,18 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _rescue_unnamed(
-    table: pa.Table, unnamed: dict[str, np.ndarray], schema: pa.Schema, odds: dict[int, Odd]
+    table: pa.Table, unnamed: dict[str, np.ndarray], schema: pa.Schema, rescued: dict[int, Rescued]
 ) -> None:
-    """Put what `schema` does not name into `odds`, value by value."""
+    """Put what `schema` does not name into `rescued`, value by value."""
     rows = np.unique(np.concatenate(list(unnamed.values()))).tolist() if unnamed else []
-    kinds = {column.name: column.type for column in schema}
+    kinds = kinds_of(schema)
     for column in table.schema:
         if column.name in kinds and not pa.types.is_nested(column.type):
             continue
         values = table[column.name].combine_chunks()
         for row in rows:
-            found = _besides({column.name: _plain(values[row])}, kinds, "")
-            odds.setdefault(row, Odd()).unnamed |= {path: text_of(value) for path, value in found}
-
-
-def _besides(values: dict[str, Any], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        place = below(path, name)
-        if value is None:
-            continue
-        if name not in kinds:
-            yield place, value
-        else:
-            yield from _within(value, kinds[name], place)
-
-
-def _within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        yield from _besides(value, {part.name: part.type for part in kind}, path)
-    elif pa.types.is_list(kind) and isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from _within(item, kind.value_type, f"{path}[{place}]")
+            found = unnamed_in({column.name: _plain(values[row])}, kinds, "")
+            rescued.setdefault(row, Rescued()).unnamed |= {path: text_of(value) for path, value in found}
 
 
 def _plain(value: pa.Scalar) -> Any:

@@ -1,8 +1,8 @@
 """Records of a text that comes in chunks: cut off as soon as they are whole, one piece of them at a time.
 
 Memory is a chunk and what is left of the one before, hence no more than a chunk and `RECORD_BYTES`. A record
-that is longer is a reject with its first bytes, and the next one goes on: how the text was cut into chunks
-makes no difference to what is found.
+that is longer is a reject with its first bytes, and reading continues with the next one. How the text was cut
+into chunks makes no difference to what is found.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,15 @@ from typing import Final
 import numpy as np
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.formats.records import BOM, Offsets, Records, Reject
+from s3notify_platform.formats.records import (
+    BOM,
+    NEWLINE,
+    NO_RECORDS,
+    Offsets,
+    Records,
+    Reject,
+    ranges_between,
+)
 from s3notify_platform.limits import MAX_RAW_BYTES
 
 RECORD_BYTES: Final = 64 << 20
@@ -21,7 +29,7 @@ RECORD_BYTES: Final = 64 << 20
 
 Cut = Callable[..., tuple[Offsets, Offsets, int]]
 """`cut(body, mark=…, final=…, limit=…)`: the records of a body that begins with one, and where the first begins
-that may go on behind it. `mark`: it may begin with a byte order mark; `final`: nothing follows."""
+that may end behind it. `mark`: it may begin with a byte order mark; `final`: nothing follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +54,11 @@ class Piece:
         )
 
 
-def cut_lines(
-    ranges: Callable[..., tuple[Offsets, Offsets]], body: bytes, *, mark: bool, final: bool, limit: int
-) -> tuple[Offsets, Offsets, int]:
-    """A `Cut` for records that are lines; `ranges` finds them in whole lines."""
-    del limit
+def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets, int]:
+    """A `Cut` for records that are lines, blank ones among them."""
     whole = len(body) if final else body.rfind(b"\n") + 1
-    return *ranges(body[:whole], mark=mark), whole
+    lines = body[:whole]
+    return *ranges_between(lines, np.frombuffer(lines, np.uint8) == NEWLINE, mark=mark), whole
 
 
 def first_record(
@@ -129,7 +135,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
         left = body[whole:]
         place += whole
         if len(left) > limit + len(BOM) + 1:
-            # However it goes on, and whether it ends in a return or not, it is too long.
+            # Whatever follows, and whether it ends in a return or not, it is too long.
             mark = len(BOM) if place == 0 and left.startswith(BOM) else 0
             too_long, begin = _too_long(left[mark:], place + mark, limit), place
             place += len(left)
@@ -168,9 +174,8 @@ def _within(
 
 
 def _rejected(reject: Reject, begin: int, next_place: int) -> Piece:
-    none = np.zeros(0, np.int64)
-    records = Records(body=b"", start=none, end=none, index=none, offset=none)
-    return Piece(records=records, begins=np.array([begin], np.int64), next_place=next_place, reject=reject)
+    begins = np.array([begin], np.int64)
+    return Piece(records=NO_RECORDS, begins=begins, next_place=next_place, reject=reject)
 
 
 def _too_long(raw: bytes, offset: int, limit: int) -> Reject:

@@ -1,4 +1,4 @@
-"""What the formats of records share: byte ranges, blocks, and the search for the records that are bad.
+"""What formats of records share: byte ranges, blocks, rows and rejects, and the search for bad records.
 
 Small objects are joined and parsed at once (5 to 10 times faster than one by one); when that fails, or gives
 another number of rows than there are records, the block is halved until few records are left, and these are taken
@@ -6,24 +6,20 @@ value by value. A record with values that do not fit is a reject with its offset
 what fits, as `rescue` says. No record stops another: rows and rejects together are as many as the records.
 """
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from s3notify_platform.formats.rescue import (
     RESCUED,
-    Odd,
+    Rescued,
     Tally,
-    below,
     count,
-    odd_reason,
-    renumbered,
+    mismatch_reason,
     rescued_column,
 )
 from s3notify_platform.limits import MAX_RAW_BYTES
@@ -32,10 +28,10 @@ BLOCK_BYTES: Final = 8 << 20
 """Records are parsed in blocks of about this size."""
 
 UNKNOWN_FIELD: Final = "is not in the schema"
-"""Part of the reason of such rejects."""
+"""Part of the reason of a reject that has a field which an inferred schema does not name."""
 
 BOM: Final = b"\xef\xbb\xbf"
-MEND_RECORDS: Final = 32
+RECOVER_RECORDS: Final = 32
 """A block of so few records that fails is looked at value by value, column by column."""
 
 NEWLINE: Final = ord("\n")
@@ -53,15 +49,10 @@ class Reject:
     reason: str
     raw: bytes
 
-    @property
-    def unknown_field(self) -> bool:
-        """Whether the record has a field that the inferred schema does not have."""
-        return UNKNOWN_FIELD in self.reason
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What records are to become.
+class Target:
+    """What records are to become: rows in the columns of `schema`.
 
     `inferred`: nobody has decided to lose what `schema` does not name. `rescue`: what does not fit goes to
     `_rescued`, a column behind those of `schema`; else the record is a reject.
@@ -76,20 +67,25 @@ class Wanted:
         """The columns of rows."""
         return self.schema.append(RESCUED) if self.rescue else self.schema
 
-    def rows(self, table: pa.Table, odds: Sequence[Odd | None] | None = None) -> pa.Table:
+    def rows(self, table: pa.Table, rescued: Sequence[Rescued | None] | None = None) -> pa.Table:
         """A table in `schema` as rows; None for records in which all fits."""
         if not self.rescue:
             return table
-        texts = rescued_column(odds) if odds else pa.nulls(table.num_rows, RESCUED.type)
+        texts = rescued_column(rescued) if rescued else pa.nulls(table.num_rows, RESCUED.type)
         return pa.Table.from_arrays([*table.columns, texts], schema=self.output)
+
+    def column(self, name: str, values: pa.Array) -> pa.Table:
+        """A table in `schema` with values in one column, and nulls in any other."""
+        columns = [values if c.name == name else pa.nulls(len(values), c.type) for c in self.schema]
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """Rows of several objects in the columns wanted; `index` and `offset` say where each is from.
+    """Rows of several objects in the columns of a `Target`; `index` and `offset` say where each is from.
 
     `unnamed` counts, by object and path, the values that the schema does not name: they are left out of rows if the
-    schema was given, and `beyond` says what an inferred one would need to name them. `mismatches` counts the
+    schema was given, and `new_fields` says what an inferred one would need to name them. `mismatches` counts the
     values that do not fit their columns.
     """
 
@@ -99,18 +95,16 @@ class Parsed:
     rejects: list[Reject] = field(default_factory=list)
     unnamed: Tally = field(default_factory=dict)
     mismatches: Tally = field(default_factory=dict)
-    beyond: list[pa.Schema] = field(default_factory=list)
+    new_fields: list[pa.Schema] = field(default_factory=list)
 
     def of(self, index: int) -> "Parsed":
-        """The same rows and rejects of one object, now as object number `index`."""
-        return Parsed(
-            table=self.table,
+        """Rows and rejects of object 0, as those of object number `index`."""
+        return replace(
+            self,
             index=np.full(len(self.index), index),
-            offset=self.offset,
             rejects=[replace(reject, index=index) for reject in self.rejects],
-            unnamed=renumbered(self.unnamed, [index]),
-            mismatches=renumbered(self.mismatches, [index]),
-            beyond=self.beyond,
+            unnamed={index: self.unnamed[0]} if self.unnamed else {},
+            mismatches={index: self.mismatches[0]} if self.mismatches else {},
         )
 
 
@@ -157,25 +151,27 @@ class Records:
         )
 
 
-def rejected_whole(index: int, body: bytes, reason: str, schema: pa.Schema) -> Parsed:
+_NONE: Final = np.zeros(0, np.int64)
+NO_RECORDS: Final = Records(body=b"", start=_NONE, end=_NONE, index=_NONE, offset=_NONE)
+
+
+def no_rows(target: Target, rejects: Sequence[Reject]) -> Parsed:
+    """Nothing but rejects."""
+    return Parsed(table=target.output.empty_table(), index=_NONE, offset=_NONE, rejects=[*rejects])
+
+
+def rejected_whole(index: int, body: bytes, reason: str, target: Target) -> Parsed:
     """An object that is a reject as a whole."""
-    none = np.zeros(0, np.int64)
-    reject = Reject(index=index, offset=0, reason=reason, raw=body[:MAX_RAW_BYTES])
-    return Parsed(table=schema.empty_table(), index=none, offset=none, rejects=[reject])
-
-
-def line_ranges(body: bytes, *, mark: bool = True) -> tuple[Offsets, Offsets]:
-    """Byte ranges of the lines of one object, without their line ends and without a byte order mark.
-
-    `mark`: this is the object's beginning, the only place where there may be one.
-    """
-    return ranges_between(body, np.frombuffer(body, np.uint8) == NEWLINE, mark=mark)
+    return no_rows(target, [Reject(index=index, offset=0, reason=reason, raw=body[:MAX_RAW_BYTES])])
 
 
 def ranges_between(
     body: bytes, breaks: npt.NDArray[np.bool_], *, mark: bool = True
 ) -> tuple[Offsets, Offsets]:
-    """The same, of the pieces between `breaks`."""
+    """Byte ranges of the records between `breaks`, without their line ends and without a byte order mark.
+
+    `mark`: this is the object's beginning, the only place where there may be one.
+    """
     octets = np.frombuffer(body, np.uint8)
     ends = np.flatnonzero(breaks).astype(np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), ends + 1])
@@ -193,8 +189,8 @@ def ranges_between(
 Ranges = Callable[[bytes], tuple[Offsets, Offsets]]
 
 
-def blocks(objects: Sequence[bytes], ranges: Ranges) -> Iterator[Records]:
-    """The records of `objects`, joined into blocks of about `BLOCK_BYTES`."""
+def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Records]:
+    """The records of numbered `objects`, joined into blocks of about `BLOCK_BYTES`."""
     bodies: list[bytes] = []
     parts: list[tuple[Offsets, Offsets, Offsets, Offsets]] = []
     base = 0
@@ -203,7 +199,7 @@ def blocks(objects: Sequence[bytes], ranges: Ranges) -> Iterator[Records]:
         start, end, index, offset = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Records(body=b"\n".join(bodies), start=start, end=end, index=index, offset=offset)
 
-    for number, body in enumerate(objects):
+    for number, body in objects:
         start, end = ranges(body)
         low = 0
         while low < len(start):
@@ -228,45 +224,43 @@ class Converted:
 
     table: pa.Table
     unnamed: dict[str, Offsets] = field(default_factory=dict)
-    beyond: pa.Schema | None = None
+    new_fields: pa.Schema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mended:
-    """Records that did not fit together, value by value; None for one that cannot be split, which `table` lacks."""
+class Recovered:
+    """Records converted value by value. One that cannot be split into values is None, and not in `table`."""
 
     table: pa.Table
-    odds: list[Odd | None]
-    beyond: Sequence[pa.Schema] = ()
+    rescued: list[Rescued | None]
+    new_fields: Sequence[pa.Schema] = ()
 
 
 class Parser(Protocol):
-    """One format's way from records to columns. The first two raise what pyarrow raises, or `UnicodeError`."""
+    """One format's way from records to columns. All but `recover` raise what pyarrow raises, or `UnicodeError`."""
 
-    wanted: Wanted
+    target: Target
 
     def convert(self, records: Records) -> Converted:
-        """All at once; raises if any does not fit."""
+        """All records together; raises if any does not fit."""
         ...
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
-        """What a record that fits has besides, by path."""
+        """Of a record that fits, the texts of the values that the schema does not name, by path."""
         ...
 
-    def mend(self, records: Records) -> Mended:
+    def recover(self, records: Records) -> Recovered:
         """Value by value. Never raises for bad data."""
         ...
 
-
-def parse_lines(objects: Sequence[bytes], parser: Parser, ranges: Ranges) -> Iterator[Parsed]:
-    """The records that `ranges` finds in each object, converted block by block."""
-    for records in blocks(objects, ranges):
-        yield convert_or_halve(records, parser)
+    def infer(self, records: Records) -> pa.Schema:
+        """The schema that these records suggest; of no records, what the header says."""
+        ...
 
 
 def convert_or_halve(records: Records, parser: Parser) -> Parsed:
-    """One block converted; its bad records, found by halving, are mended or rejects."""
-    rows = _Rows(records=records, parser=parser)
+    """One block converted; its bad records, found by halving, are recovered value by value, or are rejects."""
+    rows = _Rows(records, parser)
     pending = [(0, len(records.start))]
     while pending:
         low, high = pending.pop()
@@ -276,11 +270,11 @@ def convert_or_halve(records: Records, parser: Parser) -> Parsed:
             if found.table.num_rows != high - low:
                 raise pa.ArrowInvalid(f"{found.table.num_rows} records where one was expected")
         except (pa.ArrowException, UnicodeError) as error:
-            if high - low > MEND_RECORDS:
+            if high - low > RECOVER_RECORDS:
                 middle = (low + high) // 2
                 pending += [(middle, high), (low, middle)]
                 continue
-            left = rows.take_mended(low, parser.mend(part))
+            left = rows.take_recovered(low, parser.recover(part))
             if high - low == 1 and left:
                 rows.reject(low, reason_of(error))
             else:
@@ -290,38 +284,35 @@ def convert_or_halve(records: Records, parser: Parser) -> Parsed:
     return rows.result()
 
 
-@dataclass(slots=True, kw_only=True)
 class _Rows:
     """The rows and rejects of a block, as they are found."""
 
-    records: Records
-    parser: Parser
-    tables: list[pa.Table] = field(default_factory=list)
-    numbers: list[Offsets] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
-    unnamed: Tally = field(default_factory=dict)
-    mismatches: Tally = field(default_factory=dict)
-    beyond: list[pa.Schema] = field(default_factory=list)
+    def __init__(self, records: Records, parser: Parser) -> None:
+        self.records = records
+        self.parser = parser
+        self.found = no_rows(parser.target, [])
+        self.tables: list[pa.Table] = []
+        self.numbers: list[Offsets] = []
 
     def take(self, low: int, found: Converted) -> None:
         """Records that fit, from number `low` on; they may have values that the schema does not name."""
-        wanted, count_ = self.parser.wanted, found.table.num_rows
+        target, count_ = self.parser.target, found.table.num_rows
         if not found.unnamed:
-            self._add(np.arange(low, low + count_), wanted.rows(found.table))
+            self._add(np.arange(low, low + count_), target.rows(found.table))
             return
         for path, places in found.unnamed.items():
             objects, times = np.unique(self.records.index[low + places], return_counts=True)
             for index, values in zip(objects.tolist(), times.tolist(), strict=True):
-                count(self.unnamed, index, [path], values)
-        if wanted.inferred and found.beyond is not None:
-            self.beyond.append(found.beyond)
+                count(self.found.unnamed, index, [path], values)
+        if target.inferred and found.new_fields is not None:
+            self.found.new_fields.append(found.new_fields)
         having = np.unique(np.concatenate(list(found.unnamed.values())))
-        if wanted.rescue:
-            odds: list[Odd | None] = [None] * count_
+        if target.rescue:
+            rescued: list[Rescued | None] = [None] * count_
             for place in having.tolist():
-                odds[place] = Odd(unnamed=self.parser.unnamed(self.records.raw(low + place)))
-            self._add(np.arange(low, low + count_), wanted.rows(found.table, odds))
-        elif wanted.inferred:
+                rescued[place] = Rescued(unnamed=self.parser.unnamed(self.records.raw(low + place)))
+            self._add(np.arange(low, low + count_), target.rows(found.table, rescued))
+        elif target.inferred:
             names = {place: path for path, places in found.unnamed.items() for place in places.tolist()}
             for place in having.tolist():
                 self.reject(low + place, f"field {names[place]!r} {UNKNOWN_FIELD}")
@@ -330,32 +321,32 @@ class _Rows:
         else:
             self._add(np.arange(low, low + count_), found.table)
 
-    def take_mended(self, low: int, mended: Mended) -> list[int]:
+    def take_recovered(self, low: int, recovered: Recovered) -> list[int]:
         """Records that were looked at value by value. Returns the numbers of those that could not be."""
-        wanted = self.parser.wanted
-        kept: list[tuple[int, int, Odd]] = []
+        target = self.parser.target
+        kept: list[tuple[int, int, Rescued]] = []
         left: list[int] = []
         place = 0
-        for number, odd in enumerate(mended.odds, low):
-            if odd is None:
+        for number, rescued in enumerate(recovered.rescued, low):
+            if rescued is None:
                 left.append(number)
                 continue
             index = int(self.records.index[number])
-            count(self.mismatches, index, odd.mismatches)
-            if wanted.rescue or not odd.mismatches:
-                count(self.unnamed, index, odd.unnamed)
-            if odd.mismatches and not wanted.rescue:
-                self.reject(number, odd_reason(odd, wanted.schema))
-            elif odd.unnamed and wanted.inferred and not wanted.rescue:
-                self.reject(number, f"field {next(iter(odd.unnamed))!r} {UNKNOWN_FIELD}")
+            count(self.found.mismatches, index, rescued.mismatches)
+            if target.rescue or not rescued.mismatches:
+                count(self.found.unnamed, index, rescued.unnamed)
+            if rescued.mismatches and not target.rescue:
+                self.reject(number, mismatch_reason(rescued, target.schema))
+            elif rescued.unnamed and target.inferred and not target.rescue:
+                self.reject(number, f"field {next(iter(rescued.unnamed))!r} {UNKNOWN_FIELD}")
             else:
-                kept.append((number, place, odd))
+                kept.append((number, place, rescued))
             place += 1
         if kept:
-            numbers, places, odds = zip(*kept, strict=True)
-            table = mended.table if len(kept) == place else mended.table.take(pa.array(places))
-            self._add(np.array(numbers, np.int64), wanted.rows(table, odds))
-        self.beyond += mended.beyond
+            numbers, places, texts = zip(*kept, strict=True)
+            table = recovered.table if len(kept) == place else recovered.table.take(pa.array(places))
+            self._add(np.array(numbers, np.int64), target.rows(table, texts))
+        self.found.new_fields += recovered.new_fields
         return left
 
     def reject(self, number: int, reason: str) -> None:
@@ -364,93 +355,20 @@ class _Rows:
         if raw.strip():
             index, offset = int(self.records.index[number]), int(self.records.offset[number])
             reject = Reject(index=index, offset=offset, reason=reason[:500], raw=raw[:MAX_RAW_BYTES])
-            self.rejects.append(reject)
+            self.found.rejects.append(reject)
 
     def _add(self, numbers: Offsets, rows: pa.Table) -> None:
         self.tables.append(rows)
         self.numbers.append(numbers)
 
     def result(self) -> Parsed:
-        numbers = np.concatenate(self.numbers) if self.numbers else np.zeros(0, np.int64)
-        wanted = self.parser.wanted
-        return Parsed(
-            table=pa.concat_tables(self.tables) if self.tables else wanted.output.empty_table(),
-            index=self.records.index[numbers],
-            offset=self.records.offset[numbers],
-            rejects=self.rejects,
-            unnamed=self.unnamed,
-            mismatches=self.mismatches,
-            beyond=self.beyond,
-        )
+        if self.tables:
+            numbers = np.concatenate(self.numbers)
+            self.found.table = pa.concat_tables(self.tables)
+            self.found.index, self.found.offset = self.records.index[numbers], self.records.offset[numbers]
+        return self.found
 
 
 def reason_of(error: Exception) -> str:
     """The error as the reason of a reject."""
     return str(error).replace(" in row 0", "").strip()[:500]
-
-
-def unnamed_values(
-    values: pa.Array, kind: pa.DataType, path: str, places: Offsets
-) -> Iterator[tuple[str, Offsets]]:
-    """Paths of what is in `values` and has no field in `kind`, with the `places` of those that are not null."""
-    found = values.type
-    if pa.types.is_struct(found) and pa.types.is_struct(kind):
-        wanted = {part.name: part.type for part in kind}
-        for part, child in zip(found, values.flatten(), strict=True):
-            name = below(path, part.name)
-            if part.name not in wanted:
-                yield name, places[child.is_valid().to_numpy(zero_copy_only=False)]
-            elif pa.types.is_nested(part.type):
-                yield from unnamed_values(child, wanted[part.name], name, places)
-    elif _has_items(found) and pa.types.is_list(kind):
-        parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
-        yield from unnamed_values(values.flatten(), kind.value_type, f"{path}[]", places[parents])
-
-
-def _has_items(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Offsets], pa.Schema | None]:
-    """What a table has besides `schema`, at any depth: which rows have it, and the columns that it is in."""
-    rows = np.arange(table.num_rows)
-    found: dict[str, Offsets] = {}
-    beyond = []
-    for column in table.schema:
-        values = table[column.name].combine_chunks()
-        if column.name not in schema.names:
-            parts = [(below("", column.name), rows[values.is_valid().to_numpy(zero_copy_only=False)])]
-        elif pa.types.is_nested(column.type):
-            kind = schema.field(column.name).type
-            parts = list(unnamed_values(values, kind, below("", column.name), rows))
-        else:
-            continue
-        having = {path: places for path, places in parts if len(places)}
-        found |= having
-        if having:
-            beyond.append(column)
-    return found, pa.schema(beyond) if beyond else None
-
-
-_INFINITY: Final = re.compile(rb"(?i)inf")
-
-
-def check_finite(values: pa.Array, written: int | bytes) -> None:
-    """Refuse infinities beyond those `written` (or their number): numbers too large for a floating point column."""
-    if pa.types.is_floating(values.type) and (found := pc.sum(pc.is_inf(values)).as_py()):
-        allowed = written if isinstance(written, int) else len(_INFINITY.findall(written))
-        if found > allowed:
-            raise pa.ArrowInvalid(f"a number is too large for {values.type}")
-
-
-def timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Strings as timestamps, with a zone or (then in UTC) without; cut at microseconds, where Spark's end."""
-    if column.null_count == len(column):
-        return pa.nulls(len(column), kind)
-    column = pc.replace_substring_regex(column, r"(\.\d{6})\d+", r"\1")
-    zoned = pc.match_substring_regex(column, r":\d\d(\.\d*)?(Z|[+-]\d\d(:?\d\d)?)$")
-    none = pa.scalar(None, pa.string())
-    utc = pa.timestamp("us", tz="UTC")
-    with_zone = pc.cast(pc.if_else(zoned, column, none), utc)
-    without = pc.cast(pc.cast(pc.if_else(zoned, none, column), pa.timestamp("us")), utc)
-    return pc.cast(pc.coalesce(with_zone, without), kind)

@@ -13,7 +13,7 @@ a JSON array.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -40,13 +40,16 @@ Tally = dict[int, Counter[str]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Odd:
-    """What one record has that its columns cannot hold, by path: mismatches, and what no column is named after."""
+class Rescued:
+    """What one record has that its columns cannot hold, by path.
+
+    `mismatches`: texts of values that do not fit their column; `unnamed`: of those that the schema does not name.
+    """
 
     mismatches: dict[str, str] = field(default_factory=dict)
     unnamed: dict[str, str] = field(default_factory=dict)
 
-    def rescued(self) -> str | None:
+    def text(self) -> str | None:
         """The record's value of `_rescued`."""
         texts = self.mismatches | self.unnamed
         return as_json(texts) if texts else None
@@ -81,20 +84,41 @@ def below(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+def kinds_of(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
+    """The types of columns, or of a struct's fields, by name."""
+    return {part.name: part.type for part in fields}
+
+
+def unnamed_in(
+    values: Mapping[str, Any], kinds: Mapping[str, pa.DataType], path: str
+) -> Iterator[tuple[str, Any]]:
+    """Paths and values, at any depth, that `kinds` do not name; not those that are null."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name not in kinds:
+            yield below(path, name), value
+        elif isinstance(value, dict | list):
+            yield from _unnamed_within(value, kinds[name], below(path, name))
+
+
+def _unnamed_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        yield from unnamed_in(value, kinds_of(kind), path)
+    elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _unnamed_within(item, kind.value_type, f"{path}[{place}]")
+
+
 def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> None:
-    """Count `paths` of object `index`; places in lists are not told apart."""
+    """Count `paths` of object `index`; all places of a list count as one."""
     counter = tally.setdefault(index, Counter())
     for path in paths:
         counter[re.sub(r"\[\d+\]", "[]", path)] += times
 
 
-def renumbered(tally: Tally, numbers: Sequence[int]) -> Tally:
-    """The same, of objects that have other `numbers`."""
-    return {numbers[index]: counts for index, counts in tally.items()}
-
-
 def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sum; beyond `MAX_PATHS` the rarest are one."""
+    """The sum of counts by path. Of more than `MAX_PATHS`, the rarest are counted together as `OTHERS`."""
     total: Counter[str] = Counter()
     for one in counts:
         total.update(one)
@@ -109,9 +133,9 @@ Read = Callable[[Any, pa.DataType], pa.Array]
 
 
 def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], pa.Array]) -> pa.Array:
-    """`values`, which can be sliced, as `kind`, by `read`; those that it raises for, found by halving, by `single`.
+    """Convert `values`, which can be sliced, to `kind` with `read`; where it raises, halve them.
 
-    `single` gets the value's number and returns an array of one.
+    A value for which it raises alone becomes what `single` returns for its number, an array of one.
     """
     done: list[pa.Array] = []
     pending = [(0, len(values))]
@@ -135,9 +159,9 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
-def odd_reason(odd: Odd, schema: pa.Schema) -> str:
+def mismatch_reason(rescued: Rescued, schema: pa.Schema) -> str:
     """Why a record is rejected: the first value that does not fit."""
-    path, text = next(iter(odd.mismatches.items()))
+    path, text = next(iter(rescued.mismatches.items()))
     if path == EXTRA:
         return f"more values than the header has names: {text}"
     if path == MISSING:
@@ -146,6 +170,6 @@ def odd_reason(odd: Odd, schema: pa.Schema) -> str:
     return f"{path}: {text[:SHOWN_CHARS]!r} does not fit{kind}"
 
 
-def rescued_column(odds: Sequence[Odd | None]) -> pa.Array:
+def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
     """`_rescued` of records in order; None for one in which all fits."""
-    return pa.array([odd.rescued() if odd else None for odd in odds], pa.string())
+    return pa.array([rescued.text() if rescued else None for rescued in records], pa.string())

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from s3notify_platform.errors import CorruptError, NotFoundError, S3NotifyError, UsageError
+from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
@@ -29,8 +29,8 @@ from s3notify_platform.protocols.source_enumerator import (
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.reread import backfilled_keys
 
 IN_FLIGHT: Final = 32
 _WINDOW: Final = 4 * IN_FLIGHT
@@ -68,11 +68,11 @@ Row = dict[str, Any]
 class _Found:
     """What was found of one slot. `touched`: the keys that were looked at; None: all of them.
 
-    `known` is its newest generation, -1 if that is still to be asked for.
+    `newest`: its newest generation, None if that is still to be asked for.
     """
 
     slot: Slot
-    known: int = -1
+    newest: Generation | None = None
     versions: list[ObjectVersion] = field(default_factory=list)
     entries: list[Row] = field(default_factory=list)
     touched: frozenset[str] | None = None
@@ -93,10 +93,10 @@ def lister(
 
     def run(batches: Batches) -> Batches:
         for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
-            bucket = CountingStore(shared_store(source.bucket))
-            enumerator = Enumerator(bucket, prefix=source.prefix, slots=source.slots)
+            bucket = CountingStore(shared_store(source.input.bucket))
+            enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
             chains = [
-                Chain(bucket, source.prefix, cuts=cuts, after=start.after, token=start.token)
+                Chain(bucket, source.input.prefix, cuts=cuts, after=start.after, token=start.token)
                 for start in parts[number]
             ]
             rows: list[Row] = []
@@ -120,7 +120,7 @@ def slot_rows(source: Source, newest: Mapping[Slot, Generation | None], platform
         for slot, generation in newest.items()
     ]
     with suppress(NotFoundError):  # nobody follows this source yet
-        rows += [_entry_row(entry) for entry in source.queue(platform).entries(source.name, newest)]
+        rows += [_entry_row(entry) for entry in source.location.queue(platform).entries(source.name, newest)]
     return rows
 
 
@@ -151,7 +151,7 @@ def follower(
     def run(batches: Batches) -> Batches:
         for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
             comparison = _Comparison(source, quota, skip)
-            bucket = CountingStore(shared_store(source.bucket))
+            bucket = CountingStore(shared_store(source.input.bucket))
             yield from comparison.run(_followed(source, parts[number], comparison, bucket))
             yield _planned([counted(comparison.store, bucket)])
 
@@ -163,9 +163,9 @@ def _followed(
 ) -> Iterator[_Found]:
     newest = source.table(store=comparison.store).newest(slots)
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
-    for entry in source.queue(comparison.store).entries(source.name, slots):
+    for entry in source.location.queue(comparison.store).entries(source.name, slots):
         by_slot[Slot(entry.slot)].append(entry)
-    enumerator = Enumerator(bucket, prefix=source.prefix, slots=source.slots)
+    enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():
             events: dict[str, list[Entry]] = {}
@@ -178,10 +178,9 @@ def _followed(
             except S3NotifyError as error:
                 comparison.failed(slot, error)
                 continue
-            known = newest[slot]
             yield _Found(
                 slot,
-                known=-1 if known is None else known,
+                newest=newest[slot],
                 versions=[version for version in versions if version is not None],
                 entries=[_entry_row(entry) for entry in entries],
                 touched=frozenset(events),
@@ -206,7 +205,7 @@ class _Comparison:
     """Compares what was found of slots with their committed states, several at a time."""
 
     def __init__(self, source: Source, quota: int, skip: frozenset[str]) -> None:
-        self.store = CountingStore(shared_store(source.platform))
+        self.store = CountingStore(shared_store(source.location.platform))
         self._source = source
         self._quota = quota
         self._skip = skip
@@ -236,12 +235,13 @@ class _Comparison:
             unqueued = found.touched is not None and not self._queued(found.slot)
             if unqueued and not found.touched:
                 return [_row(found.slot, "unqueued")]
-            head = _head(self._table, found)
+            head = self._table.head(found.slot, found.newest)
             pending = frozenset(head.pending if head else ())
-            version = self._source.code_version
+            version = self._source.input.code_version
             # All rows of the slot have to be made again, or some that an earlier batch could not.
             other = version is not None and head is not None and head.code_version != version
-            looked_at = None if found.touched is None or other else found.touched | pending
+            whole = other or (head is not None and head.backfill > 0)
+            looked_at = None if found.touched is None or whole else found.touched | pending
             states = self._table.states(head, looked_at)
         except UsageError:
             raise
@@ -249,6 +249,7 @@ class _Comparison:
             return [_row(found.slot, "error", key=f"{type(error).__name__}: {error}")]
         # What is in quarantine as a whole is left there, whatever the code.
         stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
+        stale |= backfilled_keys(head, states)
         versions, touched = found.versions, found.touched
         if touched is not None:
             versions = versions + [
@@ -300,23 +301,12 @@ class _Comparison:
 
     def _queued(self, slot: Slot) -> bool:
         """Whether the slot's last signal is of somebody who queues."""
-        signal = self.store.head(signal_key(self._source.keyspace_prefix, slot))
+        signal = self.store.head(signal_key(self._source.location.keyspace_prefix, slot))
         return signal is None or QUEUED in signal.metadata
 
 
 def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
     return states[key].etag if key in states else None
-
-
-def _head(table: SlotTable, found: _Found) -> SlotCommit | None:
-    if found.known == 0:
-        return None
-    if found.known > 0:
-        try:
-            return table.read(found.slot, Generation(found.known))
-        except CorruptError:
-            pass  # vacuum took it, because a newer one exists; if none does, `head` says so
-    return table.head(found.slot)
 
 
 def _by_slot(batches: Batches) -> Iterator[_Found]:
@@ -328,7 +318,7 @@ def _by_slot(batches: Batches) -> Iterator[_Found]:
             current = _Found(Slot(row["slot"]))
         match row["kind"]:
             case "slot":
-                current.known = row["generation"]
+                current.newest = None if row["generation"] < 0 else Generation(row["generation"])
             case "object":
                 current.versions.append(
                     ObjectVersion(slot=current.slot, key=row["key"], etag=ETag(row["etag"]), size=row["size"])

@@ -72,7 +72,7 @@ class TaskChain:
 
     def chains(self, store: ObjectStore | None = None) -> AckChains:
         """The client, through `store` if given."""
-        return task_chains(self.source.records(store))
+        return task_chains(self.source.location.records(store))
 
     def stamp(
         self, children: Iterable[str], store: ObjectStore | None = None, *, starts: Iterable[str] = ()

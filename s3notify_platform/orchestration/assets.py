@@ -7,7 +7,6 @@ the failed ones are not reported with the others.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,8 +16,9 @@ from pyspark.sql import SparkSession
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
 from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.batches import BatchPayload
+from s3notify_platform.ingest.follow import note_writers
 from s3notify_platform.ingest.results import BatchResult, SlotResult
-from s3notify_platform.ingest.scheduler import BatchPayload
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.io_manager import SlotIOManager
@@ -31,8 +31,6 @@ from s3notify_platform.spark.derive import derive
 from s3notify_platform.spark.ingest import Ingest
 from s3notify_platform.spark.staging_jobs import MAX_FAILED_JOBS, MAX_SPLIT_JOBS
 from s3notify_platform.table.layout import Generation
-
-HEADS_IN_FLIGHT: Final = 16
 
 MISMATCHES: Final = "batch_mismatches"
 """Metadata of a batch: values that do not fit their columns, by path."""
@@ -84,7 +82,7 @@ class SourceAssets:
     @property
     def name(self) -> str:
         """The source's name, which is also its ingest asset's."""
-        return self.io.source_name
+        return self.io.source.name
 
     @property
     def io_key(self) -> str:
@@ -223,10 +221,10 @@ def _ingested(
             signals={Slot(int(slot)): etag for slot, etag in opened.signals.items()},
             listing=opened.listing,
             only_found=config.everything,
-            give_up=map(Slot, opened.last_try),
+            give_up=map(Slot, opened.last_attempt),
         )
-        if opened.listing and config.batch and not config.everything and ended.unannounced:
-            io.backlog.add((), unqueued=True)
+        if config.batch:
+            note_writers(io.backlog, opened.decision, unqueued=ended.unqueued, unannounced=ended.unannounced)
         done.entries, done.unqueued = ended.entries, ended.unqueued
         done.results[settings.name] = ended.slots
         generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}
@@ -244,12 +242,8 @@ def _ingested(
             ),
         } | _about_schema(ended)
     else:
-        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
-            heads = pool.map(source.table().head, slots)
-            generations = {
-                slot: head.generation if head else Generation(0)
-                for slot, head in zip(slots, heads, strict=True)
-            }
+        heads = source.table().heads(slots)
+        generations = {slot: head.generation if head else Generation(0) for slot, head in heads.items()}
     for asset in settings.slot_assets:
         if asset.name in selected:
             context.log.info("deriving %s of %d slots", asset.name, len(generations))

@@ -37,7 +37,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         name=f"{assets.name}_checks",
         specs=[
             dg.AssetCheckSpec(
-                "nothing_lost",
+                "complete",
                 asset=assets.name,
                 description="The whole bucket against the committed state: no object found that no signal told of. "
                 "What is found is signalled, and so taken in by the next batch.",
@@ -61,8 +61,8 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         for key in sorted(context.selected_asset_check_keys):
             match key.name:
-                case "nothing_lost":
-                    yield nothing_lost(io)
+                case "complete":
+                    yield completeness(io)
                 case "chains_settled":
                     yield chains_settled(io, context.instance)
                 case _:
@@ -71,7 +71,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
     return checks
 
 
-def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
+def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     """Compare and repair. One LIST for each 1000 objects of the source (see `plan`), 1 LIST and 1 GET for each slot.
 
     What is on its way is not lost: a change that has an entry in the queue. What seems lost is looked at again,
@@ -81,11 +81,11 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     Refuses, and repairs nothing, where the committed state of a slot has gone missing.
     """
     # Rows that an older code version made are not lost; a backfill makes them again.
-    source = replace(io.source, code_version=None)
+    source = replace(io.source, input=replace(io.source.input, code_version=None))
     spark = io.spark.spark_session
     ship_package(spark)
     started = SYSTEM_CLOCK.monotonic()
-    found = plan(spark, source, source.all_slots(), parallelism(spark))
+    found = plan(spark, source, source.location.all_slots(), parallelism(spark))
     seconds = SYSTEM_CLOCK.monotonic() - started
     objects = sum(found.listed.values())
     told: dict[str, Any] = {
@@ -98,7 +98,7 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     }
     if found.lost:
         return dg.AssetCheckResult(
-            check_name="nothing_lost",
+            check_name="complete",
             asset_key=source.name,
             passed=False,
             severity=dg.AssetCheckSeverity.ERROR,
@@ -115,7 +115,7 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     lost = {slot: keys for slot, keys in both.items() if keys}
     io.ask_again(lost)
     return dg.AssetCheckResult(
-        check_name="nothing_lost",
+        check_name="complete",
         asset_key=source.name,
         passed=not (lost or beyond or found.errors),
         severity=dg.AssetCheckSeverity.WARN,
@@ -148,7 +148,7 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     overdue = [chain for chain in unsettled if now_ms - chain.created_ms > OVERDUE_SECONDS * 1000]
     return dg.AssetCheckResult(
         check_name="chains_settled",
-        asset_key=io.source_name,
+        asset_key=io.name,
         passed=not overdue,
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
@@ -182,7 +182,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     return dg.AssetCheckResult(
         check_name="schema_changes",
-        asset_key=io.source_name,
+        asset_key=io.name,
         passed=not mismatches,
         severity=dg.AssetCheckSeverity.WARN,
         description=f"Values that do not fit their columns: {columns}" if mismatches else None,
@@ -197,7 +197,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, int]:
     """The schema generation and the event that the check's last evaluation had seen."""
-    key = dg.AssetCheckKey(dg.AssetKey(io.source_name), "schema_changes")
+    key = dg.AssetCheckKey(dg.AssetKey(io.name), "schema_changes")
     evaluated = (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
     records = instance.event_log_storage.get_asset_check_execution_history(
         key, limit=1, status=set(evaluated)
@@ -216,7 +216,7 @@ def _mismatches_since(
     io: SlotIOManager, instance: dg.DagsterInstance, seen: int
 ) -> tuple[dict[str, int], int]:
     """Misfits of the batches reported after event `seen`, by path, and the newest event."""
-    wanted = dg.AssetRecordsFilter(dg.AssetKey(io.source_name), after_storage_id=seen)
+    wanted = dg.AssetRecordsFilter(dg.AssetKey(io.name), after_storage_id=seen)
     found: list[Mapping[str, int]] = []
     newest, cursor = seen, None
     for _ in range(EVENTS_LOOKED_AT // EVENTS_AT_ONCE):

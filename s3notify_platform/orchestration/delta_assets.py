@@ -66,8 +66,10 @@ def _sync(io: SlotIOManager, table: str, reported: Mapping[Slot, int], *, repair
     shown = view.generations()
     # Older than shown, too: a slot that began again is for a person to repair, and the sync says so.
     behind = [slot for slot, generation in reported.items() if generation != shown.get(slot, 0)]
-    synced = view.sync(source.all_slots() if repair or not behind else behind, repair=repair)
-    return _metadata(synced, f"s3://{source.platform.bucket}/{source.table_layout(asset).view}")
+    synced = view.sync(source.location.all_slots() if repair or not behind else behind, repair=repair)
+    return _metadata(
+        synced, f"s3://{source.location.platform.bucket}/{source.location.table_layout(asset).view}"
+    )
 
 
 def _reported(instance: dg.DagsterInstance, table: str) -> dict[Slot, int]:

@@ -19,28 +19,28 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster_aws.s3 import S3Resource
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.formats.rescue import Mismatches
+from s3notify_platform.ingest.batches import REASON_MAX, BatchPayload
+from s3notify_platform.ingest.follow import ask_again
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.scheduler import REASON_MAX, BatchPayload
-from s3notify_platform.ingest.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
+from s3notify_platform.ingest.settings import SOURCE, TopicSizeSettings
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.partitions import SlotBatch, has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
+from s3notify_platform.orchestration.settings import settings_fields, values_of
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
+from s3notify_platform.protocols.keyspace import Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
+from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.spark.derive import replace_slots
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.stores.config import S3Config, default_region
-from s3notify_platform.stores.probe import CommitChoice
-from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation, TableLayout
 
@@ -53,7 +53,13 @@ def _store_of(config: S3Config) -> S3ObjectStore:
     return S3ObjectStore(config)
 
 
-class SlotIOManager(dg.ConfigurableIOManager):
+_Settings = create_model(
+    "_Settings", __base__=dg.ConfigurableIOManager, **settings_fields(*SOURCE, TopicSizeSettings)
+)
+"""The settings of a source, a field for each."""
+
+
+class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     """Everything Dagster needs of one source. `DataFrame`s in and out, by slot."""
 
     s3: dg.ResourceDependency[S3Resource]
@@ -61,74 +67,18 @@ class SlotIOManager(dg.ConfigurableIOManager):
     dynamodb: dg.ResourceDependency[DynamoTables] = Field(
         default_factory=DynamoTables  # type: ignore[arg-type] # a dependency with a default
     )
-    source_name: str = Field(description="Name of the source and of its ingest asset")
-    bucket: str = Field(description="Bucket that is watched")
-    prefix: str = Field(default="", description="Only keys that begin with it")
-    format: str = Field(default="auto", description="jsonl, csv, parquet, text, binary, or auto (by suffix)")
-    row_schema: str | None = Field(
-        default=None, description="Columns as Spark DDL; inferred and pinned if missing"
-    )
-    encoding: str = Field(default="utf-8", description="Of texts without a byte order mark")
-    platform_bucket: str | None = Field(default=None, description="Bucket of the platform's own objects")
-    platform_prefix: str = Field(default="", description="Prefix of the platform's own objects, ending in /")
-    keyspace_prefix: str = Field(
-        default="", description="Prefix of the signals; shared by all who write here"
-    )
-    queue_prefix: str = Field(
-        default=QUEUE_PREFIX, description="Prefix of the notification queue, which the bucket's sources share"
-    )
-    queue_capacity: int = Field(
-        default=TopicSettings().capacity, description="Entries that the source's topic holds at most"
-    )
-    queue_shards: int = Field(
-        default=TopicSettings().shards, description="Slot ranges that the topic is split into"
-    )
-    slots: int = Field(default=SLOT_COUNT, description="Slots of the keyspace, the same for all its parties")
-    max_objects: int = Field(default=MAX_OBJECTS, description="Objects that are read before a commit")
-    max_bytes: int = Field(default=MAX_BYTES, description="Bytes that are read before a commit")
-    max_seconds: float = Field(
-        default=MAX_SECONDS, description="After so long a run leaves the rest to the next batch"
-    )
-    split_bytes: int = Field(
-        default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
-    )
-    mismatches: Mismatches = Field(
-        default="quarantine",
-        description="quarantine, or rescue: values that do not fit go to the column _rescued",
-    )
-    code_version: str | None = Field(
-        default=None, description="Of the transform; another one reads objects again"
-    )
-    commit: CommitChoice = Field(
-        default="auto",
-        description="native, dynamodb (needs its lease_table), or auto: what the store can carry",
-    )
-    _decided: Source | None = PrivateAttr(default=None)
+    _settled: Source | None = PrivateAttr(default=None)
 
     @property
     def source(self) -> Source:
         """The source as a value, with the credentials that the resources name, if they name any."""
-        return self._decided or Source(
-            name=self.source_name,
-            bucket=self._config(self.bucket),
-            prefix=self.prefix,
-            format=self.format,
-            schema=self.row_schema,
-            encoding=self.encoding,
-            platform=self._config(self.platform_bucket or self.bucket),
-            platform_prefix=self.platform_prefix,
-            keyspace_prefix=self.keyspace_prefix,
-            queue_prefix=self.queue_prefix,
-            slots=self.slots,
-            max_objects=self.max_objects,
-            mismatches=self.mismatches,
-            max_bytes=self.max_bytes,
-            max_seconds=self.max_seconds,
-            split_bytes=self.split_bytes,
-            code_version=self.code_version,
-            commit=self.commit,
-            lease_table=self.dynamodb.config(self.dynamodb.lease_table),
-            records_table=self.dynamodb.config(self.dynamodb.records_table),
+        return self._settled or Source.of(
+            **values_of(self, *SOURCE)
+            | {
+                "bucket": self._config(self.bucket),
+                "lease_table": self.dynamodb.config(self.dynamodb.lease_table),
+                "records_table": self.dynamodb.config(self.dynamodb.records_table),
+            }
         )
 
     def _config(self, bucket: str) -> S3Config:
@@ -144,12 +94,12 @@ class SlotIOManager(dg.ConfigurableIOManager):
     @property
     def store(self) -> S3ObjectStore:
         """The bucket of the platform's own objects; one client a process, since making one costs 0.1 s."""
-        return _store_of(self.source.platform)
+        return _store_of(self.source.location.platform)
 
     @property
     def records(self) -> RecordStore:
         """Ack chains and heartbeats of this source."""
-        return self.source.records(self.store)
+        return self.source.location.records(self.store)
 
     @property
     def chains(self) -> AckChains:
@@ -164,13 +114,13 @@ class SlotIOManager(dg.ConfigurableIOManager):
     @property
     def queue(self) -> NotificationQueue:
         """The notification queue that this source shares with the others of its bucket."""
-        return self.source.queue()
+        return self.source.location.queue()
 
     def topic_epoch(self) -> str:
         """Which life of the source's topic this is; it is made if there is none. 1 request, or 2."""
         topics = self.queue.topics
         try:
-            return topics.get(self.source_name).epoch
+            return topics.get(self.name).epoch
         except NotFoundError:
             settings = TopicSettings(
                 capacity=self.queue_capacity,
@@ -179,16 +129,18 @@ class SlotIOManager(dg.ConfigurableIOManager):
                 bucket=self.bucket,
                 prefix=self.prefix,
             )
-            return topics.create(self.source_name, settings).epoch
+            return topics.create(self.name, settings).epoch
 
     def watcher(self, state: WatcherState | None = None) -> Watcher:
         """A watcher of this source's keyspace."""
         source = self.source
-        return Watcher(self.store, prefix=source.keyspace_prefix, slots=source.slots, state=state)
+        return Watcher(
+            self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots, state=state
+        )
 
     def check_store(self) -> None:
-        """Settle how this run commits, or refuse a store that cannot keep commits apart. See `Source.decided`."""
-        self._decided = self.source.decided(self.store)
+        """Settle how this run commits, or refuse a store that cannot do it. See `Location.settle_commit_mode`."""
+        self._settled = self.source.settle_commit_mode(self.store)
 
     # Loading
 
@@ -205,14 +157,14 @@ class SlotIOManager(dg.ConfigurableIOManager):
         )
 
     def _layout(self, asset: str | None) -> TableLayout | None:
-        return None if asset in (None, self.source_name) else self.source.derived_layout(str(asset))
+        return None if asset in (None, self.name) else self.source.location.derived_layout(str(asset))
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """The upstream slots of the run's partitions; all slots for an asset without partitions."""
         if context.has_asset_partitions:
             slots = tuple(slot_from_partition_key(key, self.slots) for key in context.asset_partition_keys)
         else:
-            slots = self.source.all_slots()
+            slots = self.source.location.all_slots()
         return self.load(slots, asset=context.asset_key.path[-1])
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
@@ -292,15 +244,13 @@ class SlotIOManager(dg.ConfigurableIOManager):
         self.queue.remove(entry for of_slot in done.values() for entry in of_slot)
         self.ask_again(unfinished, listing=opened.listing)
         if batch.batch:
-            waiting = sorted(unqueued)
-            self.backlog.add(waiting, unqueued=bool(waiting))
-            acked = {*good, *waiting}.difference(bad)
+            acked = {*good, *unqueued}.difference(bad)
             self.acknowledge(batch, opened, sorted(acked), bad, operation_id=context.run.run_id)
         if bad:
             self._fail(context, results, bad)
 
     def _metadata(self, asset: str, results: Sequence[SlotResult]) -> list[dict[str, Any]]:
-        layout = self._layout(asset) or self.source.layout
+        layout = self._layout(asset) or self.source.location.layout
         table = self.source.table(layout)
 
         def of(result: SlotResult) -> dict[str, Any]:
@@ -366,7 +316,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
         """
         done: Iterable[int] = batch.children if batch.everything else set(batch.slots).intersection(good)
         begun = bad if batch.everything else ()
-        listed = set(self.source.all_slots()) - set(bad) if batch.everything else set(good)
+        listed = set(self.source.location.all_slots()) - set(bad) if batch.everything else set(good)
         self.backlog.settle({Slot(int(s)): n for s, n in opened.rescans.items() if Slot(int(s)) in listed})
         if names := [str(slot) for slot in sorted(done)]:
             self.chains.stamp_children(
@@ -376,17 +326,9 @@ class SlotIOManager(dg.ConfigurableIOManager):
     def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
         """Have slots taken up by the next batch, and compared by a listing; else by what is known of them.
 
-        1 read and 1 write for a listing, 1 PUT for each slot and one for the root.
+        Requests as `follow.ask_again`.
         """
-        wanted = sorted(set(slots))
-        if not wanted:
-            return
-        if listing:
-            self.backlog.add(wanted)
-        source = self.source
-        Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots, queued=True).signal_slots(
-            wanted
-        )
+        ask_again(self.source.location, slots, listing=listing, store=self.store)
 
     def tell_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
         """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""

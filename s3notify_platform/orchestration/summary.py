@@ -3,7 +3,6 @@
 import base64
 import io as bytes_io
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import dagster as dg
@@ -20,11 +19,10 @@ from s3notify_platform.table.reader import read_slots
 TOP: Final = 25
 SHOWN_REJECTS: Final = 50
 SHOWN_BYTES: Final = 80
-HEADS_IN_FLIGHT: Final = 32
 
 
 def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
-    """`{source}_summary` and `{source}_quarantine`. 1 LIST and 1 GET for each slot, whatever the bucket holds."""
+    """`{source}_summary` and `{source}_quarantine`. Requests of `SlotTable.heads`, whatever the bucket holds."""
     common: dict[str, Any] = {
         "deps": [assets.name],
         "group_name": assets.group or assets.name,
@@ -46,7 +44,7 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
                 f"{assets.name}_quarantine",
                 description="Records that could not be taken in, with key, offset and reason, and objects that "
                 "could not be read. They block nothing, and are sent again by "
-                f"`s3notify quarantine redrive {assets.name}` or the job `{assets.name}_redrive`.",
+                f"`s3notify quarantine retry {assets.name}` or the job `{assets.name}_retry`.",
                 kinds={"parquet"},
                 **common,
             ),
@@ -58,8 +56,7 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
     ) -> tuple[dg.MaterializeResult[None], dg.MaterializeResult[None]]:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         table = io.source.table()
-        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
-            heads = [head for head in pool.map(table.head, io.source.all_slots()) if head is not None]
+        heads = [head for head in table.heads(io.source.location.all_slots()).values() if head is not None]
         summary: dg.MaterializeResult[None] = dg.MaterializeResult(
             asset_key=f"{assets.name}_summary", metadata=_summary(heads)
         )
@@ -128,7 +125,7 @@ def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any
         "slots": len({head.slot for head in [*holding, *failing]}),
         "failing_objects": sum(len(head.failing) for head in failing),
         "send_again": dg.MetadataValue.md(
-            f"`s3notify quarantine redrive {io.source_name} --all`, or the job `{io.source_name}_redrive`"
+            f"`s3notify quarantine retry {io.name} --all`, or the job `{io.name}_retry`"
         ),
     }
     if shown:

@@ -14,8 +14,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from s3notify_platform.clock import Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
-from s3notify_platform.formats.inference import in_spark_types
-from s3notify_platform.formats.registry import FIXED_SCHEMAS
+from s3notify_platform.formats.inference import new_fields
+from s3notify_platform.formats.registry import FORMATS, fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.source import Source
@@ -60,17 +60,19 @@ class BatchSchemas:
         """What this batch is parsed with: as declared, as pinned, or inferred from a sample of it."""
         none = StructType()
         if state.known and self._source.schemas().head() is None:
+            own = self._source.location
             raise CorruptError(
-                f"{self._source.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
-                f"loss of the whole table: remove what is left below {self._source.layout.prefix!r}, then run "
-                f"`s3notify table forget --bucket {self._source.platform.bucket} --platform-prefix "
-                f"{self._source.platform_prefix} --slots all`"
+                f"{own.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
+                f"loss of the whole table: remove what is left below {own.layout.prefix!r}, then run "
+                f"`s3notify table forget --bucket {own.platform.bucket} --name {own.name} --platform-prefix "
+                f"{own.platform_prefix} --slots all`"
             )
-        if self._source.schema is not None:
-            return self._pinned(none, parse_schema(self._source.schema, self._source), state, inferred=False)
-        if self._source.format in FIXED_SCHEMAS:
-            fixed = from_arrow_schema(FIXED_SCHEMAS[self._source.format])
-            return self._pinned(none, fixed, state, inferred=False)
+        if self._source.input.schema is not None:
+            return self._pinned(
+                none, parse_schema(self._source.input.schema, self._source), state, inferred=False
+            )
+        if (fixed := fixed_schema(self._source.input.format)) is not None:
+            return self._pinned(none, from_arrow_schema(fixed), state, inferred=False)
         head = self._source.schemas().head()
         if head is not None and head.inferred and json.loads(head.source)["fields"]:
             return self._pinned(none, StructType.fromJson(json.loads(head.source)), state, inferred=True)
@@ -86,14 +88,14 @@ class BatchSchemas:
         """The schema with the new fields that tasks told of."""
         return self._pinned(
             StructType.fromJson(json.loads(schema.pinned.source)),
-            _together(told, self._source.format),
+            _together(told, self._source.input.format),
             state,
             inferred=True,
         )
 
     def delivered(self, source: StructType) -> StructType:
         """The columns that rows have as they are read."""
-        rescue = self._source.mismatches == "rescue"
+        rescue = self._source.input.mismatches == "rescue"
         return StructType([*source.fields, StructField(RESCUED.name, StringType())]) if rescue else source
 
     def _inferred(self, versions: Sequence[ObjectVersion], state: Run) -> StructType:
@@ -151,8 +153,8 @@ class BatchSchemas:
         )
 
 
-def _together(told: Iterable[str], fmt: str) -> StructType:
+def _together(told: Iterable[str], setting: str) -> StructType:
     """The new fields that tasks told of, as one schema: of types that differ, the widest."""
     schemas = [to_arrow_schema(StructType.fromJson(json.loads(one)), timezone="UTC") for one in sorted(told)]
-    found = in_spark_types(schemas, fmt)
+    found = new_fields(schemas, FORMATS.get(setting))
     return from_arrow_schema(found) if found is not None else StructType()

@@ -21,7 +21,7 @@ def parse_schema(declared: str, source: Source) -> StructType:
             raise UsageError(f"{whose}: a variant is not supported; declare string")
     except JOB_ERRORS as error:
         raise UsageError(f"{whose} does not parse: {reason_of(error)}") from error
-    check_schema(columns, source.format)
+    check_schema(columns, source.input.format)
     return schema
 
 

@@ -51,9 +51,8 @@ def derive(
     the function raises or loses `_slot`. Requests for each slot: 1 LIST and 2 GETs or more to read, 2 PUTs to
     write.
     """
-    table = source.table(source.derived_layout(asset))
-    with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
-        heads = dict(zip(generations, pool.map(table.head, generations), strict=True))
+    table = source.table(source.location.derived_layout(asset))
+    heads = table.heads(generations)
     wanted = {
         slot: generation
         for slot, generation in generations.items()
@@ -92,10 +91,9 @@ def replace_slots(
     are refused with `UsageError` before anything is visible.
     """
     planned_at = SYSTEM_CLOCK.monotonic()
-    layout = source.derived_layout(asset)
+    layout = source.location.derived_layout(asset)
     table = source.table(layout)
-    with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
-        heads = dict(zip(slots, pool.map(table.head, slots), strict=True))
+    heads = table.heads(slots)
     rows_schema = StructType([f for f in frame.schema if f.name not in LINEAGE.names])
     written = _write(frame, source, asset, min(parallelism(spark), len(slots)))
     if foreign := sorted(written.keys() - slots.keys()):
@@ -111,19 +109,17 @@ def replace_slots(
         files = tuple(
             TableFile(name=f["name"], rows=f["rows"], bytes=f["bytes"]) for f in written.get(slot, ())
         )
-        commit = SlotCommit(
-            slot=slot,
-            generation=Generation((head.generation if head else 0) + 1),
-            commit_id=unique_name(SYSTEM_CLOCK),
-            parent_id=head.commit_id if head else None,
+        commit = SlotCommit.after(
+            head,
+            slot,
             batch=batch,
-            created_ms=SYSTEM_CLOCK.wall_ms(),
+            clock=SYSTEM_CLOCK,
+            files=files,
             schema=pinned.generation,
             source_generation=slots[slot],
-            files=files,
         )
         try:
-            outcome = table.commit(commit, planned_at=planned_at)
+            outcome = table.commit(commit.staged(), planned_at=planned_at)
         except S3NotifyError as error:
             return SlotResult(slot=slot, status="failed", error=f"{type(error).__name__}: {error}")
         if isinstance(outcome, Conflict) and not (slots[slot] and _made_from(table, slot, slots[slot])):
@@ -166,7 +162,7 @@ def _write(frame: DataFrame, source: Source, asset: str, tasks: int) -> dict[Slo
 
 def _writer(source: Source, asset: str) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
-        table = source.table(source.derived_layout(asset))
+        table = source.table(source.location.derived_layout(asset))
         current: Slot | None = None
         waiting: list[pa.RecordBatch] = []
 

@@ -27,7 +27,7 @@ from s3notify_platform.spark.plan import Plan, SlotPlan, plan
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.splits import may_be_cut
 from s3notify_platform.spark.staging_jobs import StagingJobs
-from s3notify_platform.table.commit import SlotCommit
+from s3notify_platform.table.commit import StagedCommit
 
 MAX_CONFLICTS: Final = 6
 """Times one run plans a slot again because another run committed it first."""
@@ -109,7 +109,7 @@ class Ingest:
         while pending:
             pending = self._round(pending, state)
             self._remember(state)
-            if self._clock.monotonic() - started >= self._source.max_seconds:
+            if self._clock.monotonic() - started >= self._source.input.max_seconds:
                 break
         for slot in pending:
             result = state.results.get(slot, SlotResult(slot=slot, status="unchanged"))
@@ -130,7 +130,7 @@ class Ingest:
         """Note slots that are committed for the first time, so that it is noticed if they lose their commits."""
         new = {slot for slot, result in state.results.items() if result.generation} - state.known
         try:
-            CommittedSlots(self._source.records()).add(new)
+            CommittedSlots(self._source.location.records()).add(new)
         except S3NotifyError as error:
             self._progress(f"did not note the first commits of {len(new)} slots, the next run will: {error}")
         else:
@@ -166,7 +166,7 @@ class Ingest:
         with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
             outcomes = list(pool.map(lambda row: self._commit(row, found, planned_at), staged))
         state.spent.took("commit", self._clock.monotonic() - started)
-        state.spent.asked([("PUT", sum(1 for row in staged if row["body"]))])
+        state.spent.asked([("PUT", sum(1 for row in staged if row.get("body")))])
         for outcome in outcomes:
             slot = outcome.slot
             for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
@@ -184,8 +184,8 @@ class Ingest:
         """Leave what is beyond `max_bytes` for the next round."""
         cut = within(
             [p.changes for p in found.slots.values()],
-            self._source.max_bytes,
-            least=self._source.split_bytes,
+            self._source.input.max_bytes,
+            least=self._source.input.split_bytes,
             cuttable=lambda split: split.by_record or may_be_cut(split, self._source),
         )
         for slot_plan, changes in zip([*found.slots.values()], cut, strict=True):
@@ -249,9 +249,18 @@ class Ingest:
         )
         if row["error"]:
             return replace(result, status="failed", error=row["error"])
-        if row["body"] is None:
+        if row.get("body") is None:
             return result
-        commit = SlotCommit.loads(row["body"], where=f"sealed commit of slot {slot}")
+        commit = StagedCommit(
+            slot=slot,
+            generation=row["generation"],
+            commit_id=row["commit_id"],
+            body=row["body"],
+            rows=row["live_rows"],
+            files=row["live_files"],
+            rejects=row["live_rejects"],
+            failing=row["live_failing"],
+        )
         try:
             outcome = self._table.commit(commit, planned_at=planned_at)
         except S3NotifyError as error:
@@ -270,11 +279,11 @@ class Ingest:
                     gone=row["gone"],
                     bytes=row["bytes"],
                     live_rows=commit.rows,
-                    live_files=len(commit.files),
-                    live_rejects=sum(file.rows for file in commit.rejects),
+                    live_files=commit.files,
+                    live_rejects=commit.rejects,
                     unnamed=json.loads(row["unnamed"]),
                     mismatches=json.loads(row["mismatches"]),
-                    live_failing=len(commit.failing),
+                    live_failing=commit.failing,
                     quarantined=json.loads(row["quarantined"]) if row["quarantined"] else {},
                     complete=not row["unfinished"],
                 )

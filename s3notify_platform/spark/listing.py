@@ -58,20 +58,20 @@ class Listing:
 
 def listing(spark: SparkSession, source: Source, wanted: frozenset[Slot], tasks: int) -> Listing:
     """Begin to list the bucket: the first page, and what is to be listed by which of up to `tasks` tasks."""
-    platform = CountingStore(shared_store(source.platform))
-    bucket = CountingStore(shared_store(source.bucket))
+    platform = CountingStore(shared_store(source.location.platform))
+    bucket = CountingStore(shared_store(source.input.bucket))
     table = source.table(store=platform)
     newest = table.newest(wanted)
     rows = slot_rows(source, newest, platform)
-    page = bucket.list(source.prefix)
-    enumerator = Enumerator(bucket, prefix=source.prefix, slots=source.slots)
+    page = bucket.list(source.input.prefix)
+    enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
     rows += object_rows(enumerator.among(page.objects, wanted))
     starts: list[Start] = []
     cuts: frozenset[str] = frozenset()
     if page.next_token is not None:
         listed = frozenset(meta.key for meta in page.objects)
-        sample = quantiles_of(table, newest, source.slots, tasks * CHAINS_AT_ONCE, listed)
-        cuts = frozenset(choose_cuts(bucket, source.prefix, sample)) - listed
+        sample = quantiles_of(table, newest, source.location.slots, tasks * CHAINS_AT_ONCE, listed)
+        cuts = frozenset(choose_cuts(bucket, source.input.prefix, sample)) - listed
         starts = [Start(token=page.next_token), *(Start(after=cut) for cut in sorted(cuts))]
     rows += counted(platform, bucket)
     frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=LISTED))

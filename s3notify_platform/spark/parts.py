@@ -55,7 +55,7 @@ def part_writer(context: StageContext, reader: SplitReader) -> Callable[[Batches
                 for outcome in own.add(piece):
                     yield _with_files(outcome, own)
         if children:
-            context.chain.stamp(children, shared_store(context.source.platform))
+            context.chain.stamp(children, shared_store(context.source.location.platform))
 
     return run
 

@@ -95,10 +95,10 @@ def plan(
     `CommittedSlots`: a slot that had a commit, and has none, is lost.
     """
     wanted = sorted(set(slots))
-    platform = CountingStore(shared_store(source.platform))
+    platform = CountingStore(shared_store(source.location.platform))
     # Before the table is looked at, so that a slot committed in between is not taken for lost.
-    committed = CommittedSlots(source.records(platform)).read()
-    quota = max(1, -(-source.max_objects // max(1, len(wanted))))
+    committed = CommittedSlots(source.location.records(platform)).read()
+    quota = max(1, -(-source.input.max_objects // max(1, len(wanted))))
     width, tasks = tasks, max(1, min(tasks, len(wanted)))
     chains = 0
     if listing:
@@ -133,12 +133,12 @@ def _refuse_missing(found: Plan, committed: frozenset[Slot], source: Source) -> 
 
 def missing_commits(source: Source, slots: Iterable[Slot]) -> str:
     """What is wrong with slots whose commits are gone, and what a person can do."""
-    names = ",".join(map(str, sorted(slots)))
+    names, own = ",".join(map(str, sorted(slots))), source.location
     return (
-        f"the commits of slots {names} are gone from {source.layout.all_commits!r} of bucket "
-        f"{source.platform.bucket!r}: restore the table's objects, or accept that the objects of these slots are taken "
-        f"in again by `s3notify table forget --bucket {source.platform.bucket} --platform-prefix "
-        f"{source.platform_prefix} --slots {names}`"
+        f"the commits of slots {names} are gone from {own.layout.all_commits!r} of bucket "
+        f"{own.platform.bucket!r}: restore the table's objects, or accept that the objects of these slots are taken "
+        f"in again by `s3notify table forget --bucket {own.platform.bucket} --name {own.name} --platform-prefix "
+        f"{own.platform_prefix} --slots {names}`"
     )
 
 

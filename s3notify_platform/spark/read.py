@@ -24,19 +24,14 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
-from s3notify_platform.formats.codecs import TEXT_FORMATS, decoded_whole
-from s3notify_platform.formats.inference import in_spark_types, infer
-from s3notify_platform.formats.ranges import BytesInMemory, RemoteBytes
-from s3notify_platform.formats.records import Parsed, Wanted, rejected_whole
-from s3notify_platform.formats.registry import FIXED_SCHEMAS, format_of, parse
+from s3notify_platform.formats.format import HEAD_SAMPLE_BYTES, Format, SplitEnd
+from s3notify_platform.formats.inference import infer, new_fields
+from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
+from s3notify_platform.formats.records import Parsed, Target, rejected_whole
+from s3notify_platform.formats.registry import FORMATS, fixed_schema, format_of
 from s3notify_platform.formats.rescue import Tally, added
-from s3notify_platform.formats.split_reader import (
-    HEAD_SAMPLE_BYTES,
-    SplitEnd,
-    head_sample,
-    read_bytes,
-)
 from s3notify_platform.ingest.fetch import Fetched, fetch, gets_of
+from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
@@ -63,9 +58,6 @@ CONTROL_SCHEMA: Final = pa.schema(
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
 
-DECODED_BYTES: Final = 64 << 20
-"""What the compressed and encoded objects of a window may come to, to be parsed together."""
-
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -91,13 +83,13 @@ class SplitReader:
     @property
     def output(self) -> pa.Schema:
         """Control columns, then the data's."""
-        return pa.schema([*CONTROL_SCHEMA, *self.wanted.output])
+        return pa.schema([*CONTROL_SCHEMA, *self.target.output])
 
     @property
-    def wanted(self) -> Wanted:
+    def target(self) -> Target:
         """What records are to become."""
-        rescue = self.source.mismatches == "rescue"
-        return Wanted(schema=self.schema, inferred=self.inferred, rescue=rescue)
+        rescue = self.source.input.mismatches == "rescue"
+        return Target(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
     def read_frame(self, splits: DataFrame, chain: TaskChain) -> DataFrame:
         """Slots, outcomes, rejects and rows of `splits`; each task says in `chain` that it has read all of its own."""
@@ -106,7 +98,7 @@ class SplitReader:
             work = splits_of(batches)
             yield from self._read(work.slots, work.splits)
             if work.children:
-                chain.stamp(work.children, shared_store(self.source.platform))
+                chain.stamp(work.children, shared_store(self.source.location.platform))
 
         return splits.mapInArrow(run, from_arrow_schema(self.output))
 
@@ -132,8 +124,8 @@ class SplitReader:
         Each batch is in order of slots.
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
-        for window in fetch(self.source.bucket, versions):
-            batches = _parse_window(window, self.source, self.wanted, self.output)
+        for window in fetch(self.source.input.bucket, versions):
+            batches = _parse_window(window, self.source, self.target, self.output)
             yield list(batches)[::-1]
 
     def pieces(self, split: Split) -> Batches:
@@ -141,17 +133,17 @@ class SplitReader:
         version = split.version
         place = (version.slot, version.key, version.etag)
         note = whole_outcome("ok", version.size) | {"start": split.start}
-        fmt = format_of(version.key, self.source.format)
-        if fmt is None:
+        form = format_of(version.key, self.source.input.format)
+        if form is None:
             yield control(self.output, [(KIND_REJECT, *place, 0, _NO_FORMAT, b"")])
             note |= {"rejects": 1}
             yield control(self.output, [(KIND_OUTCOME, *place, None, json.dumps(note), None)])
             return
         unnamed: list[Tally] = []
         mismatches: list[Tally] = []
-        beyond: list[pa.Schema] = []
-        remote = RemoteBytes(self.source.bucket, version)
-        for found in read_bytes(remote, split, fmt, self.wanted, encoding=self.source.encoding):
+        fields: list[pa.Schema] = []
+        remote = RemoteBytes(self.source.input.bucket, version)
+        for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
                 read = by_record and (split.by_record or split.start == 0)
@@ -162,7 +154,7 @@ class SplitReader:
             note["rejects"] += len(found.rejects)
             unnamed.append(found.unnamed)
             mismatches.append(found.mismatches)
-            beyond += found.beyond
+            fields += found.new_fields
             if len(found.index):
                 yield from _row_batches([version], found, self.output)
             if found.rejects:
@@ -170,7 +162,7 @@ class SplitReader:
                 yield control(self.output, rejects)
         note |= {
             "unnamed": added(tally.get(0, {}) for tally in unnamed),
-            "new_fields": _new_fields(beyond, fmt),
+            "new_fields": _new_fields(fields, form),
         }
         note |= {"mismatches": added(tally.get(0, {}) for tally in mismatches), "gets": remote.gets}
         note["bytes"] = min(split.end, version.size) - split.start if note["status"] == "ok" else 0
@@ -186,30 +178,34 @@ def whole_outcome(status: str, size: int) -> Outcome:
     }  # fmt: skip
 
 
-def _new_fields(beyond: Sequence[pa.Schema], fmt: str) -> list[str]:
-    """What objects have beyond an inferred schema, as Spark schema JSON."""
-    wider = in_spark_types(beyond, fmt)
+def _new_fields(schemas: Sequence[pa.Schema], form: Format | None) -> list[str]:
+    """Fields that objects have and an inferred schema lacks, as Spark schema JSON."""
+    wider = new_fields(schemas, form)
     return [from_arrow_schema(wider).json()] if wider is not None else []
 
 
 _NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
 
 
-def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, output: pa.Schema) -> Batches:
+def _parse_window(window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema) -> Batches:
     outcomes: list[tuple[object, ...]] = []
-    by_format = lambda f: (f.status, format_of(f.version.key, source.format) or "")  # noqa: E731
-    for (status, fmt), group in groupby(sorted(window, key=by_format), key=by_format):
-        part = list(group)
+
+    def by_format(fetched: Fetched) -> tuple[str, str]:
+        form = format_of(fetched.version.key, source.input.format)
+        return fetched.status, form.name if form else ""
+
+    for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
+        part, form = list(group), FORMATS.get(name)
         rows = np.zeros(len(part), np.int64)
         rejects = np.zeros(len(part), np.int64)
         unnamed: list[Tally] = []
         mismatches: list[Tally] = []
-        beyond: list[pa.Schema] = []
+        fields: list[pa.Schema] = []
         if status == "ok":
-            for parsed in _parsed(part, fmt, source, wanted):
+            for parsed in _parsed(part, form, target, source.input.encoding):
                 unnamed.append(parsed.unnamed)
                 mismatches.append(parsed.mismatches)
-                beyond += parsed.beyond
+                fields += parsed.new_fields
                 if len(parsed.index):
                     rows += np.bincount(parsed.index, minlength=len(part))
                     yield from _row_batches([fetched.version for fetched in part], parsed, output)
@@ -223,7 +219,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
                             for r in parsed.rejects
                         ],
                     )
-        new_fields = _new_fields(beyond, fmt)
+        wider = _new_fields(fields, form)
         for number, fetched in enumerate(part):
             others = added(tally[number] for tally in unnamed if number in tally)
             size = len(fetched.body) if status == "ok" else fetched.version.size
@@ -232,7 +228,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
                 "rejects": int(rejects[number]),
                 "gets": gets_of(fetched.version),
                 "reason": fetched.reason,
-                "new_fields": new_fields if others and wanted.inferred else [],
+                "new_fields": wider if others and target.inferred else [],
                 "unnamed": others,
                 "mismatches": added(tally[number] for tally in mismatches if number in tally),
             }
@@ -240,40 +236,13 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
     yield control(output, outcomes)
 
 
-def _parsed(part: Sequence[Fetched], fmt: str, source: Source, wanted: Wanted) -> Iterator[Parsed]:
-    """Objects joined, as far as they are text and small; others one by one, streamed."""
-    if not fmt:
-        for number, fetched in enumerate(part):
-            if fetched.body:
-                yield rejected_whole(number, fetched.body, _NO_FORMAT, wanted.output)
+def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, encoding: str) -> Iterator[Parsed]:
+    if form is not None:
+        yield from form.parse([(f.version.key, f.body) for f in part], target, encoding=encoding)
         return
-    bodies = [fetched.body for fetched in part]
-    streamed: list[int] = []
-    if fmt in TEXT_FORMATS:
-        bodies, streamed = _decoded(part, source.encoding)
-    yield from parse(bodies, wanted.schema, fmt, inferred=wanted.inferred, mismatches=source.mismatches)
-    for number in streamed:
-        version, body = part[number].version, part[number].body
-        split = Split(version=version, start=0, end=len(body), by_record=True)
-        whole = BytesInMemory(body)
-        for parsed in read_bytes(whole, split, fmt, wanted, encoding=source.encoding):
-            if isinstance(parsed, Parsed):
-                yield parsed.of(number)
-
-
-def _decoded(part: Sequence[Fetched], encoding: str) -> tuple[list[bytes], list[int]]:
-    """The texts of objects, and the numbers of those that have to be streamed: too long, or damaged."""
-    texts: list[bytes] = []
-    streamed: list[int] = []
-    room = DECODED_BYTES
     for number, fetched in enumerate(part):
-        text = decoded_whole(fetched.body, fetched.version.key, encoding, room)
-        if text is None:
-            streamed.append(number)
-        elif text is not fetched.body:
-            room -= len(text)
-        texts.append(text or b"")
-    return texts, streamed
+        if fetched.body:
+            yield rejected_whole(number, fetched.body, _NO_FORMAT, target)
 
 
 def _place(fetched: Fetched) -> tuple[int, str, str]:
@@ -312,8 +281,8 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
     Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each. Of those larger than
     `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer.
     """
-    if source.format in FIXED_SCHEMAS:
-        return from_arrow_schema(FIXED_SCHEMAS[source.format])
+    if (fixed := fixed_schema(source.input.format)) is not None:
+        return from_arrow_schema(fixed)
     sample = sample_of(source, versions)
 
     def run(batches: Batches) -> Batches:
@@ -333,7 +302,7 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
     """Up to `SAMPLE_OBJECTS` of `versions`, evenly spread, and `SAMPLE_BYTES`, that inference looks at. Pure."""
-    candidates = [v for v in versions if v.size and format_of(v.key, source.format)]
+    candidates = [v for v in versions if v.size and format_of(v.key, source.input.format)]
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
     sample: list[ObjectVersion] = []
     for version in candidates[::step][:SAMPLE_OBJECTS]:
@@ -345,19 +314,26 @@ def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectV
 
 def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
     """What these objects make of the schema, or None. 1 GET each, or more of a large one."""
-    return infer(list(_sampled(source, sample)))
+    return infer(_sampled(source, sample))
 
 
-def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[str, bytes]]:
-    """Format and beginning of each object that is there."""
+def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[Format, pa.Schema]]:
+    """What each object that is there suggests."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
-    for window in fetch(source.bucket, small):
+    for window in fetch(source.input.bucket, small):
         for fetched in window:
-            fmt = format_of(fetched.version.key, source.format) or ""
             if fetched.status == "ok":
-                yield fmt, head_sample(BytesInMemory(fetched.body), fetched.version.key, fmt, source.encoding)
+                yield from _suggested(source, fetched.version, BytesInMemory(fetched.body))
     for version in versions:
         if version.size > HEAD_SAMPLE_BYTES:
-            fmt = format_of(version.key, source.format) or ""
             with suppress(ConflictError, NotFoundError, UnavailableError):
-                yield fmt, head_sample(RemoteBytes(source.bucket, version), version.key, fmt, source.encoding)
+                yield from _suggested(source, version, RemoteBytes(source.input.bucket, version))
+
+
+def _suggested(
+    source: Source, version: ObjectVersion, body: ObjectBytes
+) -> Iterator[tuple[Format, pa.Schema]]:
+    form = format_of(version.key, source.input.format)
+    if form is not None:
+        for schema in form.schemas(body, version.key, source.input.encoding):
+            yield form, schema

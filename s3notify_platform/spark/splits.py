@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.formats.codecs import by_record
-from s3notify_platform.formats.csv_splits import Scout, csv_starts, scout_csv
+from s3notify_platform.formats.csv_splits import Scout, scout, starts_in_quotes
 from s3notify_platform.formats.registry import format_of
+from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.source_enumerator import (
     OBJECT_COST_BYTES,
@@ -39,40 +39,45 @@ Batches = Iterator[pa.RecordBatch]
 def is_big(split: Split, source: Source) -> bool:
     """Whether a split is read piece by piece, not as a whole object. Pure."""
     size = split.version.size
-    return split.start > 0 or split.end != size or size > source.split_bytes
+    return split.start > 0 or split.end != size or size > source.input.split_bytes
 
 
 def may_be_cut(split: Split, source: Source) -> bool:
     """Whether an object can be read from the middle, going by its name and the source's settings. Pure."""
-    key = split.version.key
-    fmt = format_of(key, source.format) or ""
-    cuttable = fmt in ("jsonl", "text", "csv", "parquet")
-    return cuttable and not split.by_record and not by_record(key, fmt, source.encoding)
+    form = format_of(split.version.key, source.input.format)
+    return (
+        form is not None and not split.by_record and form.may_be_cut(split.version.key, source.input.encoding)
+    )
+
+
+def may_be_quoted(split: Split, source: Source) -> bool:
+    """Whether a split may begin in a quoted value, which only what stands before it tells. Pure."""
+    form = format_of(split.version.key, source.input.format)
+    return form is not None and form.quoted
 
 
 def cut(split: Split, source: Source) -> list[Split]:
     """The parts of a big object that tasks may read at once; any other split as it is. Pure."""
     cuttable = is_big(split, source) and may_be_cut(split, source)
-    return parts_of(split, source.split_bytes) if cuttable else [split]
+    return parts_of(split, source.input.split_bytes) if cuttable else [split]
 
 
 def in_parts(spark: SparkSession, source: Source, splits: Sequence[Split]) -> list[Split]:
     """The splits, big ones in parts that tasks read at once: all parts of an object in order (`cut`).
 
-    For CSV one more job looks at each part first: a quoted value may be open where it begins. 1 GET for each chunk of
-    such objects (`scout_csv`).
+    Where values may be quoted, one more job looks at each part first: one may be open where it begins. 1 GET for each
+    chunk of such objects (`csv_splits.scout`).
     """
     result: list[Split] = []
-    csv: list[Split] = []
+    quoted: list[Split] = []
     for split in splits:
         parts = cut(split, source)
-        quoted = format_of(split.version.key, source.format) == "csv" and len(parts) > 1
-        (csv if quoted else result).extend(parts)
-    return result + (_scouted(spark, source, csv) if csv else [])
+        (quoted if len(parts) > 1 and may_be_quoted(split, source) else result).extend(parts)
+    return result + (_scouted(spark, source, quoted) if quoted else [])
 
 
 def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> list[Split]:
-    """CSV parts that know how they begin; those of an object that has quotes out of place are one again."""
+    """Parts that know how they begin; those of an object that has quotes out of place are one again."""
     tasks = max(1, min(len(parts), parallelism(spark)))
     assigned = Assigned(
         splits=parts,
@@ -86,16 +91,16 @@ def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> lis
     def run(batches: Batches) -> Batches:
         for part in splits_of(batches).splits:
             try:
-                scout = scout_csv(source.bucket, part)
+                found = scout(RemoteBytes(source.input.bucket, part.version), part)
             except S3NotifyError:
                 # Whatever it is, the read will find it too, and tell.
-                scout = Scout(quotes=1, well_formed=(False, False))
+                found = Scout(quotes=1, well_formed=(False, False))
             yield pa.record_batch(
                 {
                     "number": pa.array([places[part.version.key, part.start]], pa.int64()),
-                    "quotes": pa.array([scout.quotes], pa.int64()),
-                    "outside": pa.array([scout.well_formed[0]]),
-                    "inside": pa.array([scout.well_formed[1]]),
+                    "quotes": pa.array([found.quotes], pa.int64()),
+                    "outside": pa.array([found.well_formed[0]]),
+                    "inside": pa.array([found.well_formed[1]]),
                 }
             )
 
@@ -107,7 +112,7 @@ def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> lis
     result: list[Split] = []
     for _, group in groupby(range(len(parts)), key=lambda n: parts[n].version):
         numbers = list(group)
-        starts = csv_starts([scouts[n] for n in numbers])
+        starts = starts_in_quotes([scouts[n] for n in numbers])
         if starts is None:
             result.append(replace(parts[numbers[0]], end=parts[numbers[-1]].end))
         else:

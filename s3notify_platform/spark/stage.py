@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.slot_files import SlotFiles
@@ -37,7 +37,7 @@ from s3notify_platform.spark.read import (
 from s3notify_platform.spark.splits import splits_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import FAILING_MAX, SlotCommit, SlotTable, TableFile
+from s3notify_platform.table.commit import FAILING_MAX, SlotCommit, SlotTable, StagedCommit, TableFile
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import REJECT_SCHEMA
 
@@ -57,12 +57,15 @@ SEALED_SCHEMA: Final = pa.schema(
         ("rows", pa.int64()), ("rejects", pa.int64()), ("gone", pa.int64()), ("superseded", pa.int64()),
         ("bytes", pa.int64()), ("unfinished", pa.int64()), ("failed", pa.string()), ("quarantined", pa.string()),
         ("unknown", pa.string()), ("requests", pa.string()), ("unnamed", pa.string()), ("mismatches", pa.string()),
+        ("generation", pa.int64()), ("commit_id", pa.string()), ("live_rows", pa.int64()),
+        ("live_files", pa.int64()), ("live_rejects", pa.int64()), ("live_failing", pa.int64()),
     ]
 )  # fmt: skip
 STAGED_DDL: Final = (
     "slot int, error string, body binary, objects bigint, rows bigint, rejects bigint, gone bigint, "
     "superseded bigint, bytes bigint, unfinished bigint, failed string, quarantined string, unknown string, "
-    "requests string, unnamed string, mismatches string"
+    "requests string, unnamed string, mismatches string, generation bigint, commit_id string, live_rows bigint, "
+    "live_files bigint, live_rejects bigint, live_failing bigint"
 )
 
 Batches = Iterator[pa.RecordBatch]
@@ -139,7 +142,7 @@ class _Stages:
 
     @classmethod
     def of(cls, context: StageContext, pool: ThreadPoolExecutor) -> "_Stages":
-        store = CountingStore(shared_store(context.source.platform))
+        store = CountingStore(shared_store(context.source.location.platform))
         return cls(context=context, store=store, table=context.source.table(store=store), pool=pool)
 
     def add(self, slot: Slot, piece: pa.RecordBatch) -> None:
@@ -369,7 +372,7 @@ class SlotStage:
         moved = read or gone or given_up
         return {
             "slot": self.slot,
-            "body": self._commit_body(head, known, read, gone, given_up) if moved else None,
+            **(_staged(self._commit(head, known, read, gone, given_up).staged()) if moved else {}),
             "objects": len(read),
             "rows": sum(o["rows"] for o in read.values()),
             "rejects": sum(o["rejects"] for o in read.values()),
@@ -398,14 +401,14 @@ class SlotStage:
         if (arrived := in_files + sum(self.arrived.values())) != parsed:
             raise CorruptError(f"slot {self.slot}: {parsed} rows were parsed and {arrived} arrived")
 
-    def _commit_body(
+    def _commit(
         self,
         head: SlotCommit | None,
         known: Mapping[str, ObjectState],
         read: Mapping[str, Outcome],
         gone: set[str],
         given_up: Mapping[str, str],
-    ) -> bytes:
+    ) -> SlotCommit:
         leaving = {key for key, outcome in read.items() if outcome["start"] == 0} | gone
         unread = {key: self.outcomes[key]["etag"] for key in given_up if key not in read}
         # What is held of the very version that cannot be read on, or again, stays.
@@ -420,36 +423,27 @@ class SlotStage:
         changed += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
         changed += [self._unread(key, known.get(key)) for key in unread]
         changed = [replace(state, reason=given_up.get(state.key, "")) for state in changed]
-        pages, deltas = self.table.carry(self.slot, head, changed)
-        moved = {state.key for state in changed}
-        unfinished = {state.key for state in changed if not (state.reach_end or state.reason or state.gone)}
-        pending = (set(head.pending if head else ()) - moved) | unfinished
-        failing = (set(head.failing if head else ()) - moved) | given_up.keys()
         version = self.context.code_version
         done = self.slot in self.context.complete and all(
             key in given_up or (outcome["status"] in ("ok", "deleted") and not outcome.get("failed"))
             for key, outcome in self.outcomes.items()
         )
-        return SlotCommit(
-            slot=self.slot,
-            generation=Generation((head.generation if head else 0) + 1),
-            commit_id=unique_name(self.clock),
-            parent_id=head.commit_id if head else None,
+        return SlotCommit.after(
+            head,
+            self.slot,
             batch=self.context.batch,
-            created_ms=self.clock.wall_ms(),
-            signal=self.context.signals.get(self.slot) or (head.signal if head else None),
-            schema=self.context.schema_generation,
+            clock=self.clock,
+            states=self.table.carry(self.slot, head, changed),
             files=_live(head.files if head else (), replaced, self.data.written),
             rejects=_live(head.rejects if head else (), replaced, self.rejects.written),
             objects=(head.objects if head else 0)
             + len((read.keys() | unread.keys()) - known.keys())
             - len(gone),
-            pending=tuple(sorted(pending)),
-            failing=tuple(sorted(failing)),
-            code_version=version if head is None or done else head.code_version,
-            pages=pages,
-            deltas=deltas,
-        ).dumps()
+            signal=self.context.signals.get(self.slot),
+            schema=self.context.schema_generation,
+            code_version=version if head is None or done else None,
+            backfill=0 if done else None,
+        )
 
     def _state(self, key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
         """What is known of an object now; `known`: from before, with the rows that this read went on from."""
@@ -480,6 +474,18 @@ class SlotStage:
         return ObjectState(
             key=key, etag=outcome["etag"], size=outcome["size"], reach_end=False, code_version=version
         )
+
+
+def _staged(commit: StagedCommit) -> dict[str, Any]:
+    return {
+        "body": commit.body,
+        "generation": commit.generation,
+        "commit_id": commit.commit_id,
+        "live_rows": commit.rows,
+        "live_files": commit.files,
+        "live_rejects": commit.rejects,
+        "live_failing": commit.failing,
+    }
 
 
 def _live(

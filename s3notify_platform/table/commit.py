@@ -10,6 +10,8 @@ it holds, and a state in which generations its rows were taken in: so the files 
 list of them, and a file that is merged or rewritten changes no other state. A commit's size and cost follow the
 batch, not the slot.
 
+The next commit of a slot is made by `SlotCommit.after`, whoever makes it, and stored byte for byte as it was staged.
+
 Requests: `head` 1 LIST of one key + 1 GET; `states` 1 GET for each page that is needed; `commit` 1 PUT.
 """
 
@@ -43,6 +45,7 @@ DENSE_PAGE = 32
 """Slots that a page of commit keys has to tell of, for the next page to be worth a LIST."""
 
 PAGES_IN_FLIGHT = 8
+HEADS_IN_FLIGHT = 48
 
 FAILING_MAX = 10_000
 """Objects of a slot in quarantine as a whole. What fails beyond is not given up, and keeps its slot failing."""
@@ -62,12 +65,39 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NextStates:
+    """How the next commit carries the object states of its slot, `changed` among them. Made by `SlotTable.carry`."""
+
+    changed: tuple[ObjectState, ...] = ()
+    pages: tuple[StatePage, ...] = ()
+    deltas: tuple[ObjectState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedCommit:
+    """A commit that is written and not visible yet: the bytes to store, and what is said of them without parsing.
+
+    `rows`, `files`, `rejects` and `failing` count what the slot holds once it is committed.
+    """
+
+    slot: Slot
+    generation: Generation
+    commit_id: str
+    body: bytes
+    rows: int
+    files: int
+    rejects: int
+    failing: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SlotCommit:
     """One generation of one slot, whole.
 
     `objects` counts the live ones. `pending` keys are to be read on, or again, although their ETag is the same.
     `failing` keys are in quarantine as a whole, at most `FAILING_MAX`: their states say why.
-    `code_version`: the transform's that made all rows, if one did.
+    `code_version`: the transform's that made all rows, if one did. `backfill`: rows that were taken in before this
+    generation are to be read again (`reread`); 0: none.
     """
 
     slot: Slot
@@ -85,6 +115,7 @@ class SlotCommit:
     pending: tuple[str, ...] = ()
     failing: tuple[str, ...] = ()
     code_version: str = ""
+    backfill: int = 0
     pages: tuple[StatePage, ...] = ()
     deltas: tuple[ObjectState, ...] = field(default=())
 
@@ -92,6 +123,73 @@ class SlotCommit:
     def rows(self) -> int:
         """Live rows."""
         return sum(file.rows for file in self.files)
+
+    @classmethod
+    def after(
+        cls,
+        head: "SlotCommit | None",
+        slot: Slot,
+        *,
+        batch: str,
+        clock: Clock,
+        states: NextStates | None = None,
+        read_again: Iterable[str] = (),
+        files: tuple[TableFile, ...] | None = None,
+        rejects: tuple[TableFile, ...] | None = None,
+        objects: int | None = None,
+        signal: str | None = None,
+        schema: int | None = None,
+        source_generation: Generation | None = None,
+        code_version: str | None = None,
+        backfill: int | None = None,
+    ) -> "SlotCommit":
+        """The commit that follows `head`, under the next generation. No request.
+
+        What is not given stays as it is in `head`. An object whose state changed is pending if it was not read to its
+        end, and failing if its state has a reason; it is neither any more if not. `read_again`: keys that become
+        pending although nothing of them changed.
+        """
+        before = head or cls(
+            slot=slot, generation=Generation(0), commit_id="", parent_id=None, batch="", created_ms=0
+        )
+        states = states or NextStates(pages=before.pages, deltas=before.deltas)
+        changed = states.changed
+        moved = {state.key for state in changed}
+        failing = {state.key for state in changed if state.reason}
+        unfinished = {s.key for s in changed if not (s.reach_end or s.reason or s.gone)}
+        return cls(
+            slot=slot,
+            generation=Generation(before.generation + 1),
+            commit_id=unique_name(clock),
+            parent_id=head.commit_id if head else None,
+            batch=batch,
+            created_ms=clock.wall_ms(),
+            signal=signal or before.signal,
+            schema=before.schema if schema is None else schema,
+            source_generation=before.source_generation if source_generation is None else source_generation,
+            files=before.files if files is None else files,
+            rejects=before.rejects if rejects is None else rejects,
+            objects=before.objects if objects is None else objects,
+            pending=tuple(sorted(set(before.pending) - moved | unfinished | {*read_again})),
+            failing=tuple(sorted(set(before.failing) - moved | failing)),
+            code_version=before.code_version if code_version is None else code_version,
+            backfill=before.backfill if backfill is None else backfill,
+            pages=states.pages,
+            deltas=states.deltas,
+        )
+
+    def staged(self) -> StagedCommit:
+        """Its bytes, and what is to be known of them without parsing."""
+        return StagedCommit(
+            slot=self.slot,
+            generation=self.generation,
+            commit_id=self.commit_id,
+            body=self.dumps(),
+            rows=self.rows,
+            files=len(self.files),
+            rejects=sum(file.rows for file in self.rejects),
+            failing=len(self.failing),
+        )
 
     def files_of(self, state: ObjectState) -> tuple[TableFile, ...]:
         """The data files that may hold rows of an object."""
@@ -154,8 +252,19 @@ class SlotTable:
         self._commits = commits
         self._clock = clock
 
-    def head(self, slot: Slot) -> SlotCommit | None:
-        """The newest generation of a slot, or None. 1 LIST of one key and 1 GET."""
+    def head(self, slot: Slot, newest: Generation | None = None) -> SlotCommit | None:
+        """The newest commit of a slot, or None.
+
+        1 LIST of one key and 1 GET; with what `newest` has just said of the slot 1 GET, or none for a slot without
+        a commit. `CorruptError` if what there is cannot be read.
+        """
+        if newest == 0:
+            return None
+        if newest is not None:
+            try:
+                return self.read(slot, newest)
+            except CorruptError:
+                pass  # Vacuum took it, because a newer one exists; if none does, the LIST says so.
         for _ in range(3):
             page = self.store.list(self.layout.commits(slot), limit=1)
             if not page.objects:
@@ -167,6 +276,14 @@ class SlotTable:
                     raise
                 # Vacuum took it between LIST and GET, because a newer one exists.
         raise ConflictError(f"slot {slot}: its head moved three times while being read; read again")
+
+    def heads(self, slots: Iterable[Slot]) -> dict[Slot, SlotCommit | None]:
+        """The newest commit of each slot. Requests of `newest`, and of `head` for each slot, many at once."""
+        newest = self.newest(slots)
+        wanted = sorted(newest)
+        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
+            heads = pool.map(lambda slot: self.head(slot, newest[slot]), wanted)
+            return dict(zip(wanted, heads, strict=True))
 
     def newest(self, slots: Iterable[Slot]) -> dict[Slot, Generation | None]:
         """The newest generation of each slot: 0 if it has none, None where `head` is the cheaper way to know.
@@ -234,19 +351,18 @@ class SlotTable:
         with ThreadPoolExecutor(min(PAGES_IN_FLIGHT, len(pages))) as pool:
             return list(pool.map(load, pages))
 
-    def carry(
-        self, slot: Slot, head: SlotCommit | None, changed: Iterable[ObjectState]
-    ) -> tuple[tuple[StatePage, ...], tuple[ObjectState, ...]]:
-        """How the next commit carries its states: pages and deltas, `changed` among them.
+    def carry(self, slot: Slot, head: SlotCommit | None, changed: Iterable[ObjectState]) -> NextStates:
+        """How the next commit carries its states.
 
         No request, or if the deltas are folded 1 GET and 1 PUT for each page they fall in, one for each change since
         the last time at most.
         """
+        changed = tuple(changed)
         earlier: Mapping[str, ObjectState] = {state.key: state for state in (head.deltas if head else ())}
         deltas = tuple({**earlier, **{state.key: state for state in changed}}.values())
         pages = head.pages if head else ()
         if len(deltas) <= paging.DELTA_LIMIT:
-            return pages, deltas
+            return NextStates(changed=changed, pages=pages, deltas=deltas)
 
         def kept(page: StatePage | States) -> StatePage:
             if isinstance(page, StatePage):
@@ -260,9 +376,9 @@ class SlotTable:
 
         folded = fold(pages, deltas, lambda wanted: self.pages(slot, wanted))
         with ThreadPoolExecutor(PAGES_IN_FLIGHT) as pool:
-            return tuple(pool.map(kept, folded)), ()
+            return NextStates(changed=changed, pages=tuple(pool.map(kept, folded)))
 
-    def commit(self, commit: SlotCommit, *, planned_at: float) -> Written | Conflict:
+    def commit(self, commit: StagedCommit, *, planned_at: float) -> Written | Conflict:
         """Make `commit` visible if its generation is still free; exactly one of all contenders does. 1 PUT.
 
         `planned_at` is the clock's monotonic time when the head was read. A run that lived longer than
@@ -275,14 +391,12 @@ class SlotTable:
             raise FencedError(
                 f"slot {commit.slot}: planned more than {self.max_run_seconds:.0f} s ago; plan again"
             )
-        outcome = self._commits.put_if_absent(
-            self.layout.commit(commit.slot, commit.generation), commit.dumps()
-        )
+        outcome = self._commits.put_if_absent(self.layout.commit(commit.slot, commit.generation), commit.body)
         if isinstance(outcome, Written) and self._clock.monotonic() - planned_at > self.max_run_seconds:
             self._check_descent(commit)
         return outcome
 
-    def _check_descent(self, commit: SlotCommit) -> None:
+    def _check_descent(self, commit: StagedCommit) -> None:
         newer = self.head(commit.slot)
         while newer is not None and newer.generation > commit.generation + 1:
             newer = self.read(commit.slot, Generation(newer.generation - 1))

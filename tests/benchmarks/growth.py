@@ -47,6 +47,7 @@ from tests.benchmarks.lake import (
 from tests.benchmarks.simulated_listing import listed_key, simulated_listing
 from tests.benchmarks.sweeping import MILLION, million
 from tests.contracts.fault_proxy import FaultProxy
+from tests.support.sources import with_settings
 
 REPEATS = 3
 _batches = count()
@@ -92,7 +93,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 def _in_bucket(spark: SparkSession, config: S3Config, total: int) -> Figure:
     source = _followed(many_of(config, total))
-    result = Ingest(spark, source).run(source.all_slots(), batch="first", only_found=True)
+    result = Ingest(spark, source).run(source.location.all_slots(), batch="first", only_found=True)
     assert sum(slot.live_objects for slot in result.slots.values()) == total
     keys = [key_of(n * (total // 10) + 1) for n in range(REPEATS + 2)]
     ours = _cost(spark, source, keys)
@@ -102,7 +103,9 @@ def _in_bucket(spark: SparkSession, config: S3Config, total: int) -> Figure:
 def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> Figure:
     total = 2_000 if small else MILLION
     with simulated_listing(total, 0) as listing:
-        source = _followed(replace(million(server, listing, total), bucket=server.config("bench-million")))
+        source = _followed(
+            with_settings(million(server, listing, total), bucket=server.config("bench-million"))
+        )
         keys = [listed_key(n * (total // 10) + 1) for n in range(REPEATS + 2)]
         ours = _cost(spark, source, keys)
         return _against_listing(total, ours, listing, source, keys[0], label=", state and listing simulated")
@@ -111,8 +114,8 @@ def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> F
 def _in_slot(spark: SparkSession, config: S3Config, total: int) -> tuple[Cost, Cost]:
     """Of an overwritten object, and of a new one."""
     source = _followed(source_of(config, f"slot_{total}", prefix_of(total), slots=1))
-    result = Ingest(spark, source).run(source.all_slots(), batch="first")
-    assert result.slots[source.all_slots()[0]].objects == total
+    result = Ingest(spark, source).run(source.location.all_slots(), batch="first")
+    assert result.slots[source.location.all_slots()[0]].objects == total
     overwritten = _cost(spark, source, [key_of(n * (total // 10) + 1) for n in range(REPEATS + 2)])
     added = [f"{prefix_of(total)}new-{n}.jsonl" for n in range(REPEATS + 2)]
     new = _cost(spark, source, added)
@@ -127,20 +130,23 @@ def _in_slot(spark: SparkSession, config: S3Config, total: int) -> tuple[Cost, C
 def _followed(source: Source) -> Source:
     """With a topic, as it has after its first batch."""
     settings = TopicSettings(
-        bucket=source.bucket.bucket, prefix=source.prefix, slots=source.slots, shards=min(8, source.slots)
+        bucket=source.input.bucket.bucket,
+        prefix=source.input.prefix,
+        slots=source.location.slots,
+        shards=min(8, source.location.slots),
     )
-    source.queue().topics.create(source.name, settings)
+    source.location.queue().topics.create(source.name, settings)
     return source
 
 
 def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
     """A first change, that is not measured, then one under the proxy, then the others by the clock."""
     _changed(spark, source, source, keys[0])
-    with FaultProxy(str(source.bucket.endpoint_url)) as proxy:
-        seen = replace(
+    with FaultProxy(str(source.input.bucket.endpoint_url)) as proxy:
+        seen = with_settings(
             source,
-            bucket=replace(source.bucket, endpoint_url=proxy.url),
-            platform=replace(source.platform, endpoint_url=proxy.url),
+            bucket=replace(source.input.bucket, endpoint_url=proxy.url),
+            platform=replace(source.location.platform, endpoint_url=proxy.url),
         )
         _changed(spark, source, seen, keys[1])
         answered = list(proxy.answered)
@@ -159,15 +165,17 @@ def _kind(method: str, path: str) -> str:
 def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> float:
     """Seconds of the run that takes in a change of `key`. The run sees `seen`, the writer `source`."""
     number = next(_batches)
-    slot = slot_of(key, source.slots)
+    slot = slot_of(key, source.location.slots)
     with ExitStack() as stack:
-        store = FastObjectStore(source.bucket)
-        plain = Publisher(store, prefix=source.keyspace_prefix, slots=source.slots, queued=True)
-        publisher = QueuedPublisher(plain, source.queue(), bucket=source.bucket.bucket)
+        store = FastObjectStore(source.input.bucket)
+        plain = Publisher(
+            store, prefix=source.location.keyspace_prefix, slots=source.location.slots, queued=True
+        )
+        publisher = QueuedPublisher(plain, source.location.queue(), bucket=source.input.bucket.bucket)
         assert isinstance(publisher.put(key, body_of(number, note="c")), Written)
         took = stack.enter_context(seconds())
         result = Ingest(spark, seen).run((slot,), batch=f"change-{number}", listing=False)
-        seen.queue().remove(result.entries[slot])
+        seen.location.queue().remove(result.entries[slot])
     assert result.slots[slot].status == "committed"
     assert result.slots[slot].objects == 1
     return took()
@@ -190,8 +198,8 @@ def _against_listing(
 
 def _by_listing(listing: S3Config, source: Source, key: str) -> tuple[float, Counter[str]]:
     """Of a run that finds one object changed, which is the one under `key`; requests beside."""
-    store = FastObjectStore(source.bucket)
-    known = _listed(listing, source.prefix, Counter())
+    store = FastObjectStore(source.input.bucket)
+    known = _listed(listing, source.input.prefix, Counter())
     known.pop(key)
     _remember(store, known)
     requests: Counter[str] = Counter(GET=2, PUT=2)
@@ -200,7 +208,7 @@ def _by_listing(listing: S3Config, source: Source, key: str) -> tuple[float, Cou
         assert isinstance(remembered, StoredObject)
         table = pq.read_table(pa.BufferReader(remembered.body))
         known = dict(zip(table["key"].to_pylist(), table["etag"].to_pylist(), strict=True))
-        now = _listed(listing, source.prefix, requests)
+        now = _listed(listing, source.input.prefix, requests)
         changed = [name for name, etag in now.items() if known.get(name) != etag]
         for name in changed:
             found = store.get(name)

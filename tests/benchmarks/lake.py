@@ -16,7 +16,7 @@ import obstore
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import Written
@@ -26,7 +26,6 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from s3notify_platform.table.commit import SlotCommit
-from s3notify_platform.table.layout import Generation
 
 DDL = "id bigint, name string, note string"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
@@ -108,7 +107,7 @@ def many_of(config: S3Config, total: int) -> Source:
 
 def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:
     fields: dict[str, Any] = {"bucket": config, "platform": config, "commit": "native"} | more
-    return Source(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
+    return Source.of(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
 
 
 def boto3_client(config: S3Config) -> Any:
@@ -149,19 +148,15 @@ def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -
 
     def commit(of_slot: Sequence[ObjectVersion]) -> None:
         states = [ObjectState(key=v.key, etag=v.etag, size=v.size, offset=v.size) for v in of_slot]
-        pages, deltas = table.carry(of_slot[0].slot, None, states)
-        first = SlotCommit(
-            slot=of_slot[0].slot,
-            generation=Generation(1),
-            commit_id=unique_name(SYSTEM_CLOCK),
-            parent_id=None,
+        first = SlotCommit.after(
+            None,
+            of_slot[0].slot,
             batch="simulated",
-            created_ms=SYSTEM_CLOCK.wall_ms(),
+            clock=SYSTEM_CLOCK,
+            states=table.carry(of_slot[0].slot, None, states),
             objects=len(states),
-            pages=pages,
-            deltas=deltas,
         )
-        assert isinstance(table.commit(first, planned_at=SYSTEM_CLOCK.monotonic()), Written)
+        assert isinstance(table.commit(first.staged(), planned_at=SYSTEM_CLOCK.monotonic()), Written)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(commit, versions))

@@ -48,7 +48,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 def _compared(source: Source, part: str, *, big: bool) -> list[Figure]:
     """`source` as a whole, and the others for what of it is below `part`."""
-    config = source.bucket
+    config = source.input.bucket
     ours, memory = apart(ingested, source)
     others: list[tuple[str, Took, Memory]] = [_by_spark(config, part)]
     for how, function in (
@@ -99,12 +99,12 @@ def ingested(source: Source) -> Took:
             reading.append(time.perf_counter())
 
     with embedded_spark() as spark:
-        warm_objects(source.bucket)
-        warm = source_of(source.bucket, "warm", WARM)
-        Ingest(spark, warm).run(warm.all_slots(), batch="warm")
+        warm_objects(source.input.bucket)
+        warm = source_of(source.input.bucket, "warm", WARM)
+        Ingest(spark, warm).run(warm.location.all_slots(), batch="warm")
         with seconds() as took:
             result = Ingest(spark, source, progress=progress).run(
-                source.all_slots(), batch="bench", only_found=True
+                source.location.all_slots(), batch="bench", only_found=True
             )
         ended = time.perf_counter()
     slots = result.slots.values()

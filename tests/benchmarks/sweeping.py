@@ -1,4 +1,4 @@
-"""(8) A sweep: a million objects against the committed state, as the check `nothing_lost` compares them.
+"""(8) A sweep: a million objects against the committed state, as the check `complete` compares them.
 
 No server here holds so many: the listing is simulated (`simulated_listing`), each page taking `PAGE_MS`, and the states
 are committed as if the objects had been read; so only LISTs, states and comparing are measured. The alternative is one
@@ -82,7 +82,7 @@ def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
     """A source whose bucket is `listing`, and whose table knows its objects. Committed once a server."""
     server.create_bucket(BUCKET)
     source = source_of(listing, "million", "in/", platform=server.config(BUCKET))
-    if any(source.table().newest(source.all_slots()).values()):
+    if any(source.table().newest(source.location.all_slots()).values()):
         return source
     versions = []
     for number in range(total):
@@ -93,17 +93,17 @@ def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
     sink = io.BytesIO()
     known = pa.table({"key": [v.key for v in versions], "etag": [v.etag for v in versions]})
     pq.write_table(known, sink, compression="zstd")
-    FastObjectStore(source.platform).put(STATE, sink.getvalue())
+    FastObjectStore(source.location.platform).put(STATE, sink.getvalue())
     return source
 
 
 def swept(source: Source, tasks: int) -> Swept:
-    """The plan of `nothing_lost`; `tasks`: how many at once, 0 for as many as there are cores."""
+    """The plan of `complete`; `tasks`: how many at once, 0 for as many as there are cores."""
     with embedded_spark() as spark:
         ship_package(spark)
         spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id bigint").toArrow()  # workers are up
         with seconds() as took:
-            found = plan(spark, source, source.all_slots(), tasks or parallelism(spark))
+            found = plan(spark, source, source.location.all_slots(), tasks or parallelism(spark))
     assert not found.errors
     return Swept(
         seconds=took(),
@@ -115,7 +115,9 @@ def swept(source: Source, tasks: int) -> Swept:
 
 def by_boto3(listing: S3Config, source: Source) -> Swept:
     client = boto3_client(listing)
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=listing.bucket, Prefix=source.prefix)
+    pages = client.get_paginator("list_objects_v2").paginate(
+        Bucket=listing.bucket, Prefix=source.input.prefix
+    )
     return _compared(
         source,
         ([(item["Key"], item["ETag"].strip('"')) for item in page.get("Contents", ())] for page in pages),
@@ -123,7 +125,7 @@ def by_boto3(listing: S3Config, source: Source) -> Swept:
 
 
 def by_obstore(listing: S3Config, source: Source) -> Swept:
-    pages = obstore.list(obstore_store(listing), source.prefix.rstrip("/"), chunk_size=1000)
+    pages = obstore.list(obstore_store(listing), source.input.prefix.rstrip("/"), chunk_size=1000)
     return _compared(
         source, ([(meta["path"], str(meta["e_tag"]).strip('"')) for meta in page] for page in pages)
     )
@@ -133,7 +135,7 @@ def _compared(source: Source, pages: Iterator[list[tuple[str, str]]]) -> Swept:
     requests: Counter[str] = Counter(GET=1)
     objects = changed = 0
     with seconds() as took:
-        state = FastObjectStore(source.platform).get(STATE)
+        state = FastObjectStore(source.location.platform).get(STATE)
         assert isinstance(state, StoredObject)
         table = pq.read_table(pa.BufferReader(state.body))
         known = dict(zip(table["key"].to_pylist(), table["etag"].to_pylist(), strict=True))

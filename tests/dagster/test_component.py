@@ -84,8 +84,8 @@ def test_a_component_resolves_from_yaml() -> None:
     assert found.s3.region_name == "eu-central-1"
     assert found.code_version == "1"
     assert found.spark.master == "spark://host:7077"
-    assert found.assets().io.source.keyspace_prefix == "_s3notify/orders/keyspace/"
-    assert found.assets().io.source.encoding == "cp1252"
+    assert found.assets().io.source.location.keyspace_prefix == "_s3notify/orders/keyspace/"
+    assert found.assets().io.source.input.encoding == "cp1252"
 
 
 def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +107,11 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TABLES_SECRET", "s3cr3t")
     with dg.build_resources({"io": component.assets().io}) as resources:
         source = resources.io.source
-    assert (source.commit, source.records_table.table) == ("dynamodb", "records")
-    assert (source.lease_table.region, source.lease_table.secret_access_key) == ("eu-central-1", "s3cr3t")
+    assert (source.commit.choice, source.location.records_table.table) == ("dynamodb", "records")
+    assert (source.commit.lease_table.region, source.commit.lease_table.secret_access_key) == (
+        "eu-central-1",
+        "s3cr3t",
+    )
     assert "s3cr3t" not in repr(source)
     with pytest.raises(Exception, match="secret_access_key"):
         S3NotifyComponent.resolve_from_yaml(dedent(text).replace("key_env", "key"))
@@ -139,7 +142,7 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     assert set(repository.get_top_level_resources()) == {"orders_slots", "clicks_slots"}
     graph = defs.resolve_asset_graph()
     assert {key.name for key in graph.asset_check_keys} == {
-        "nothing_lost",
+        "complete",
         "chains_settled",
         "schema_changes",
     }

@@ -40,7 +40,7 @@ def metadata(site: Site, asset: str = "orders_delta") -> dict[str, Any]:
 def read(site: Site, asset: str = "orders_delta") -> list[dict[str, Any]]:
     """By delta-rs, from where the metadata says."""
     uri = metadata(site, asset)["dagster/uri"]
-    rows = by_delta_rs(Place(uri=uri, config=site.io.source.platform))
+    rows = by_delta_rs(Place(uri=uri, config=site.io.source.location.platform))
     return [dict(row) for row in rows]
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.deploy import Places, Role, Tables, policy
-from s3notify_platform.orchestration.quarantine_retry import RetryConfig, send_again
+from s3notify_platform.orchestration.quarantine_retry import RetryConfig, retry
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.protocols.keyspace import Publisher
@@ -93,10 +93,10 @@ def test_batches_on_a_store_without_conditions(site_with: Callable[..., Site]) -
     assert list(list_all(site.store, "_s3notify/orders/records/")) == []
     assert list(site.io.records.scan(HEARTBEATS)) == []
 
-    leases = DynamoTable(site.io.source.lease_table)
+    leases = DynamoTable(site.io.source.commit.lease_table)
     items = leases.client.scan(TableName=leases.config.table)["Items"]
     leases.close()
-    commits = {meta.key for meta in list_all(site.store, site.io.source.layout.all_commits)}
+    commits = {meta.key for meta in list_all(site.store, site.io.source.location.layout.all_commits)}
     assert commits <= {item["path"]["S"] for item in items}
     assert {item["timeout"]["N"] for item in items} == {"0"}
 
@@ -118,20 +118,20 @@ def test_a_run_is_refused_where_commits_would_not_be_safe(
     result = site.run([3])
     assert not result.success
     assert re.search(reason, site.failure(result))
-    assert list(list_all(site.store, site.io.source.layout.prefix)) == []
+    assert list(list_all(site.store, site.io.source.location.layout.prefix)) == []
 
 
 def test_publishers_keep_conditions_there(site_with: Callable[..., Site]) -> None:
     """The same publisher, over a store whose conditions go by leases: one wins, and only it signals."""
     site = site_with("lease_table")
     source = site.io.source
-    store = leased_store(source.bucket, source.lease_table)
-    publisher = Publisher(store, prefix=source.keyspace_prefix, slots=source.slots)
+    store = leased_store(source.input.bucket, source.commit.lease_table)
+    publisher = Publisher(store, prefix=source.location.keyspace_prefix, slots=source.location.slots)
     first = publisher.put_if_absent("raw/a", b"1")
     assert isinstance(first, Written)
-    signals = list(list_all(site.store, source.keyspace_prefix))
+    signals = list(list_all(site.store, source.location.keyspace_prefix))
     assert publisher.put_if_absent("raw/a", b"2") == Conflict()
-    assert list(list_all(site.store, source.keyspace_prefix)) == signals
+    assert list(list_all(site.store, source.location.keyspace_prefix)) == signals
     second = publisher.put_if_match("raw/a", b"3", first.etag)
     assert isinstance(second, Written)
     assert publisher.put_if_match("raw/a", b"4", first.etag) == Conflict()
@@ -148,15 +148,15 @@ def test_roles_need_exactly_what_their_policies_grant(
     platform = server.make_bucket()
     site = site_with("records_table", "lease_table", platform_bucket=platform)
     io, source = site.io, site.io.source
-    assert source.lease_table is not None
-    assert source.records_table is not None
+    assert source.commit.lease_table is not None
+    assert source.location.records_table is not None
     places = Places(
         bucket=site.component.bucket,
-        prefix=source.prefix,
+        prefix=source.input.prefix,
         platform_bucket=platform,
-        platform_prefix=source.platform_prefix,
-        keyspace_prefix=source.keyspace_prefix,
-        tables=Tables(records=source.records_table.table, leases=source.lease_table.table),
+        platform_prefix=source.location.platform_prefix,
+        keyspace_prefix=source.location.keyspace_prefix,
+        tables=Tables(records=source.location.records_table.table, leases=source.commit.lease_table.table),
         account=ACCOUNT,
     )
 
@@ -168,20 +168,22 @@ def test_roles_need_exactly_what_their_policies_grant(
 
     proxy.answered.clear()
     # The lease table of a bucket is that bucket's own; here it stands for both.
-    store = leased_store(source.bucket, source.lease_table)
-    publisher = Publisher(store, S3ObjectStore(source.platform), prefix=source.keyspace_prefix, slots=16)
+    store = leased_store(source.input.bucket, source.commit.lease_table)
+    publisher = Publisher(
+        store, S3ObjectStore(source.location.platform), prefix=source.location.keyspace_prefix, slots=16
+    )
     written = publisher.put_if_absent(site.key(3), site.line(3))
     assert isinstance(written, Written)
     publisher.put_if_match(site.key(3), site.line(3), written.etag)
     publisher.put(site.key(5), site.line(5))
     publisher.delete(site.key(5))
-    DynamoLeases(source.lease_table).read("what a waiting writer reads", "*")
+    DynamoLeases(source.commit.lease_table).read("what a waiting writer reads", "*")
     check("writer")
 
     site.settle()
     by_runs = [*proxy.answered]
     proxy.answered.clear()
-    queued = QueuedPublisher(publisher, io.queue, bucket=source.bucket.bucket)
+    queued = QueuedPublisher(publisher, io.queue, bucket=source.input.bucket.bucket)
     written = queued.put_if_absent(site.key(6), site.line(6))
     assert isinstance(written, Written)
     queued.put_if_match(site.key(6), site.line(6), written.etag)
@@ -189,20 +191,23 @@ def test_roles_need_exactly_what_their_policies_grant(
     queued.put(site.key(3), site.line(4))
     queued.put(site.key(8), site.line(8) + b"{broken\n")
     assert queued.put_if_absent(site.key(3), site.line(5)) == Conflict()
-    DynamoLeases(source.lease_table).read("what a waiting writer reads", "*")
+    DynamoLeases(source.commit.lease_table).read("what a waiting writer reads", "*")
     check("publisher")
 
     proxy.answered[:] = by_runs
     site.settle()
     io.ask_again([Slot(3)])
-    assert send_again(io, RetryConfig(everything=True)).records == 1
-    DynamoLeases(source.lease_table).read("what a waiting run reads", "*")
+    assert retry(io, RetryConfig(everything=True)).records == 1
+    DynamoLeases(source.commit.lease_table).read("what a waiting run reads", "*")
     check("run")
 
-    for part in read_slots(SlotTable(S3ObjectStore(source.platform), source.layout), source.all_slots()):
+    for part in read_slots(
+        SlotTable(S3ObjectStore(source.location.platform), source.location.layout),
+        source.location.all_slots(),
+    ):
         assert part.table.num_rows
     assert site.rows() == {3: [4], 8: [8]}
-    assert reasons_of(source.table(), source.all_slots())
+    assert reasons_of(source.table(), source.location.all_slots())
     io.watcher().poll()
     check("reader")
 
@@ -210,7 +215,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     site.write_silently(9)
     proxy.answered.clear()
     assert site.job("sweep").success
-    table = SlotTable(S3ObjectStore(source.platform), source.layout, max_run_seconds=0)
+    table = SlotTable(S3ObjectStore(source.location.platform), source.location.layout, max_run_seconds=0)
     vacuum(table, retention_seconds=0)
     io.records.remove(HEARTBEATS, "in doubt", expected=Version("none"))
     io.records.read(HEARTBEATS, "a look after a removal in doubt")

@@ -10,8 +10,10 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import UnavailableError
+from s3notify_platform.ingest.reread import backfill
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
+from s3notify_platform.slots import Slot
 from tests.contracts.fault_proxy import Answered, FaultProxy
 from tests.support.faults import Call, Fault, FaultyStore
 from tests.support.servers import S3Server
@@ -80,12 +82,14 @@ def test_what_our_publisher_told_is_read_without_another_look(watched: Site, pro
     site = watched
     source, queue = site.io.source, site.io.queue
     written = site.store.put(site.key(3), site.line(3))
-    told = Event(key=site.key(3), bucket=source.bucket.bucket, etag=written.etag, size=len(site.line(3)))
+    told = Event(
+        key=site.key(3), bucket=source.input.bucket.bucket, etag=written.etag, size=len(site.line(3))
+    )
     queue.push(site.name, replace(told, writer="w1"))
     site.store.put(site.key(5), site.line(5))
-    queue.push(site.name, Event(key=site.key(5), bucket=source.bucket.bucket))
+    queue.push(site.name, Event(key=site.key(5), bucket=source.input.bucket.bucket))
     proxy.answered.clear()
-    Publisher(site.store, prefix=source.keyspace_prefix, slots=16, queued=True).signal(
+    Publisher(site.store, prefix=source.location.keyspace_prefix, slots=16, queued=True).signal(
         [site.key(3), site.key(5)]
     )
     site.settle()
@@ -98,7 +102,7 @@ def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
     site.write(3, 5)
     site.settle()
     source, queue = site.io.source, site.io.queue
-    bucket = source.bucket.bucket
+    bucket = source.input.bucket.bucket
     late = [
         Event(key=site.key(3), op="delete", bucket=bucket),
         Event(key=site.key(3), bucket=bucket, etag="0" * 32, size=1, writer="long ago"),
@@ -109,7 +113,7 @@ def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
     ]
     for event in late:
         queue.push(site.name, event)
-    publisher = Publisher(site.store, prefix=source.keyspace_prefix, slots=16, queued=True)
+    publisher = Publisher(site.store, prefix=source.location.keyspace_prefix, slots=16, queued=True)
     publisher.signal([event.key for event in late])
     site.settle()
     assert site.rows() == {3: [3], 5: [5]}
@@ -203,9 +207,11 @@ def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
 
     source = site.io.source
     unqueued = Publisher(
-        FaultyStore(site.store, meanwhile), prefix=source.keyspace_prefix, slots=source.slots
+        FaultyStore(site.store, meanwhile),
+        prefix=source.location.keyspace_prefix,
+        slots=source.location.slots,
     )
-    writer = QueuedPublisher(unqueued, site.io.queue, bucket=source.bucket.bucket)
+    writer = QueuedPublisher(unqueued, site.io.queue, bucket=source.input.bucket.bucket)
     writer.put(site.key(5), site.line(5))
     assert pending(site) == [site.key(5)]
     (request,) = site.tick()
@@ -238,7 +244,7 @@ def test_every_instance_gets_every_change(site_of: Callable[..., Site]) -> None:
     """Two components on one bucket, each with a topic and a table of its own."""
     first = site_of(name="orders")
     second = site_of(
-        name="copy", bucket=first.component.bucket, keyspace_prefix=first.io.source.keyspace_prefix
+        name="copy", bucket=first.component.bucket, keyspace_prefix=first.io.source.location.keyspace_prefix
     )
     first.settle()
     second.settle()
@@ -264,6 +270,25 @@ def test_another_code_version_reads_a_followed_slot_again(site_of: Callable[...,
     assert other.launch(request).success
     assert other.metadata(3)["objects"] == 3
     assert sorted(other.rows()[3]) == [3, 31, 32]
+
+
+def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
+    """All objects of the slots that are named, once, by the next batch, which lists nothing."""
+    site = watched
+    site.write(3, 7)
+    site.write(3, number=1, body=site.line(31))
+    site.settle()
+    site.io.check_store()
+    source = site.io.source
+    found = backfill(source.location, site.io.store, source.commit, [Slot(3)])
+    assert (found.slots, found.objects) == ((3,), 2)
+    (request,) = site.tick()
+    assert site.slots_of(request) == [3]
+    assert site.launch(request).success
+    assert site.metadata(3)["objects"] == 2
+    assert site.metadata(3)["batch_unannounced"] == 0
+    assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31], 7: [7]}
+    assert site.tick() == []
 
 
 def test_the_queue_is_observed(watched: Site) -> None:

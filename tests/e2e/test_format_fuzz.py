@@ -21,11 +21,11 @@ from s3notify_platform.protocols.notification_queue import Event, NotificationQu
 from s3notify_platform.stores.s3.fast import shared_store
 from tests.support.changing import place_of
 from tests.support.drivers import WAIT_SECONDS, Driver
-from tests.support.fuzz_objects import SCHEMA, SCHEMA_DDL, Drawn
+from tests.support.fuzz.objects import SCHEMA, SCHEMA_DDL, Drawn
 from tests.support.independent import differences, rows_of
 from tests.support.servers import S3Server
 
-OPERATIONS = int(os.environ.get("FORMAT_FUZZ_OPERATIONS", "100"))
+OPERATIONS = int(os.environ.get("FORMAT_FUZZ_OPERATIONS", "50"))
 SEED = int(os.environ.get("FORMAT_FUZZ_SEED", "1"))
 KILLS = int(os.environ.get("FORMAT_FUZZ_KILLS", str(2 + OPERATIONS // 150)))
 
@@ -74,7 +74,7 @@ class Fuzz:
         self.bucket = self.server.make_bucket()
         config = self.server.config(self.bucket)
         self.sources = {
-            name: Source(
+            name: Source.of(
                 name=name, bucket=config, platform=config, prefix=f"raw/{name}/", commit="native", slots=SLOTS,
                 split_bytes=SPLIT_BYTES, **settings,
             )
@@ -83,12 +83,14 @@ class Fuzz:
         self.places = {name: place_of(source, SCHEMA) for name, source in self.sources.items()}
         self.s3 = self.places["mixed"].client()
         self.s3.put_bucket_versioning(Bucket=self.bucket, VersioningConfiguration={"Status": "Enabled"})
-        self.queue: NotificationQueue = self.sources["mixed"].queue()
+        self.queue: NotificationQueue = self.sources["mixed"].location.queue()
         for name, source in self.sources.items():
-            settings = TopicSettings(bucket=self.bucket, prefix=source.prefix, slots=SLOTS, shards=1)
+            settings = TopicSettings(bucket=self.bucket, prefix=source.input.prefix, slots=SLOTS, shards=1)
             self.queue.topics.create(name, settings)
         self.signals = {
-            name: Publisher(shared_store(config), prefix=source.keyspace_prefix, slots=SLOTS, queued=True)
+            name: Publisher(
+                shared_store(config), prefix=source.location.keyspace_prefix, slots=SLOTS, queued=True
+            )
             for name, source in self.sources.items()
         }
         self.bodies: dict[str, bytes] = {}
@@ -115,9 +117,7 @@ class Fuzz:
         suffix = dice.choice(SUFFIXES[name])
         key = f"raw/{name}/{dice.randrange(NAMES)}{suffix}"
         there = key in self.bodies
-        what = dice.choice(
-            ("write", "write", "write", "append", "append", "empty", "delete", "rename", "restore", "same")
-        )
+        what = dice.choice(WHAT)
         if what == "append" and there and len(self.bodies[key]) < 100_000:
             self.put(key, self.drawn.body(key, self.bodies[key]))
         elif what == "empty" and there:
@@ -173,7 +173,7 @@ class Fuzz:
     def run(self, name: str, *, listing: bool, limits: dict[str, Any], operations: int) -> int:
         """One, while up to so many operations are done; how many were. It may be killed."""
         source = self.sources[name]
-        settings = {**SOURCES[name], "name": name, "prefix": source.prefix, "slots": SLOTS}
+        settings = {**SOURCES[name], "name": name, "prefix": source.input.prefix, "slots": SLOTS}
         settings |= {"split_bytes": SPLIT_BYTES} | limits
         self.runs += 1
         self.driver.start()
@@ -202,7 +202,7 @@ class Fuzz:
                 if self.strike():
                     return done
         assert not answer.get("error"), (answer, self.facts())
-        assert not answer["plain"], answer
+        assert not answer["unqueued"], answer
         self.superseded += answer["superseded"]
         self.cut_short += not answer["complete"]
         self.show(f"{name} {'listed' if listing else 'told'} {limits or ''}: {done} operations, {answer}")
@@ -241,7 +241,7 @@ class Fuzz:
                 raise AssertionError(
                     f"{name} by {'listing' if listing else 'entries'}: {found}\n{self.facts()}"
                 )
-            entries = self.queue.entries(name, source.all_slots())
+            entries = self.queue.entries(name, source.location.all_slots())
             assert not entries, ([entry.event.key for entry in entries], self.facts())
 
     def show(self, text: str) -> None:

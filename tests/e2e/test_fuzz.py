@@ -1,6 +1,6 @@
 """Four writer processes through all inlets at once, everything SIGKILLed at random: the table equals the bucket.
 
-`FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe fuzz` does 10,000 operations.
+`FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
 A long run begins with the writers that tell the queue, so that what an entry fails to tell of is missing from the
 table. Then come plain ones too. A plain signal can hide behind a queued one of the same slot, until a plain writer has
@@ -30,13 +30,13 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
-from s3notify_platform.stores.queue_records import QUEUE_PREFIX
+from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.reader import read_slots
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
-from tests.support.fuzz_kills import Killer, Supervised
-from tests.support.fuzz_operations import (
+from tests.support.fuzz.kills import Killer, Supervised
+from tests.support.fuzz.operations import (
     ANNOUNCED,
     BUCKET,
     HTTP,
@@ -54,9 +54,9 @@ from tests.support.fuzz_operations import (
 from tests.support.platform import Platform, running
 from tests.support.servers import running_ministack
 
-OPERATIONS = int(os.environ.get("FUZZ_OPERATIONS", "300"))
+OPERATIONS = int(os.environ.get("FUZZ_OPERATIONS", "100"))
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-KILLS = int(os.environ.get("FUZZ_KILLS", str(12 + OPERATIONS // 80)))
+KILLS = int(os.environ.get("FUZZ_KILLS", str(10 + OPERATIONS // 75)))
 
 LONG = 1000
 """Operations from which on the run has both parts."""
@@ -93,13 +93,13 @@ class Fuzz:
         self.platform, self.sink, self.folder = platform, sink, folder
         self.began = time.monotonic()
         config = platform.server.config(BUCKET)
-        self.source = Source(
+        self.source = Source.of(
             name="orders", bucket=config, prefix=PREFIX, format="jsonl", platform=config, commit="native"
         )
         self.store = shared_store(config)
-        self.queue = self.source.queue()
-        self.chains = AckChains(self.source.records())
-        self.backlog = RescanBacklog(self.source.records())
+        self.queue = self.source.location.queue()
+        self.chains = AckChains(self.source.location.records())
+        self.backlog = RescanBacklog(self.source.location.records())
         self.sqs_endpoint = sqs.endpoint_url
         client = boto3.client(
             "sqs", endpoint_url=sqs.endpoint_url, region_name="us-east-1",
@@ -125,7 +125,7 @@ class Fuzz:
                 *cli, "deliver", *place, "--allow-network", "127.0.0.0/8", "--allow-http",
                 "--poll-seconds", "1",
             ],
-            "reconcile": [sys.executable, "-m", "tests.support.fuzz_reconciler", platform.server.endpoint_url],
+            "reconcile": [sys.executable, "-m", "tests.support.fuzz.reconciler", platform.server.endpoint_url],
         }  # fmt: skip
         self.services = {
             name: Supervised(
@@ -147,7 +147,7 @@ class Fuzz:
                 "endpoint_url": self.platform.server.endpoint_url, "sqs_url": self.sqs_endpoint,
                 "queue_url": self.queue_url,
             }  # fmt: skip
-            command = [sys.executable, "-m", "tests.support.fuzz_writer", json.dumps(told)]
+            command = [sys.executable, "-m", "tests.support.fuzz.writer", json.dumps(told)]
             name = f"writer {number}"
             writers[name] = Supervised(
                 name=name, command=command, environment=self.environment, log=self.folder / f"{name}.log",
@@ -248,7 +248,7 @@ class Fuzz:
         )
 
     def _newest(self):
-        return self.source.table().newest(self.source.all_slots())
+        return self.source.table().newest(self.source.location.all_slots())
 
     def operations(self, key: str):
         """What was begun on a key, in order, and how it ended."""
@@ -309,7 +309,7 @@ class Fuzz:
         assert answer["__typename"] == "LaunchRunSuccess", answer
         run = answer["run"]["runId"]
         query = """
-        query Checks { assetCheckExecutions(assetKey: {path: ["orders"]}, checkName: "nothing_lost", limit: 1) {
+        query Checks { assetCheckExecutions(assetKey: {path: ["orders"]}, checkName: "complete", limit: 1) {
           runId evaluation { metadataEntries { label ... on IntMetadataEntry { intValue } } } } }"""
         found: dict[str, int] = {}
 
@@ -361,11 +361,12 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
                 fuzz.phase(Phase(seed=SEED, first=0, last=half, ways=ANNOUNCED, keys=keys), KILLS // 2)
                 plain.put(f"{PREFIX}plain.jsonl", b'{"order_id": 2}\n')
                 platform.until(
-                    "a plain writer seen", lambda: fuzz.backlog.unqueued_writers(fuzz.backlog.read())
+                    "a plain writer seen",
+                    lambda: fuzz.backlog.read().unqueued_writers(SYSTEM_CLOCK.wall_ms()),
                 )
             else:
                 half = 0
-                fuzz.backlog.add((), plain=True)
+                fuzz.backlog.add((), unqueued=True)
             ways = (QUEUED, SQS, HTTP, PLAIN)
             last = OPERATIONS // WRITERS
             kills = KILLS // 2 if half else KILLS

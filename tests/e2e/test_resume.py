@@ -51,8 +51,8 @@ def test_killed_in_the_middle_of_big_objects(ministack: S3Server, tmp_path: Path
             place.client().put_object(Bucket=place.bucket, Key=key, Body=body)
         told = {
             "source": {
-                "name": source.name, "prefix": source.prefix, "format": source.format, "schema": source.schema,
-                "slots": 1, **limits,
+                "name": source.name, "prefix": source.input.prefix, "format": source.input.format,
+                "schema": source.input.schema, "slots": 1, **limits,
             },
             "listing": True,
             "endpoint_url": proxy.url,

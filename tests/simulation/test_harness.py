@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -109,6 +110,17 @@ def test_an_actors_error_ends_the_run_and_is_raised():
 
     with pytest.raises(ValueError, match="a bug"):
         run_simulation([wrong, endless], MemoryObjectStore(), 1)
+
+
+def test_an_actor_calls_a_store_from_its_own_thread_only():
+    """What other threads do has no order that a seed could repeat."""
+
+    def parallel(store, _clock):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(store.head, "a").result()
+
+    with pytest.raises(AssertionError, match="thread of its own"):
+        run_simulation([parallel], MemoryObjectStore(), 1)
 
 
 def test_a_crashed_actor_lives_again_a_bounded_number_of_times():

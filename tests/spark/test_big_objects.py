@@ -129,7 +129,7 @@ def test_the_gets_of_parts_are_counted(lake_of: Callable[..., Lake], ministack: 
     lake.put("big.jsonl", jsonl(range(COUNT)))
     lake.put_many({f"{n}.jsonl": jsonl(range(1)) for n in range(5)})
     with FaultProxy(ministack.endpoint_url) as proxy, FaultProxy(ministack.endpoint_url) as other:
-        bucket, platform = (replace(lake.source.bucket, endpoint_url=p.url) for p in (proxy, other))
+        bucket, platform = (replace(lake.source.input.bucket, endpoint_url=p.url) for p in (proxy, other))
         result = lake.with_source(bucket=bucket, platform=platform).ingest()
         sent = sum(r.method == "GET" and "/raw/" in r.path for r in proxy.answered)
         of_platform = sum(r.method == "GET" for r in other.answered)

@@ -41,13 +41,15 @@ def packed(count: int, note: str = "") -> bytes:
     return gzip.compress(lines(count, note), mtime=0, compresslevel=1)
 
 
-@pytest.fixture(params=[True, False], ids=["listing", "entries"])
+@pytest.fixture(
+    params=[pytest.param(True, id="listing", marks=pytest.mark.thorough), pytest.param(False, id="entries")]
+)
 def listing(request: pytest.FixtureRequest) -> bool:
     found: bool = request.param
     return found
 
 
-@pytest.fixture(params=["ministack", "seaweed"])
+@pytest.fixture(params=["ministack", pytest.param("seaweed", marks=pytest.mark.thorough)])
 def server(request: pytest.FixtureRequest) -> S3Server:
     found: S3Server = request.getfixturevalue(request.param)
     return found
@@ -67,6 +69,9 @@ def changing_of(
             return Changing(spark=spark, source=source, proxy=proxy, listing=listing)
 
         yield new
+
+
+both = pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +155,7 @@ def _too_many(told: str) -> list[str]:
     return [part.split()[0] for part in told.split("; ") if "rows too many" in part]
 
 
+@both
 def test_changed_just_before_the_read(changing_of: Callable[..., Changing]) -> None:
     """Small objects: one GET, pinned to the version that was planned."""
     go_through(changing_of(), HISTORIES)
@@ -177,6 +183,7 @@ BIG_HISTORIES = {
 }
 
 
+@both
 def test_changed_between_two_reads_of_its_parts(changing_of: Callable[..., Changing]) -> None:
     """Big objects: nothing of two versions is ever mixed, and nothing of a part counts without all others."""
     go_through(changing_of(split_bytes=PART), BIG_HISTORIES)
@@ -275,8 +282,8 @@ def test_what_our_publisher_told_changes_before_its_read(changing_of: Callable[.
     """An entry with an ETag is believed; if that is no longer there, the next entry tells what is."""
     bucket = changing_of()
     source = bucket.source
-    plain = Publisher(shared_store(source.platform), prefix=source.keyspace_prefix, slots=1)
-    publisher = QueuedPublisher(plain, source.queue(), bucket=bucket.bucket)
+    plain = Publisher(shared_store(source.location.platform), prefix=source.location.keyspace_prefix, slots=1)
+    publisher = QueuedPublisher(plain, source.location.queue(), bucket=bucket.bucket)
     for name in ("a", "b"):
         assert isinstance(publisher.put(f"raw/{name}.jsonl", ONE), Written)
     bucket.when_asked(lambda: publisher.put("raw/a.jsonl", TWO), key="raw/a.jsonl")

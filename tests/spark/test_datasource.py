@@ -16,8 +16,9 @@ from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register, whole_schema, work_of
+from s3notify_platform.spark.datasource.batch import S3NotifyDataSource, register
 from s3notify_platform.spark.datasource.options import reading_of
+from s3notify_platform.spark.datasource.rows import whole_schema, work_of
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
 from tests.support.spark_options import options_of
@@ -139,7 +140,7 @@ def test_a_field_that_inference_has_not_seen_is_a_reject(
     bare_lake: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an inferred schema nobody has decided to leave it out; with a declared one somebody has."""
-    from s3notify_platform.spark.datasource.batch import batch as datasource
+    from s3notify_platform.spark.datasource import batch as datasource
 
     monkeypatch.setattr(datasource, "SAMPLED_FROM", 1)
     lake = bare_lake()
@@ -199,7 +200,11 @@ def test_options_that_make_no_sense_say_so(options: dict[str, str], message: str
 def test_a_path_names_bucket_and_prefix() -> None:
     """As people write it."""
     source = reading_of({"path": "s3a://acme/raw/orders/", "platform_bucket": "own"}).source
-    assert (source.bucket.bucket, source.prefix, source.platform.bucket) == ("acme", "raw/orders/", "own")
+    assert (source.input.bucket.bucket, source.input.prefix, source.location.platform.bucket) == (
+        "acme",
+        "raw/orders/",
+        "own",
+    )
 
 
 def test_no_option_is_a_secret() -> None:

@@ -237,7 +237,7 @@ def test_only_the_batch_reaches_the_driver(
     monkeypatch.setattr(
         planning, "_collected", lambda topic, rows: collected.append(len(rows)) or original(topic, rows)
     )
-    found = plan(lake.spark, lake.source, lake.source.all_slots(), 2)
+    found = plan(lake.spark, lake.source, lake.source.location.all_slots(), 2)
     counting = collected[0] - 5 - 20
     assert 0 < counting <= 6, "rows that count requests: one kind a task, two of the driver"
     assert sum(len(p.changes.read) for p in found.slots.values()) == 5

@@ -23,7 +23,7 @@ ODD = (
 
 
 def planned(lake: Lake) -> Plan:
-    return plan(lake.spark, lake.source, lake.source.all_slots(), 2)
+    return plan(lake.spark, lake.source, lake.source.location.all_slots(), 2)
 
 
 def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
@@ -91,7 +91,7 @@ def test_keys_that_sampled_states_know_and_the_bucket_does_not(
 
 def empty_table(lake: Lake, *folders: str) -> None:
     for folder in folders:
-        for meta in list(list_all(lake.store, lake.source.layout.prefix + folder)):
+        for meta in list(list_all(lake.store, lake.source.location.layout.prefix + folder)):
             lake.store.delete(meta.key)
 
 
@@ -101,12 +101,14 @@ def test_slots_whose_commits_are_gone_fail_and_the_others_go_on(lake: Lake) -> N
     for n, key in enumerate(keys):
         lake.put(key, [{"id": n}])
     lake.ingest()
-    marked = CommittedSlots(lake.source.records()).read()
+    marked = CommittedSlots(lake.source.location.records()).read()
     assert marked == {lake.slot(key) for key in keys}
-    record = lake.source.records().read(PARTITION, COMMITTED)
+    record = lake.source.location.records().read(PARTITION, COMMITTED)
     lake.put(keys[0], [{"id": 0}, {"id": -1}])
     lake.ingest()
-    assert lake.source.records().read(PARTITION, COMMITTED) == record, "written when a slot is new only"
+    assert lake.source.location.records().read(PARTITION, COMMITTED) == record, (
+        "written when a slot is new only"
+    )
 
     lost = lake.slot(keys[0])
     other = next(key for key in keys if lake.slot(key) != lost)
@@ -116,17 +118,17 @@ def test_slots_whose_commits_are_gone_fail_and_the_others_go_on(lake: Lake) -> N
     for _ in range(2):
         result = lake.ingest()
         assert {slot for slot, of in result.slots.items() if not of.ok} == {lost}
-        assert f"s3notify table forget --bucket {lake.source.bucket.bucket}" in result.slots[lost].error
+        assert f"s3notify table forget --bucket {lake.source.input.bucket.bucket}" in result.slots[lost].error
         assert f"--slots {lost}" in result.slots[lost].error
         assert lake.source.table().head(lost) is None
     assert lost not in result.entries
     assert result.slots[lake.slot(other)].ok
     assert 200 in {row["id"] for row in lake.load()}
 
-    CommittedSlots(lake.source.records()).forget([lost])
+    CommittedSlots(lake.source.location.records()).forget([lost])
     assert all(slot.ok for slot in lake.ingest().slots.values())
     lake.check()
-    assert lost in CommittedSlots(lake.source.records()).read()
+    assert lost in CommittedSlots(lake.source.location.records()).read()
 
 
 @pytest.mark.parametrize("folders", [("",), ("commits/",), ("schema/",)])
@@ -150,8 +152,8 @@ def test_a_whole_table_that_is_gone(lake: Lake, folders: tuple[str, ...]) -> Non
     assert lake.source.table().head(slot) is None or folders == ("schema/",)
     if folders == ("schema/",):
         empty_table(lake, "")
-    records = lake.source.records()
-    assert slot in forget_slots(lake.source.table(), records, frozenset(lake.source.all_slots()))
+    records = lake.source.location.records()
+    assert slot in forget_slots(lake.source.table(), records, frozenset(lake.source.location.all_slots()))
     assert all(of.ok for of in lake.ingest().slots.values())
     assert sorted(row["id"] for row in lake.load()) == [2, 3]
 
@@ -160,7 +162,7 @@ def test_a_run_that_died_before_it_had_noted_its_first_commits(lake: Lake) -> No
     """No false alarm, and the next run that finds them notes them."""
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest()
-    records = lake.source.records()
+    records = lake.source.location.records()
     record = records.read(PARTITION, COMMITTED)
     assert record is not None
     records.remove(PARTITION, COMMITTED, expected=record.version)

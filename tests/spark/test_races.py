@@ -133,7 +133,7 @@ def test_a_lost_predecessor_fails_its_slot_alone(lake_of: Callable[..., Lake]) -
     lake.ingest()
     first, second = Slot(0), Slot(1)
     head = lake.history(first)[-1]
-    lake.store.delete(lake.source.layout.state(first, head.pages[0].name))
+    lake.store.delete(lake.source.location.layout.state(first, head.pages[0].name))
     for n in range(20):
         lake.put(f"{n}", b"y")
     result = lake.ingest()

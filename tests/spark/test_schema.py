@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
         ("id bigint,", "does not parse"),
         ("bigint", "does not parse|give columns"),
         ("_key string", "'_key': the name is kept"),
-        ("m map<string,int>", "'m': JSON gives no map"),
+        ("m map<string,int>", "'m': format jsonl gives no map"),
         ("v variant", "variant is not supported"),
     ],
 )
@@ -120,7 +120,7 @@ def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
     assert {"o": {"x": 1, "y": None}, "l": [{"p": {"q": 1, "r": None}}]} in rows
     assert {"o": None, "l": [{"p": {"q": 2, "r": 1.5}}, {"p": None}]} in rows
     assert len(rows) == 3000 + 5
-    parts = read_slots(lake.source.table(), lake.source.all_slots())
+    parts = read_slots(lake.source.table(), lake.source.location.all_slots())
     assert sum(part.table.num_rows for part in parts) == len(rows)
 
 

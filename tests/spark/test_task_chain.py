@@ -148,7 +148,7 @@ def test_one_stamp_for_each_task(spark: SparkSession, ministack: S3Server) -> No
 def test_nothing_is_left_behind(filled: Lake) -> None:
     """The chain goes with its job."""
     filled.ingest()
-    assert list(task_chains(filled.source.records()).states()) == []
+    assert list(task_chains(filled.source.location.records()).states()) == []
 
 
 def test_a_slot_that_no_task_has_answered_for_is_not_committed(
@@ -222,8 +222,8 @@ def test_a_task_that_cannot_say_so_fails_and_does_not_hang(
 
 def test_progress_is_told_while_the_job_runs(lake: Lake) -> None:
     """From the chain, which anybody can read."""
-    chain = TaskChain.opened(lake.source, "run", lake.source.all_slots())
-    chain.stamp(map(str, lake.source.all_slots()[:3]), lake.store)
+    chain = TaskChain.opened(lake.source, "run", lake.source.location.all_slots())
+    chain.stamp(map(str, lake.source.location.all_slots()[:3]), lake.store)
     told: list[str] = []
     heard = threading.Event()
 
@@ -234,4 +234,4 @@ def test_progress_is_told_while_the_job_runs(lake: Lake) -> None:
     with chain.watched(progress, seconds=0.01):
         assert heard.wait(10)
     assert told[0] == "3 of 8 slots sealed"
-    assert chain.missing() == set(lake.source.all_slots()[3:])
+    assert chain.missing() == set(lake.source.location.all_slots()[3:])

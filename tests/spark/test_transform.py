@@ -115,7 +115,7 @@ def test_it_fails_for_all_rows(lake_of: Callable[..., Lake], monkeypatch: pytest
         transform=lambda rows: rows.withColumn("x", F.raise_error(F.lit("never"))),
         progress=messages.append,
     )
-    result = ingest.run(lake.source.all_slots(), batch="b")
+    result = ingest.run(lake.source.location.all_slots(), batch="b")
     assert {r.status for s, r in result.slots.items() if s == lake.slot("0.jsonl")} == {"failed"}
     assert all("never" in r.error for r in result.slots.values() if r.status == "failed")
     assert sum("trying halves" in message for message in messages) == 3
@@ -156,7 +156,7 @@ def test_slots_changed_at_run_time(lake_of: Callable[..., Lake], slot: int | Non
 def test_objects_overwritten_while_it_runs(lake: Lake) -> None:
     """Rows and outcomes are of one read: whatever happens to the object later, none counts without its rows."""
     lake.put("a.jsonl", [{"id": 1}, {"id": 2}])
-    store, key = lake.source.bucket, "raw/a.jsonl"
+    store, key = lake.source.input.bucket, "raw/a.jsonl"
 
     def overwrite(rows: DataFrame) -> DataFrame:
         def run(batches):  # type: ignore[no-untyped-def]

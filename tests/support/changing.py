@@ -32,21 +32,21 @@ def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Sou
     """Read through the proxy, with its table and its signals past it; one slot."""
     fields = {"name": "orders", "prefix": "raw/", "format": "auto", "schema": SCHEMA, "slots": 1} | settings
     behind = replace(bucket, endpoint_url=proxy.url)
-    return Source(bucket=behind, platform=bucket, commit="native", **fields)
+    return Source.of(bucket=behind, platform=bucket, commit="native", **fields)
 
 
 def place_of(source: Source, schema: pa.Schema) -> Place:
     """Where the independent check looks: past every proxy."""
-    reached = source.platform
+    reached = source.location.platform
     assert reached.endpoint_url
     assert reached.access_key_id
     assert reached.secret_access_key
     return Place(
         endpoint_url=reached.endpoint_url,
-        bucket=source.bucket.bucket,
-        prefix=source.prefix,
-        format=source.format,
-        table_prefix=source.layout.prefix,
+        bucket=source.input.bucket.bucket,
+        prefix=source.input.prefix,
+        format=source.input.format,
+        table_prefix=source.location.layout.prefix,
         schema=schema,
         access_key_id=reached.access_key_id,
         secret_access_key=reached.secret_access_key,
@@ -57,12 +57,17 @@ class Teller:
     """Tells the queue, and moves signals, as an inlet does with what S3 reports."""
 
     def __init__(self, source: Source) -> None:
-        self.name, self.bucket = source.name, source.bucket.bucket
-        self.queue = source.queue()
-        settings = TopicSettings(bucket=self.bucket, prefix=source.prefix, slots=source.slots, shards=1)
+        self.name, self.bucket = source.name, source.input.bucket.bucket
+        self.queue = source.location.queue()
+        settings = TopicSettings(
+            bucket=self.bucket, prefix=source.input.prefix, slots=source.location.slots, shards=1
+        )
         self.queue.topics.create(self.name, settings)
         self.signals = Publisher(
-            shared_store(source.platform), prefix=source.keyspace_prefix, slots=source.slots, queued=True
+            shared_store(source.location.platform),
+            prefix=source.location.keyspace_prefix,
+            slots=source.location.slots,
+            queued=True,
         )
 
     def tell(self, *keys: str) -> None:
@@ -87,7 +92,7 @@ class Changing:
     def __post_init__(self) -> None:
         self.place = place_of(self.source, COLUMNS)
         self.s3 = self.place.client()
-        self.bucket = self.source.bucket.bucket
+        self.bucket = self.source.input.bucket.bucket
         self.teller = None if self.listing else Teller(self.source)
 
     # Changes.

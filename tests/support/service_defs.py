@@ -52,7 +52,7 @@ def definitions(make=None) -> dg.Definitions:
     assets = component.assets()
     job, sensor = build_service(
         "deliver",
-        make or (lambda io: Delivery(io.source.queue(), egress=LOOPBACK)),
+        make or (lambda io: Delivery(io.source.location.queue(), egress=LOOPBACK)),
         io_key=assets.io_key,
     )
     return dg.Definitions(jobs=[job], sensors=[sensor], resources={assets.io_key: assets.io})

@@ -1,15 +1,15 @@
 """Several real clients, one store call at a time, in an order drawn from a seed.
 
-`run_simulation(actors, store, seed)` runs each actor, a function `(store, clock)`, in its own thread, but
-hands one baton around: before each store call and in each sleep an actor gives the baton back, and the seed
-decides who goes on. Time is virtual; randomness and faults are drawn from the seed; so a seed run twice
-gives the same history. A crashed actor is started again, as a new process would be, `restarts` times.
+`run_simulation(actors, store, seed)` runs each actor, a function `(store, clock)`, as a greenlet: before each
+store call and in each sleep it hands control back, and the seed decides who goes on. Time is virtual;
+randomness and faults are drawn from the seed; so a seed run twice gives the same history. A crashed actor is
+started again, as a new process would be, `restarts` times.
 
 A test takes its seeds by `@simulated`: 20 of them, or `SIM_SEEDS=5000`, or `SIM_SEED=7` alone. A failure ends
 with the command that replays it.
 
-An actor must not block on anything but store calls and its clock, nor start threads: give a `Publisher`
-`parallelism=1`. A store that tells the time takes the simulation's: `time = VirtualTime()`, then
+An actor must not block on anything but store calls and its clock, nor call a store from threads: give a
+`Publisher` `parallelism=1`. A store that tells the time takes the simulation's: `time = VirtualTime()`, then
 `run_simulation(…, MemoryObjectStore(clock=time), …, time=time)`.
 """
 
@@ -17,12 +17,12 @@ import functools
 import inspect
 import os
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from greenlet import getcurrent, greenlet
 
 from s3notify_platform.clock import Clock
 from tests.support.clocks import EPOCH_MS
@@ -32,7 +32,6 @@ SEEDS = 20
 SECONDS_MAX, SEED_SECONDS_MAX = 300, 10
 STEP_SECONDS = 0.001
 STEPS_MAX = 100_000
-STUCK_SECONDS = 30.0
 PAUSE_SECONDS = 120.0
 
 ROUGH: dict[Fault, float] = {
@@ -94,11 +93,11 @@ class VirtualTime:
 
 
 class StoppedError(BaseException):
-    """The simulation is over; the actor's thread ends."""
+    """The simulation is over; the actor ends."""
 
 
 class _Worker:
-    """One actor's thread, its baton, and its view of time and randomness."""
+    """One actor, and its view of time and randomness."""
 
     def __init__(self, simulation: "Simulation", number: int, actor: Actor, rate: float) -> None:
         self.simulation = simulation
@@ -106,12 +105,10 @@ class _Worker:
         self.actor = actor
         self.rate = rate
         self.dice = random.Random(f"actor {number} of {simulation.seed}")
-        self.baton = threading.Semaphore(0)
         self.wakes_at = 0.0
         self.done = False
-        self.error: BaseException | None = None
         self.result: object = None
-        self.thread = threading.Thread(target=self._run, daemon=True, name=f"actor-{number}")
+        self.greenlet = greenlet(self._run)
 
     # The actor's Clock.
 
@@ -123,25 +120,24 @@ class _Worker:
 
     def sleep(self, seconds: float) -> None:
         self.wakes_at = self.simulation.time.now + seconds / self.rate
-        self.yield_baton()
+        self.hand_back()
 
     def random_bytes(self, count: int) -> bytes:
         return self.dice.randbytes(count)
 
-    # The baton.
-
-    def yield_baton(self) -> None:
-        self.simulation.returned.release()
-        self.baton.acquire()
+    def hand_back(self) -> None:
+        """Let the scheduler say who goes on."""
+        if self.simulation.over:
+            raise StoppedError
+        if getcurrent() is not self.greenlet:
+            raise AssertionError(f"actor {self.number} calls a store from a thread of its own")
+        self.greenlet.parent.switch()
         if self.simulation.over:
             raise StoppedError
 
     def _run(self) -> None:
-        self.baton.acquire()
         try:
             for _ in range(self.simulation.restarts + 1):
-                if self.simulation.over:
-                    break
                 try:
                     self.result = self.actor(self.simulation.stores_of(self), self)
                     self.simulation.note(self, "returns")
@@ -149,14 +145,12 @@ class _Worker:
                 except CrashedError as crash:
                     self.simulation.history.crashes += 1
                     self.simulation.note(self, "crashed", str(crash))
-                    self.yield_baton()
-        except StoppedError:
-            pass
-        except BaseException as error:
-            self.error = error
+                    self.hand_back()
+        except BaseException:
+            if not self.simulation.over:
+                raise
         finally:
             self.done = True
-            self.simulation.returned.release()
 
 
 class Simulation:
@@ -177,7 +171,6 @@ class Simulation:
         self.restarts = restarts
         self.time = time if time is not None else VirtualTime()
         self.over = False
-        self.returned = threading.Semaphore(0)
         self.history = History()
         self._dice = random.Random(f"order {seed}")
         self._schedule = seeded(seed, faults) if faults else never
@@ -193,9 +186,7 @@ class Simulation:
         self._workers = [_Worker(self, n, actor, rates[n]) for n, actor in enumerate(actors)]
 
     def run(self) -> History:
-        """Hand the baton around until all actors are done."""
-        for worker in self._workers:
-            worker.thread.start()
+        """Give each its turns until all actors are done."""
         try:
             while waiting := [worker for worker in self._workers if not worker.done]:
                 self._give_to(self._next(waiting))
@@ -220,18 +211,15 @@ class Simulation:
         if self._step > STEPS_MAX:
             raise AssertionError(f"no end after {STEPS_MAX} steps")
         self._current = worker
-        worker.baton.release()
-        if not self.returned.acquire(timeout=STUCK_SECONDS):
-            raise AssertionError(f"actor {worker.number} blocks on something other than a store or its clock")
-        if worker.error is not None:
-            raise worker.error
+        worker.greenlet.parent = getcurrent()
+        worker.greenlet.switch()
 
     def _end(self) -> None:
         self.over = True
         for worker in self._workers:
-            worker.baton.release()
-        for worker in self._workers:
-            worker.thread.join(timeout=STUCK_SECONDS)
+            if worker.greenlet:  # has begun, and not ended
+                worker.greenlet.parent = getcurrent()
+                worker.greenlet.switch()
 
     def note(self, worker: _Worker, what: str, key: str = "", result: str = "") -> None:
         """Add to the history."""
@@ -239,7 +227,7 @@ class Simulation:
         self.history.events.append(event)
 
     def stores_of(self, worker: _Worker) -> Any:
-        """The stores as one actor sees them: each call waits for the baton, and is noted down."""
+        """The stores as one actor sees them: each call waits for its turn, and is noted down."""
         seen = {name: _ActorStore(self, worker, faulty) for name, faulty in self._faulty.items()}
         return seen if self._named else seen[""]
 
@@ -258,7 +246,7 @@ class _ActorStore:
         function = getattr(self._faulty, method)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._worker.yield_baton()
+            self._worker.hand_back()
             key = "/".join(str(arg) for arg in args if isinstance(arg, str))
             try:
                 result = function(*args, **kwargs)

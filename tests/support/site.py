@@ -14,7 +14,7 @@ from dagster._core.storage.partition_status_cache import (
 )
 
 from s3notify_platform.channels.publisher import QueuedPublisher
-from s3notify_platform.ingest.scheduler import SensorState
+from s3notify_platform.ingest.batches import SensorState
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.ports import Written
@@ -91,16 +91,16 @@ class Site:
     def write_unqueued(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
         """As a writer does that signals and knows of no queue."""
         source = self.io.source
-        Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots).publish(
+        Publisher(self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots).publish(
             [Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots]
         )
 
     def publish(self, changes: Iterable[Change]) -> None:
         source = self.io.source
         publisher = QueuedPublisher(
-            Publisher(self.store, prefix=source.keyspace_prefix, slots=source.slots),
+            Publisher(self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots),
             self.io.queue,
-            bucket=source.bucket.bucket,
+            bucket=source.input.bucket.bucket,
         )
         assert all(isinstance(outcome, Written) for outcome in publisher.publish(changes))
 
@@ -118,7 +118,7 @@ class Site:
 
     def rows(self, asset: str | None = None, slots: Iterable[int] | None = None) -> dict[int, list[int]]:
         """The committed ids by slot."""
-        wanted = self.io.source.all_slots() if slots is None else [Slot(n) for n in slots]
+        wanted = self.io.source.location.all_slots() if slots is None else [Slot(n) for n in slots]
         found: dict[int, list[int]] = {}
         for row in self.io.load(wanted, asset=asset).select("_slot", "id").toArrow().to_pylist():
             found.setdefault(row["_slot"], []).append(row["id"])

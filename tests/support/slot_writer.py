@@ -18,6 +18,7 @@ from s3notify_platform.spark.stage import SlotStage, StageContext
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.reread import backfilled_keys
 
 SLOT = Slot(7)
 LAYOUT = TableLayout(prefix="t/table/")
@@ -77,7 +78,12 @@ class SlotWriter:
             for key, body in bucket.items()
         ]
         changes = changes_of_slot(
-            SLOT, listed, states, max_objects=max_objects, pending=head.pending if head else ()
+            SLOT,
+            listed,
+            states,
+            max_objects=max_objects,
+            pending=head.pending if head else (),
+            stale=backfilled_keys(head, states),
         )
         return Planned(head=head, changes=changes, at=at)
 
@@ -105,6 +111,7 @@ class SlotWriter:
             schema_generation=1,
             transformed=False,
             give_up=frozenset({SLOT} if give_up else ()),
+            complete=frozenset({SLOT} if planned.changes.complete else ()),
             evolving=False,
             chain=None,  # type: ignore[arg-type] - as the source
         )
@@ -114,7 +121,7 @@ class SlotWriter:
         row = stage.finish()
         if row.get("error"):
             raise AssertionError(row["error"])
-        return SlotCommit.loads(row["body"], where="sealed") if row["body"] else None
+        return SlotCommit.loads(row["body"], where="sealed") if row.get("body") else None
 
     @staticmethod
     def _read(
@@ -155,7 +162,7 @@ class SlotWriter:
         stage.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
     def commit(self, planned: Planned, commit: SlotCommit) -> Written | Conflict:
-        return self.table.commit(commit, planned_at=planned.at)
+        return self.table.commit(commit.staged(), planned_at=planned.at)
 
     def run(self, bucket: Bucket, *, max_objects: int = 100, **reading: Any) -> Written | Conflict | None:
         """A whole run; None if there was nothing to do. `reading`: as `stage` has it."""

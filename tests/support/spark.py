@@ -22,6 +22,7 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import read_slots
+from tests.support.sources import with_settings
 
 LINEAGE = ("_slot", "_key", "_etag", "_offset")
 
@@ -53,11 +54,11 @@ class Lake:
             "platform": bucket,
             "commit": "native",
         } | source
-        return cls(spark=spark, source=Source(bucket=bucket, **fields))
+        return cls(spark=spark, source=Source.of(bucket=bucket, **fields))
 
     @cached_property
     def store(self) -> S3ObjectStore:
-        return S3ObjectStore(self.source.bucket)
+        return S3ObjectStore(self.source.input.bucket)
 
     def put_many(self, bodies: Mapping[str, bytes]) -> None:
         with ThreadPoolExecutor(8) as pool:
@@ -67,17 +68,17 @@ class Lake:
         """Write `raw/{key}`: bytes as they are, a list as JSON lines. Returns the whole key."""
         if isinstance(body, list):
             body = b"".join(json.dumps(row).encode() + b"\n" for row in body)
-        self.store.put(f"{self.source.prefix}{key}", body)
-        return f"{self.source.prefix}{key}"
+        self.store.put(f"{self.source.input.prefix}{key}", body)
+        return f"{self.source.input.prefix}{key}"
 
     def delete(self, key: str) -> None:
-        self.store.delete(f"{self.source.prefix}{key}")
+        self.store.delete(f"{self.source.input.prefix}{key}")
 
     def slot(self, key: str) -> Slot:
-        return slot_of(f"{self.source.prefix}{key}", self.source.slots)
+        return slot_of(f"{self.source.input.prefix}{key}", self.source.location.slots)
 
     def with_source(self, **changes: Any) -> "Lake":
-        return replace(self, source=replace(self.source, **changes))
+        return replace(self, source=with_settings(self.source, **changes))
 
     def ingest(
         self,
@@ -96,12 +97,12 @@ class Lake:
 
         self.batches += 1
         ingest = Ingest(self.spark, self.source, transform=transform, progress=progress)
-        wanted = self.source.all_slots() if slots is None else slots
+        wanted = self.source.location.all_slots() if slots is None else slots
         return ingest.run(wanted, batch=f"batch-{self.batches}", **arguments)
 
     def load(self, slots: list[Slot] | None = None, **arguments: Any) -> list[dict[str, Any]]:
         """The committed rows, by Spark."""
-        wanted = self.source.all_slots() if slots is None else slots
+        wanted = self.source.location.all_slots() if slots is None else slots
         rows = load_slots(self.spark, self.source, wanted, **arguments).toArrow().to_pylist()
         return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
@@ -111,7 +112,7 @@ class Lake:
 
     def rejects(self) -> list[dict[str, Any]]:
         """The committed rejects, without Spark."""
-        found = read_slots(self.source.table(), self.source.all_slots(), rejects=True)
+        found = read_slots(self.source.table(), self.source.location.all_slots(), rejects=True)
         rows = [row for slot in found for row in slot.table.to_pylist()]
         return sorted(rows, key=lambda row: (row["_key"], row["_offset"]))
 
@@ -125,7 +126,7 @@ class Lake:
 
     def second_opinion(self) -> Iterator[tuple[int, str, str, int, str]]:
         """Rows of a JSONL bucket as they should be committed, read and parsed by other means."""
-        for meta in list_all(self.store, self.source.prefix):
+        for meta in list_all(self.store, self.source.input.prefix):
             found = self.store.get(meta.key)
             assert found is not None
             place = 0
@@ -136,7 +137,7 @@ class Lake:
                 except (ValueError, AssertionError):
                     pass
                 else:
-                    slot = slot_of(meta.key, self.source.slots)
+                    slot = slot_of(meta.key, self.source.location.slots)
                     yield slot, meta.key, meta.etag, place, json.dumps(row, sort_keys=True)
                 place += len(line) + 1
 

@@ -12,18 +12,18 @@ ENVIRONMENT = {KEY_ID: "test", SECRET: "test"}
 
 def options_of(source: Source, **more: Any) -> dict[str, str]:
     """Options that come to the same source."""
-    bucket = source.bucket
+    bucket = source.input.bucket
     assert (bucket.access_key_id, bucket.secret_access_key) == ("test", "test")
     given = {
         "name": source.name,
         "bucket": bucket.bucket,
-        "prefix": source.prefix,
-        "format": source.format,
-        "slots": source.slots,
+        "prefix": source.input.prefix,
+        "format": source.input.format,
+        "slots": source.location.slots,
         "endpoint_url": bucket.endpoint_url,
         "access_key_id_env": KEY_ID,
         "secret_access_key_env": SECRET,
-        "commit": source.commit,
-        "schema": source.schema,
+        "commit": source.commit.choice,
+        "schema": source.input.schema,
     } | more
     return {name: str(value) for name, value in given.items() if value is not None}

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.spark.datasource.batch import RowReader, whole_schema
 from s3notify_platform.spark.datasource.options import reading_of
+from s3notify_platform.spark.datasource.rows import RowReader, whole_schema
 from s3notify_platform.spark.datasource.stream import ChangesReader
 from tests.support.spark import Lake
 from tests.support.spark_options import options_of

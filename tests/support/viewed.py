@@ -88,7 +88,7 @@ class Viewed:
             schema=self.pinned.generation if self.pinned else 0,
             files=tuple(files),
         )
-        assert isinstance(self.table.commit(made, planned_at=self.clock.monotonic()), Written)
+        assert isinstance(self.table.commit(made.staged(), planned_at=self.clock.monotonic()), Written)
         return made
 
     def append(self, slot: int, columns: pa.Table) -> SlotCommit:

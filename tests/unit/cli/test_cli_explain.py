@@ -30,13 +30,13 @@ def ask(ministack, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     config, platform = ministack.config(ministack.make_bucket()), ministack.config(ministack.make_bucket())
-    source = Source(
+    source = Source.of(
         name="orders", bucket=config, prefix="raw/", format="auto", platform=platform, commit="native"
     )
     with closing(S3ObjectStore(config)) as objects, closing(S3ObjectStore(platform)) as signals:
-        publisher = Publisher(objects, signals, prefix=source.keyspace_prefix, queued=True)
+        publisher = Publisher(objects, signals, prefix=source.location.keyspace_prefix, queued=True)
         publisher.write([Put(key=KEY, body=b"{}\n")])
-        queue = source.queue()
+        queue = source.location.queue()
         queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/"))
         assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), EntryCommitted)
         publisher.signal([KEY])
@@ -62,7 +62,7 @@ def commit(source, state):
         deltas=(state,),
     )
     table = source.table()
-    table.commit(made, planned_at=table._clock.monotonic())
+    table.commit(made.staged(), planned_at=table._clock.monotonic())
 
 
 @pytest.mark.server
@@ -108,13 +108,15 @@ def test_records_in_dynamodb(ministack, monkeypatch):
     monkeypatch.delenv("DAGSTER_HOME", raising=False)
     config, table = ministack.config(ministack.make_bucket()), ministack.table_config()
     create_record_table(table)
-    source = Source(
+    source = Source.of(
         name="orders", bucket=config, prefix="raw/", format="auto", platform=config, records_table=table
     )
-    queue = source.queue()
+    queue = source.location.queue()
     queue.topics.create("orders", TopicSettings(bucket=config.bucket, prefix="raw/"))
     assert isinstance(queue.push("orders", Event(key=KEY, bucket=config.bucket)), EntryCommitted)
-    AckChains(source.records()).open_batch("orders-e-1", [str(slot_of(KEY))], payload='{"listing": false}')
+    AckChains(source.location.records()).open_batch(
+        "orders-e-1", [str(slot_of(KEY))], payload='{"listing": false}'
+    )
     command = ["explain", KEY, "--bucket", config.bucket, "--name", "orders", "--prefix", "raw/"]
     command += ["--endpoint-url", ministack.endpoint_url, "--records-table", table.table]
     command += ["--dynamodb-endpoint-url", ministack.endpoint_url]

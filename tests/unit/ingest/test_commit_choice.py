@@ -34,7 +34,7 @@ def manager(monkeypatch, store, **settings):
     return SlotIOManager(
         s3=S3Resource(),
         spark=SlotSpark(),
-        source_name="orders",
+        name="orders",
         bucket="any",
         prefix="in/",
         format="jsonl",
@@ -67,13 +67,15 @@ def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
 
 def test_a_manager_without_tables():
     """Made by hand, as in other people's definitions: the bucket carries everything."""
-    manager = SlotIOManager(
-        s3=S3Resource(), spark=SlotSpark(), source_name="orders", bucket="b", prefix="in/"
-    )
+    manager = SlotIOManager(s3=S3Resource(), spark=SlotSpark(), name="orders", bucket="b", prefix="in/")
     with dg.build_resources({"io": manager}) as resources:
         source = resources.io.source
         assert isinstance(resources.io.records, ObjectRecordStore)
-    assert (source.commit, source.lease_table, source.records_table) == ("auto", None, None)
+    assert (source.commit.choice, source.commit.lease_table, source.location.records_table) == (
+        "auto",
+        None,
+        None,
+    )
 
 
 TABLES = {"lease_table": "leases", "records_table": "records"}
@@ -86,14 +88,14 @@ def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     table = io.source.table(store=store)
     assert table.head(Slot(1)) is None
     with pytest.raises(UsageError, match="opened to be read"):
-        table.commit(COMMIT, planned_at=SYSTEM_CLOCK.monotonic())
+        table.commit(COMMIT.staged(), planned_at=SYSTEM_CLOCK.monotonic())
     with pytest.raises(UsageError, match="opened to be read"):
-        SchemaRegistry(store, io.source.layout).pin(source="{}", rows="{}", inferred=False)
+        SchemaRegistry(store, io.source.location.layout).pin(source="{}", rows="{}", inferred=False)
     assert [meta.key for meta in list_all(store, "")] == []
     io.check_store()
-    assert isinstance(io.source.commits(store), NativeCommit)
+    assert isinstance(io.source.commit.commits(io.source.location.platform, store), NativeCommit)
     table = io.source.table(store=store)
-    assert isinstance(table.commit(COMMIT, planned_at=SYSTEM_CLOCK.monotonic()), Written)
+    assert isinstance(table.commit(COMMIT.staged(), planned_at=SYSTEM_CLOCK.monotonic()), Written)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +108,9 @@ def test_commits_follow_the_store_and_the_choice(monkeypatch, ignores, commit, e
     for _ in range(2):
         io = manager(monkeypatch, store, commit=commit, **TABLES)
         io.check_store()
-        assert type(io.source.commits(store)) is expected
+        assert type(io.source.commit.commits(io.source.location.platform, store)) is expected
     stored = json.loads(store.get(PLACE).body)
-    assert stored["commit"] == io.source.commit
+    assert stored["commit"] == io.source.commit.choice
     assert stored["lease_table"] == ("leases" if expected is DynamoCommit else None)
     assert isinstance(io.records, DynamoRecordStore)
 
@@ -144,7 +146,7 @@ def test_what_an_earlier_version_left_means_native(monkeypatch):
     store.put(PLACE, json.dumps(body).encode())
     io = manager(monkeypatch, store)
     io.check_store()
-    assert io.source.commit == "native"
+    assert io.source.commit.choice == "native"
     store.put(PLACE, b"{}")
     with pytest.raises(CorruptError, match="remove it to try the store again"):
         manager(monkeypatch, store).check_store()

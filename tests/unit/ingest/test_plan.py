@@ -8,7 +8,7 @@ import pytest
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ingest.compare import ANNOUNCED, _row
 from s3notify_platform.ingest.results import SlotResult, added_result
-from s3notify_platform.ingest.source import SPLIT_BYTES, Source
+from s3notify_platform.ingest.source import Input, Source
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of
 from s3notify_platform.slots import Slot
@@ -20,11 +20,12 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 
 BUCKET = S3Config(bucket="b")
+SPLIT_BYTES = Input(bucket=BUCKET).split_bytes
 
 
 def source(**fields: object) -> Source:
     given = {"name": "n", "bucket": BUCKET, "platform": BUCKET, "prefix": "raw/", "format": "jsonl"} | fields
-    return Source(**given)  # type: ignore[arg-type]
+    return Source.of(**given)
 
 
 def test_collected() -> None:
@@ -150,8 +151,8 @@ def test_sources_that_cannot_be(fields: dict[str, object], reason: str) -> None:
 def test_sources_pickle_and_may_stand_apart() -> None:
     apart = source(prefix="", platform=S3Config(bucket="other"))
     assert pickle.loads(pickle.dumps(apart)) == apart
-    assert apart.layout.prefix == "_s3notify/n/table/"
-    assert len(source(slots=3).all_slots()) == 3
+    assert apart.location.layout.prefix == "_s3notify/n/table/"
+    assert len(source(slots=3).location.all_slots()) == 3
 
 
 def test_session_by_configuration() -> None:

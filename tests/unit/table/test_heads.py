@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UsageError
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.ports import Conflict, StoredObject, Written
+from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from s3notify_platform.table.commit import DENSE_PAGE
+from s3notify_platform.table.commit import DENSE_PAGE, SlotCommit, TableFile
 from s3notify_platform.table.layout import Generation, TableLayout, generation_of, inverted
 from tests.support.clocks import HandClock
 from tests.support.slot_writer import (
@@ -93,6 +94,100 @@ class TestHead:
             slot_table(store).head(SLOT)
 
 
+class TestHeads:
+    def test_of_many_slots(self) -> None:
+        """1 LIST for a young table, 1 GET for each slot that has a commit, none for the others."""
+        store = CountingStore(MemoryObjectStore())
+        table = slot_table(store)
+        write(table, commit_of(1), commit_of(2), commit_of(1, Slot(900)))
+        store.counts.clear()
+        assert table.heads([Slot(900), SLOT, Slot(1), SLOT]) == {
+            Slot(1): None,
+            SLOT: commit_of(2),
+            Slot(900): commit_of(1, Slot(900)),
+        }
+        assert store.counts == {"LIST": 1, "GET": 2}
+        assert table.heads([]) == {}
+
+    def test_one_that_vacuum_took(self) -> None:
+        """Gone between the LIST of many and its GET, because a newer one exists: that one is found."""
+        memory = MemoryObjectStore()
+        table = slot_table(memory)
+        write(table, commit_of(1))
+        newest = table.newest([SLOT])[SLOT]
+        write(table, commit_of(2))
+        memory.delete(LAYOUT.commit(SLOT, 1))
+        assert table.head(SLOT, newest) == commit_of(2)
+
+    def test_one_that_is_damaged(self) -> None:
+        memory = MemoryObjectStore()
+        table = slot_table(memory)
+        memory.put(LAYOUT.commit(SLOT, 1), b"{}")
+        with pytest.raises(CorruptError, match="not a commit object"):
+            table.heads([SLOT])
+
+
+class TestAfter:
+    HEAD = commit_of(
+        4,
+        schema=3,
+        signal="s4",
+        files=(TableFile(name="f", rows=2, bytes=9),),
+        objects=3,
+        pending=("a", "b"),
+        failing=("c",),
+        code_version="v1",
+        deltas=(ObjectState(key="a", etag="1", size=1),),
+    )
+
+    def test_everything_stays_but_its_place(self) -> None:
+        clock = HandClock()
+        after = SlotCommit.after(self.HEAD, SLOT, batch="next", clock=clock, read_again=["z", "a"])
+        assert (after.generation, after.parent_id, after.batch) == (5, self.HEAD.commit_id, "next")
+        assert after.commit_id != self.HEAD.commit_id
+        same = (
+            "schema",
+            "signal",
+            "files",
+            "rejects",
+            "objects",
+            "failing",
+            "code_version",
+            "pages",
+            "deltas",
+        )
+        assert all(getattr(after, name) == getattr(self.HEAD, name) for name in same)
+        assert after.pending == ("a", "b", "z")
+
+    def test_changed_states_say_what_is_pending_and_failing(self) -> None:
+        """Read to its end: neither; read in part: pending; with a reason: failing; gone: neither."""
+        changed = [
+            ObjectState(key="a", etag="2", size=1),
+            ObjectState(key="c", etag="", size=0, gone=True),
+            ObjectState(key="d", etag="1", size=9, offset=1, reach_end=False),
+            ObjectState(key="e", etag="1", size=9, reach_end=False, reason="403"),
+        ]
+        states = slot_table(MemoryObjectStore()).carry(SLOT, self.HEAD, changed)
+        after = SlotCommit.after(self.HEAD, SLOT, batch="next", clock=HandClock(), states=states)
+        assert (after.pending, after.failing) == (("b", "d"), ("e",))
+        assert after.deltas == tuple(changed)
+
+    def test_the_first(self) -> None:
+        first = SlotCommit.after(None, SLOT, batch="b", clock=HandClock(), objects=1)
+        assert (first.generation, first.parent_id, first.objects, first.files) == (1, None, 1, ())
+
+    def test_what_is_staged_is_what_is_stored(self) -> None:
+        """Byte for byte, with counts that need no parsing."""
+        table = slot_table(MemoryObjectStore())
+        commit = commit_of(1, files=(TableFile(name="f", rows=2, bytes=9),), failing=("c",))
+        staged = commit.staged()
+        assert (staged.rows, staged.files, staged.rejects, staged.failing) == (2, 1, 0, 1)
+        table.commit(staged, planned_at=table._clock.monotonic())
+        stored = table.store.get(LAYOUT.commit(SLOT, 1))
+        assert isinstance(stored, StoredObject)
+        assert stored.body == staged.body == commit.dumps()
+
+
 class TestNewest:
     def test_a_young_table_takes_one_list(self) -> None:
         store = CountingStore(MemoryObjectStore())
@@ -125,13 +220,16 @@ class TestCommitting:
     def test_one_winner(self) -> None:
         table = slot_table(MemoryObjectStore())
         write(table, commit_of(1))
-        assert table.commit(commit_of(1, commit_id="late"), planned_at=table._clock.monotonic()) == Conflict()
+        assert (
+            table.commit(commit_of(1, commit_id="late").staged(), planned_at=table._clock.monotonic())
+            == Conflict()
+        )
 
     def test_a_run_that_lived_too_long_commits_nothing(self) -> None:
         time = HandClock()
         table = slot_table(MemoryObjectStore(), time, max_run_seconds=10)
         with pytest.raises(FencedError, match="plan again"):
-            table.commit(commit_of(1), planned_at=time.now - 11)
+            table.commit(commit_of(1).staged(), planned_at=time.now - 11)
         assert table.head(SLOT) is None
 
     @pytest.mark.parametrize(("next_parent", "fenced"), [("c1", False), ("other", True), (None, False)])
@@ -153,9 +251,9 @@ class TestCommitting:
         table, planned = slot_table(Slow(memory), time, max_run_seconds=10), time.now
         if fenced:
             with pytest.raises(FencedError, match="beside a newer history"):
-                table.commit(commit_of(1), planned_at=planned)
+                table.commit(commit_of(1).staged(), planned_at=planned)
         else:
-            assert isinstance(table.commit(commit_of(1), planned_at=planned), Written)
+            assert isinstance(table.commit(commit_of(1).staged(), planned_at=planned), Written)
 
     @pytest.mark.parametrize("prefix", ["no-slash", "/t/", "a//b/", ""])
     def test_prefixes_that_cannot_be(self, prefix: str) -> None:

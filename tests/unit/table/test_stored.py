@@ -121,11 +121,13 @@ class TestStates:
             patch.setattr("s3notify_platform.table.states.PAGE_OBJECTS", size)
             for number, changed in enumerate(rounds):
                 live = apply_deltas(live, changed)
-                pages, deltas = table.carry(SLOT, head, changed)
-                assert len(deltas) <= 3
-                assert all(1 <= each.objects <= size for each in pages)
-                assert [each.first for each in pages] == sorted({each.first for each in pages})
-                head = commit_of(number + 1, pages=pages, deltas=deltas)
+                carried = table.carry(SLOT, head, changed)
+                assert len(carried.deltas) <= 3
+                assert all(1 <= each.objects <= size for each in carried.pages)
+                assert [each.first for each in carried.pages] == sorted(
+                    {each.first for each in carried.pages}
+                )
+                head = commit_of(number + 1, pages=carried.pages, deltas=carried.deltas)
                 assert table.states(head) == live
                 for key in [*live, "not there", *(state.key for state in changed)]:
                     assert table.states(head, {key}) == ({key: live[key]} if key in live else {})
@@ -135,28 +137,28 @@ class TestStates:
         store = CountingStore(MemoryObjectStore())
         table = slot_table(store)
         many = [ObjectState(key=f"{n:06}", etag="e", size=n) for n in range(10 * PAGE_OBJECTS)]
-        pages, deltas = table.carry(SLOT, None, many)
-        assert (len(pages), deltas) == (10, ())
-        head = commit_of(1, pages=pages, objects=len(many))
+        carried = table.carry(SLOT, None, many)
+        assert (len(carried.pages), carried.deltas) == (10, ())
+        head = commit_of(1, pages=carried.pages, objects=len(many))
         store.counts.clear()
         assert table.states(head, {"000007"})["000007"].size == 7
         assert store.counts == {"GET": 1}
         changed = [ObjectState(key=f"{n:06}", etag="f", size=0) for n in range(DELTA_LIMIT + 1)]
         store.counts.clear()
-        after, deltas = table.carry(SLOT, head, changed)
+        after = table.carry(SLOT, head, changed)
         assert store.counts == {"GET": 1, "PUT": 1}
-        assert after[1:] == pages[1:]
-        assert deltas == ()
+        assert after.pages[1:] == carried.pages[1:]
+        assert after.deltas == ()
 
     def test_folding_at_the_limit(self) -> None:
         table = slot_table(MemoryObjectStore())
         many = [ObjectState(key=f"{n}", etag="e", size=n) for n in range(DELTA_LIMIT)]
-        pages, deltas = table.carry(SLOT, None, many)
-        assert (pages, len(deltas)) == ((), DELTA_LIMIT)
+        carried = table.carry(SLOT, None, many)
+        assert (carried.pages, len(carried.deltas)) == ((), DELTA_LIMIT)
         more = ObjectState(key="one more", etag="e", size=0)
-        pages, deltas = table.carry(SLOT, commit_of(1, deltas=deltas), [more])
-        assert (len(pages), deltas) == (1, ())
-        assert table.states(commit_of(2, pages=pages)) == {s.key: s for s in [*many, more]}
+        carried = table.carry(SLOT, commit_of(1, deltas=carried.deltas), [more])
+        assert (len(carried.pages), carried.deltas) == (1, ())
+        assert table.states(commit_of(2, pages=carried.pages)) == {s.key: s for s in [*many, more]}
 
     def test_a_lost_page_is_not_a_fresh_start(self) -> None:
         table = slot_table(MemoryObjectStore())

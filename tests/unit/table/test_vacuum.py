@@ -127,7 +127,7 @@ class TestVacuum:
             aging.run(a=Body(etag="3", rows=1))
             aging.time.now += sleep / 2
             aging.vacuum()
-            assert aging.table.commit(commit, planned_at=planned.at) == Conflict()
+            assert aging.table.commit(commit.staged(), planned_at=planned.at) == Conflict()
             assert len(history_of(aging.table)) == 3
 
     def test_refuses_a_retention_shorter_than_a_run(self) -> None:

@@ -1,6 +1,6 @@
 """What a stream has read, and what it is about to: its offset, the plans of its micro-batches, its state on the bucket.
 
-`streaming` says how they hang together.
+`spark.datasource.stream` says how they work together.
 """
 
 import json
@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from s3notify_platform.clock import Clock, unique_name
+from s3notify_platform.clock import Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
+from s3notify_platform.ingest.compare import IN_FLIGHT
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectStore, StoredObject, Written
 from s3notify_platform.protocols.keyspace import (
     DIGEST_BYTES,
@@ -24,8 +26,6 @@ from s3notify_platform.protocols.source_enumerator import (
     ObjectVersion,
 )
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.datasource.batch import REQUESTS_IN_FLIGHT
-from s3notify_platform.spark.datasource.options import Reading
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.states import States
@@ -96,12 +96,13 @@ def digest_at(digests: bytes, slot: Slot) -> bytes:
 
 
 class Poller:
-    """The vector of all slots' digests, as of a poll that is at most `poll_seconds` old."""
+    """The vector of all slots' digests, as of a poll that is at most `seconds` old."""
 
-    def __init__(self, reading: Reading, store: ObjectStore, clock: Clock) -> None:
-        source = reading.source
-        self._watcher = Watcher(store, prefix=source.keyspace_prefix, slots=source.slots, clock=clock)
-        self._seconds = reading.poll_seconds
+    def __init__(self, source: Source, store: ObjectStore, clock: Clock, *, seconds: float) -> None:
+        self._watcher = Watcher(
+            store, prefix=source.location.keyspace_prefix, slots=source.location.slots, clock=clock
+        )
+        self._seconds = seconds
         self._clock = clock
         self._polled_at: float | None = None
         self.signals: dict[Slot, ETag] = {}
@@ -202,7 +203,7 @@ class StreamPlan:
 class StreamState:
     """What a stream has read, and what it is about to, on the bucket."""
 
-    reading: Reading
+    source: Source
     stream: str
     store: ObjectStore
     clock: Clock
@@ -211,9 +212,8 @@ class StreamState:
     _done: str = ""
 
     def __post_init__(self) -> None:
-        source = self.reading.source
-        layout = TableLayout(prefix=f"{source.platform_prefix}streams/{self.stream}/")
-        self.table = source.table(layout, store=self.store)
+        layout = TableLayout(prefix=f"{self.source.location.platform_prefix}streams/{self.stream}/")
+        self.table = self.source.table(layout, store=self.store)
 
     def _key(self, name: str) -> str:
         return f"{self.table.layout.prefix}plans/{name}.json"
@@ -233,30 +233,13 @@ class StreamState:
             self._plans = {name: StreamPlan.loads(found.body)}
         return self._plans[name]
 
-    def heads(self, slots: Sequence[Slot]) -> dict[Slot, SlotCommit | None]:
-        """The newest states of slots. 1 LIST and more (`SlotTable.newest`), and 1 GET each."""
-        newest = self.table.newest(slots)
-
-        def head(slot: Slot) -> SlotCommit | None:
-            generation = newest[slot]
-            if generation == 0:
-                return None
-            if generation is not None:
-                try:
-                    return self.table.read(slot, generation)
-                except CorruptError:
-                    pass  # vacuum took it, because a newer one exists; if none does, `head` says so
-            return self.table.head(slot)
-
-        return dict(zip(slots, self._each(head, slots), strict=True))
-
     def states(
         self, heads: Mapping[Slot, SlotCommit | None], keys: Mapping[Slot, Collection[str]]
     ) -> Iterator[tuple[Slot, States]]:
         """What is known of the objects of these slots, or of the `keys` of some, slot by slot."""
         slots = [*heads]
-        for first in range(0, len(slots), REQUESTS_IN_FLIGHT):
-            part = slots[first : first + REQUESTS_IN_FLIGHT]
+        for first in range(0, len(slots), IN_FLIGHT):
+            part = slots[first : first + IN_FLIGHT]
             found = self._each(lambda slot: self.table.states(heads[slot], keys.get(slot)), part)
             yield from zip(part, found, strict=True)
 
@@ -287,11 +270,11 @@ class StreamState:
         if name in ("", self._done):
             return
         if (plan := self.plan(name)) is not None:
-            heads = self.heads([work.slot for work in plan.slots])
+            heads = self.table.heads([work.slot for work in plan.slots])
             planned_at = self.clock.monotonic()
             list(self._each(lambda w: self._settle(plan, w, heads[w.slot], planned_at), plan.slots))
             if plan.entries:
-                self.reading.source.queue(self.store).remove(plan.entries)
+                self.source.location.queue(self.store).remove(plan.entries)
             self.store.delete(self._key(name))
         self._done, self._plans = name, {}
 
@@ -311,25 +294,21 @@ class StreamState:
             for v in work.read
         }
         gone = [ObjectState(key=key, etag="", size=0, gone=True) for key, _ in work.gone if key not in read]
-        pages, deltas = self.table.carry(work.slot, head, [*read.values(), *gone])
-        commit = SlotCommit(
-            slot=work.slot,
-            generation=generation,
-            commit_id=unique_name(self.clock),
-            parent_id=head.commit_id if head else None,
+        commit = SlotCommit.after(
+            head,
+            work.slot,
             batch=plan.name,
-            created_ms=self.clock.wall_ms(),
+            clock=self.clock,
+            states=self.table.carry(work.slot, head, [*read.values(), *gone]),
             objects=work.objects,
-            pages=pages,
-            deltas=deltas,
         )
-        if not isinstance(self.table.commit(commit, planned_at=planned_at), Written):
+        if not isinstance(self.table.commit(commit.staged(), planned_at=planned_at), Written):
             newest = self.table.head(work.slot)
             if newest is None or newest.batch != plan.name:
                 raise moved
 
     def _each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
             return list(pool.map(function, items))
 
 

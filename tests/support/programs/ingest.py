@@ -1,4 +1,4 @@
-"""A driver that lives on between runs, so that one can be killed: `python -m tests.support.ingest_program BUCKET`.
+"""A driver that lives on between runs, so that one can be killed: `python -m tests.support.programs.ingest BUCKET`.
 
 BUCKET is JSON: the bucket's configuration, without credentials, which are in the environment. Each line of stdin is a
 run, `{"source": {…}, "batch": …, "listing": …}`; each is answered by a line, `{"complete": …, "failed": …}` or `error`,
@@ -29,7 +29,7 @@ def main() -> None:
     for line in sys.stdin:
         told = json.loads(line)
         place = replace(bucket, endpoint_url=told.get("endpoint_url", bucket.endpoint_url))
-        source = Source(bucket=place, platform=bucket, commit="native", **told["source"])
+        source = Source.of(bucket=place, platform=bucket, commit="native", **told["source"])
 
         def progress(message: str) -> None:
             print(json.dumps({"progress": message}), file=answers, flush=True)
@@ -43,9 +43,9 @@ def main() -> None:
 
 
 def run(ingest: Ingest, source: Source, *, batch: str, listing: bool) -> dict[str, object]:
-    result = ingest.run(source.all_slots(), batch=batch, listing=listing)
+    result = ingest.run(source.location.all_slots(), batch=batch, listing=listing)
     done = [slot for slot, found in result.slots.items() if found.ok and found.complete]
-    source.queue().remove(entry for slot in done for entry in result.entries.get(slot, ()))
+    source.location.queue().remove(entry for slot in done for entry in result.entries.get(slot, ()))
     return {
         "complete": all(found.complete for found in result.slots.values()),
         "failed": {
@@ -53,7 +53,7 @@ def run(ingest: Ingest, source: Source, *, batch: str, listing: bool) -> dict[st
             for slot, found in result.slots.items()
             if not found.ok
         },
-        "plain": sorted(result.plain),
+        "unqueued": sorted(result.unqueued),
         "rows": sum(found.rows for found in result.slots.values()),
         "superseded": sum(found.superseded for found in result.slots.values()),
         "generations": sum(found.generation for found in result.slots.values()),

@@ -1,4 +1,4 @@
-"""A program that ingests by configuration alone: `python -m tests.support.spark_program` with JSON on stdin."""
+"""A program that ingests by configuration alone: `python -m tests.support.programs.clusters` with JSON on stdin."""
 
 import json
 import sys
@@ -44,7 +44,7 @@ def main() -> None:
     lake.check()
     assert all(r.ok for r in result.slots.values())
     assert len(lake.rejects()) == 1
-    missing = replace(lake.source.bucket, bucket="no-such-bucket")
+    missing = replace(lake.source.input.bucket, bucket="no-such-bucket")
     with pytest.raises(UsageError, match="no-such-bucket"):
         lake.with_source(bucket=missing).ingest()
     lake.put("4.jsonl", [{"id": 41}, {"id": 42}])

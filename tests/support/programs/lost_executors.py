@@ -80,7 +80,9 @@ def main() -> None:
     steps.arm("kill")
     steps.stream()
 
-    publisher = Publisher(lake.store, prefix=lake.source.keyspace_prefix, slots=lake.source.slots)
+    publisher = Publisher(
+        lake.store, prefix=lake.source.location.keyspace_prefix, slots=lake.source.location.slots
+    )
     overwritten = [Put(key=f"raw/{n}.jsonl", body=b'{"id": %d}\n' % (n + 100)) for n in range(4, OBJECTS)]
     publisher.publish([Delete(key="raw/3.jsonl"), *overwritten])
     steps.arm("twice")

@@ -1,0 +1,185 @@
+"""Where a source keeps what it has made, and how that is committed to. Nothing here knows what the source reads."""
+
+import json
+import re
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, assert_never
+
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.ingest.settings import LocationSettings
+from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
+from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
+from s3notify_platform.protocols.notification_queue import NotificationQueue
+from s3notify_platform.slots import Slot, check_slot_count
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.conditional import dynamo_commit
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
+from s3notify_platform.stores.queue_records import queue_records, records_of
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.delta.view import DeltaView
+from s3notify_platform.table.layout import TableLayout
+from s3notify_platform.table.schema import SchemaRegistry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMode:
+    """How the tables of a source are committed to: by the store's own conditions, or under leases.
+
+    `auto` is settled once a run, by `Location.settle_commit_mode`; until then tables can only be read.
+    """
+
+    choice: CommitChoice = "auto"
+    lease_table: DynamoConfig | None = None
+
+    def commits(self, platform: S3Config, store: ObjectStore) -> ConditionalCommit | None:
+        """What commits go through; None while that is not settled. No request."""
+        match self.choice:
+            case "auto":
+                return None
+            case "native":
+                return NativeCommit(store)
+            case "dynamodb":
+                assert self.lease_table is not None, "checked when the mode was made"
+                # Not through `store`: what is sent under a lease must not be retried unseen.
+                return dynamo_commit(platform, self.lease_table)
+            case _ as unreachable:
+                assert_never(unreachable)
+
+    def __post_init__(self) -> None:
+        if self.choice == "dynamodb" and self.lease_table is None:
+            raise UsageError("commit: dynamodb needs a lease_table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location(LocationSettings):
+    """Where a source keeps its tables, signals, queue and records. Pickles, and travels to Spark tasks.
+
+    `platform` is the bucket of all of them; it may be the source's own bucket. Records go to `records_table`, else to
+    the bucket.
+    """
+
+    platform: S3Config
+    records_table: DynamoConfig | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", self.name):
+            raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
+        check_slot_count(self.slots)
+        if self.platform_prefix and not self.platform_prefix.endswith("/"):
+            raise UsageError(f"platform_prefix {self.platform_prefix!r}: end it with '/'")
+        if not self.platform_prefix:
+            object.__setattr__(self, "platform_prefix", f"_s3notify/{self.name}/")
+        if not self.keyspace_prefix:
+            object.__setattr__(self, "keyspace_prefix", f"{self.platform_prefix}keyspace/")
+
+    @property
+    def layout(self) -> TableLayout:
+        """Names of the table's objects."""
+        return TableLayout(prefix=f"{self.platform_prefix}table/")
+
+    def derived_layout(self, asset: str) -> TableLayout:
+        """Names of the objects of a downstream slot table."""
+        return TableLayout(prefix=f"{self.platform_prefix}derived/{asset}/")
+
+    def table_layout(self, asset: str | None = None) -> TableLayout:
+        """Names of the objects of the table, or of that of a slot asset."""
+        return self.derived_layout(asset) if asset else self.layout
+
+    def table(
+        self,
+        layout: TableLayout | None = None,
+        *,
+        store: ObjectStore | None = None,
+        commit: CommitMode | None = None,
+    ) -> SlotTable:
+        """A client of the table (or of a derived one), through `store` if given. No request.
+
+        Without a settled `commit` it reads only.
+        """
+        store = store or shared_store(self.platform)
+        return SlotTable(store, layout or self.layout, self._commits(store, commit))
+
+    def schemas(
+        self, layout: TableLayout | None = None, *, commit: CommitMode | None = None
+    ) -> SchemaRegistry:
+        """A client of the table's pinned schema. No request. Without a settled `commit` it reads only."""
+        store = shared_store(self.platform)
+        return SchemaRegistry(store, layout or self.layout, self._commits(store, commit))
+
+    def view(
+        self, asset: str | None = None, *, store: ObjectStore | None = None, commit: CommitMode | None = None
+    ) -> DeltaView:
+        """The table, or that of a slot asset, as a Delta table. No request. It is written under a settled `commit`."""
+        layout = self.table_layout(asset)
+        store = store or shared_store(self.platform)
+        commits = self._commits(store, commit)
+        table = SlotTable(store, layout, commits)
+        return DeltaView(table, SchemaRegistry(store, layout, commits), commits, name=asset or self.name)
+
+    def _commits(self, store: ObjectStore, commit: CommitMode | None) -> ConditionalCommit | None:
+        return commit.commits(self.platform, store) if commit else None
+
+    def records(self, store: ObjectStore | None = None) -> RecordStore:
+        """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
+        if self.records_table is not None:
+            return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
+        return ObjectRecordStore(store or shared_store(self.platform), f"{self.platform_prefix}records/")
+
+    def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
+        """The notification queue of the source's bucket, in which the source's topic has its name. No request."""
+        records = queue_records(self.platform, self.queue_prefix, self.records_table, store=store)
+        return NotificationQueue(records)
+
+    def all_slots(self) -> tuple[Slot, ...]:
+        """Every slot of the keyspace."""
+        return tuple(Slot(n) for n in range(self.slots))
+
+    def settle_commit_mode(self, commit: CommitMode, store: ObjectStore) -> CommitMode:
+        """The commit mode with `auto` settled, which it must be before anything is committed.
+
+        What the platform's `store` can do is tried out once for each source, and stays beside the table as
+        `store.json`, with the mode that followed. `UsageError` says which condition the store lacks, or that the
+        table's other runs commit in another mode: two modes at once do not see each other's winners. 1 GET; the first
+        time about 50 requests.
+        """
+        key = f"{self.platform_prefix}store.json"
+        stored = store.get(key)
+        earlier = _left_by_probe(stored.body, key) if isinstance(stored, StoredObject) else None
+        if earlier is None:
+            found = probe(store, self.platform_prefix)
+        else:
+            # What a later version looks for besides was not known then.
+            names = {field.name for field in fields(Capabilities)} & earlier.keys()
+            found = Capabilities(**{name: earlier[name] for name in names})
+        choice = choose_commit(
+            found,
+            commit.choice,
+            has_lease_table=commit.lease_table is not None,
+            has_records_table=self.records_table is not None,
+        ).commit
+        leases = commit.lease_table.table if choice == "dynamodb" and commit.lease_table else None
+        if earlier is None:
+            body = asdict(found) | {"mode": found.mode, "commit": choice, "lease_table": leases}
+            store.put(key, json.dumps(body).encode())
+        elif (known := (earlier.get("commit", "native"), earlier.get("lease_table"))) != (choice, leases):
+            raise UsageError(
+                f"source {self.name!r} is to commit by {_mode(choice, leases)}, and so far did by "
+                f"{_mode(*known)}: stop all its runs, then remove {key!r}"
+            )
+        return replace(commit, choice=choice)
+
+
+def _left_by_probe(stored: bytes, key: str) -> dict[str, Any]:
+    try:
+        body: dict[str, Any] = json.loads(stored)
+        if "mode" in body:
+            return body
+    except (ValueError, TypeError):
+        pass
+    raise CorruptError(f"{key}: not what a probe leaves: remove it to try the store again")
+
+
+def _mode(choice: str, lease_table: str | None) -> str:
+    return f"{choice} (lease table {lease_table!r})" if lease_table else choice

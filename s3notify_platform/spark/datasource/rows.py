@@ -1,0 +1,178 @@
+"""What a task of the data source does: read splits, and give rows of exactly the columns that Spark wants."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from s3notify_platform.errors import ConflictError, UnavailableError, UsageError
+from s3notify_platform.formats.registry import check_schema
+from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign, parts_of
+from s3notify_platform.spark.datasource.options import Reading, Rejects
+from s3notify_platform.spark.load import LINEAGE
+from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader
+from s3notify_platform.spark.splits import TASK_BYTES, is_big, may_be_cut, may_be_quoted
+
+CHANGE: Final = "_change"
+ROW, REJECT, GONE = "row", "reject", "gone"
+"""What a row of a stream is: a record, one that could not be read, or a version whose rows no longer hold."""
+
+SPECIAL: Final = (*LINEAGE.names, CHANGE, "_rejected", "_raw")
+
+SMALL_TASK_BYTES: Final = 1 << 20
+"""A task that reads less costs more than it gains."""
+
+Batches = Iterator[pa.RecordBatch]
+
+# Schemas
+
+INFERRED: Final = {"s3notify": "inferred"}
+"""Metadata of the first column of a schema that nobody declared."""
+
+_FIRST: Final = StructType([*LINEAGE.fields]).add(CHANGE, "string")
+_LAST: Final = StructType().add("_rejected", "string").add("_raw", "binary")
+
+
+def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
+    """The columns of the data, with ours before and behind them. Pure."""
+    rescued = StructType().add(RESCUED.name, "string") if source.input.mismatches == "rescue" else ()
+    return StructType([*_FIRST.fields, *data, *rescued, *_LAST.fields])
+
+
+def is_inferred(schema: StructType) -> bool:
+    """Whether nobody declared this schema. Pure."""
+    return any(column.metadata == INFERRED for column in schema)
+
+
+# Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReader:
+    """Reads splits in a task, as rows of exactly the columns of `output`.
+
+    `strict`: an object that is not there any more is an error; else it has no rows.
+    """
+
+    splits: SplitReader
+    output: pa.Schema
+    rejects: Rejects
+    strict: bool
+
+    @classmethod
+    def of(cls, reading: Reading, schema: StructType, *, strict: bool) -> "RowReader":
+        """A reader for what Spark wants; `UsageError` if the format cannot give it."""
+        data = StructType([column for column in schema if column.name not in (*SPECIAL, RESCUED.name)])
+        columns = to_arrow_schema(data, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+        check_schema(columns, reading.source.input.format)
+        if reading.source.input.mismatches == "rescue" and RESCUED.name not in schema.names:
+            raise UsageError(
+                f"mismatches='rescue' needs a column {RESCUED.name}, where values go that do not fit"
+            )
+        rejects = reading.rejects
+        if rejects == "column" and "_rejected" not in schema.names:
+            rejects = "fail"  # they would look like rows
+        return cls(
+            splits=SplitReader.of(reading.source, data, inferred=is_inferred(schema)),
+            output=to_arrow_schema(schema, timezone="UTC"),
+            rejects=rejects,
+            strict=strict,
+        )
+
+    def read(self, splits: Sequence[Split]) -> Batches:
+        """The rows, and the rejects as `rejects` says.
+
+        `ConflictError`, if `strict`, for an object that is another one now, or gone. `UnavailableError` for one that
+        could not be read: the task fails, and Spark tries it again. `UsageError` for a reject, if they are to fail.
+        """
+        whole, big = self.splits.sorted_out(splits)
+        for window in self.splits.windows(whole):
+            for batch in window:
+                yield from self._rows(batch)
+        for split in big:
+            for batch in self.splits.pieces(split):
+                yield from self._rows(batch)
+
+    def gone(self, versions: Sequence[tuple[int, str, str]]) -> Batches:
+        """Rows that say which versions, as `(slot, key, etag)`, no longer hold."""
+        if versions:
+            columns = dict(zip(("_slot", "_key", "_etag"), zip(*versions, strict=True), strict=True))
+            yield self._shaped(len(versions), {**columns, CHANGE: [GONE] * len(versions)})
+
+    def _rows(self, batch: pa.RecordBatch) -> Batches:
+        kinds = set(batch.column("_kind").to_pylist()) if batch.num_rows else set()
+        assert len(kinds) <= 1, "a batch holds one kind of record"
+        for kind in kinds:
+            if kind == KIND_OUTCOME:
+                for row in batch.select(["_key", "_note"]).to_pylist():
+                    self._check(row["_key"], json.loads(row["_note"]))
+            elif kind == KIND_ROW or self._keeps(batch):
+                given = dict(zip(batch.schema.names, batch.columns, strict=True))
+                change = REJECT if kind == KIND_REJECT else ROW
+                given |= {CHANGE: [change] * batch.num_rows, "_rejected": given["_note"]}
+                yield self._shaped(batch.num_rows, given)
+
+    def _shaped(self, count: int, given: Mapping[str, Any]) -> pa.RecordBatch:
+        def column(wanted: pa.Field) -> pa.Array:
+            values = given.get(wanted.name)
+            if values is None:
+                return pa.nulls(count, wanted.type)
+            return values.cast(wanted.type) if isinstance(values, pa.Array) else pa.array(values, wanted.type)
+
+        return pa.RecordBatch.from_arrays([*map(column, self.output)], schema=self.output)
+
+    def _check(self, key: str, outcome: Mapping[str, Any]) -> None:
+        match outcome["status"]:
+            case "failed":
+                raise UnavailableError(f"{key!r} could not be read: {outcome['reason']}")
+            case "superseded" | "deleted" if self.strict:
+                raise ConflictError(
+                    f"{key!r} was overwritten or deleted after the query was planned: run it again, or read the "
+                    "committed table (read='table')"
+                )
+            case _:
+                pass
+
+    def _keeps(self, rejects: pa.RecordBatch) -> bool:
+        if self.rejects == "fail":
+            first = rejects.slice(0, 1).to_pylist()[0]
+            raise UsageError(
+                f"{first['_key']!r} at {first['_offset']}: {first['_note']}; correct it, or read with "
+                "rejects='column' (a column _rejected) or 'drop'"
+            )
+        return self.rejects == "column"
+
+
+class Work(InputPartition):
+    """What one task does: splits to read, and versions that have left."""
+
+    def __init__(self, splits: Sequence[Split], gone: Sequence[tuple[int, str, str]] = ()) -> None:
+        self.splits = splits
+        self.gone = gone
+
+
+def work_of(
+    source: Source, splits: Iterable[Split], width: int, gone: Sequence[tuple[int, str, str]] = ()
+) -> list[Work]:
+    """The work, assigned by bytes to as many tasks as are worth it; big objects in parts. Pure."""
+    parts: list[Split] = []
+    for split in splits:
+        # Where a value is quoted is known only when all before it was read.
+        cut = is_big(split, source) and may_be_cut(split, source) and not may_be_quoted(split, source)
+        parts += parts_of(split, source.input.split_bytes) if cut else [split]
+    sizes = [split.end - split.start for split in parts]
+    cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)
+    tasks = max(-(-cost // TASK_BYTES), min(2 * width, -(-cost // SMALL_TASK_BYTES)))
+    tasks = max(1, min(tasks, len(parts)))
+    assigned: list[list[Split]] = [[] for _ in range(tasks)]
+    for split, task in zip(parts, assign(sizes, tasks), strict=True):
+        assigned[task].append(split)
+    first, *others = assigned
+    return [Work(first, gone), *map(Work, others)] if parts or gone else []
