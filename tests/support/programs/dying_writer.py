@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 
-from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.channels.pending_change import Refused
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
