@@ -73,7 +73,7 @@ def ingest(
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
-        query, keeper = ingest_stream(
+        query, continuous = ingest_stream(
             spark,
             given,
             checkpoint=checkpoint or str(Path(f".s3notify/{given['name']}-checkpoint").resolve()),
@@ -87,7 +87,7 @@ def ingest(
             query.stop()
         except StreamingQueryException as error:
             raise click.ClickException(reason_of(error)) from error
-    if once and keeper.failing:
+    if once and continuous.failing:
         sys.exit(1)
 
 

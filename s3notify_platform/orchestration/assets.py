@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
 from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.batches import BatchPayload
+from s3notify_platform.ingest.follow import note_writers
 from s3notify_platform.ingest.results import BatchResult, SlotResult
-from s3notify_platform.ingest.scheduler import BatchPayload
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.io_manager import SlotIOManager
@@ -220,10 +221,10 @@ def _ingested(
             signals={Slot(int(slot)): etag for slot, etag in opened.signals.items()},
             listing=opened.listing,
             only_found=config.everything,
-            give_up=map(Slot, opened.last_try),
+            give_up=map(Slot, opened.last_attempt),
         )
-        if opened.listing and config.batch and not config.everything and ended.unannounced:
-            io.backlog.add((), unqueued=True)
+        if config.batch:
+            note_writers(io.backlog, opened.decision, unqueued=ended.unqueued, unannounced=ended.unannounced)
         done.entries, done.unqueued = ended.entries, ended.unqueued
         done.results[settings.name] = ended.slots
         generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}

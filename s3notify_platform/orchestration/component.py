@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.scheduler import BatchSettings
+from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.settings import (
     SOURCE,
     TableSettings,

@@ -24,8 +24,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.ingest.batches import REASON_MAX, BatchPayload
+from s3notify_platform.ingest.follow import ask_again
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.scheduler import REASON_MAX, BatchPayload
 from s3notify_platform.ingest.settings import SOURCE, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.partitions import SlotBatch, has_partitions
@@ -33,7 +34,7 @@ from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.settings import settings_fields, values_of
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
+from s3notify_platform.protocols.keyspace import Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key
@@ -243,9 +244,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         self.queue.remove(entry for of_slot in done.values() for entry in of_slot)
         self.ask_again(unfinished, listing=opened.listing)
         if batch.batch:
-            waiting = sorted(unqueued)
-            self.backlog.add(waiting, unqueued=bool(waiting))
-            acked = {*good, *waiting}.difference(bad)
+            acked = {*good, *unqueued}.difference(bad)
             self.acknowledge(batch, opened, sorted(acked), bad, operation_id=context.run.run_id)
         if bad:
             self._fail(context, results, bad)
@@ -327,17 +326,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
         """Have slots taken up by the next batch, and compared by a listing; else by what is known of them.
 
-        1 read and 1 write for a listing, 1 PUT for each slot and one for the root.
+        Requests as `follow.ask_again`.
         """
-        wanted = sorted(set(slots))
-        if not wanted:
-            return
-        if listing:
-            self.backlog.add(wanted)
-        source = self.source
-        Publisher(
-            self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots, queued=True
-        ).signal_slots(wanted)
+        ask_again(self.source.location, slots, listing=listing, store=self.store)
 
     def tell_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
         """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""

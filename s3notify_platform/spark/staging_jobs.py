@@ -18,6 +18,7 @@ from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.task_chain import CHILDREN_MAX, TaskChain, object_children
 from s3notify_platform.protocols.source_enumerator import Split
+from s3notify_platform.slots import slot_of
 from s3notify_platform.spark.batch_schema import BatchSchemas, PinnedSchema, Transform
 from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
 from s3notify_platform.spark.parts import part_writer
@@ -127,6 +128,7 @@ class StagingJobs:
         evolving: bool,
     ) -> DataFrame:
         slots = [p.slot for p in part]
+        skipped = {slot_of(key, self._source.location.slots) for key in state.skip}
         work = in_parts(self._spark, self._source, _splits(part))
         assigned = self._assigned(part, work)
         splits = splits_frame(self._spark, slots, assigned, chain.cut(objects, work) if objects else ())
@@ -140,7 +142,7 @@ class StagingJobs:
             schema_generation=schema.pinned.generation,
             transformed=self._transform is not None,
             code_version=self._source.input.code_version or "",
-            complete=frozenset(p.slot for p in part if p.changes.complete),
+            complete=frozenset(p.slot for p in part if p.changes.complete) - skipped,
             give_up=state.give_up.intersection(slots),
             evolving=evolving,
             chain=chain,

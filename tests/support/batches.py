@@ -5,16 +5,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from s3notify_platform.ingest.scheduler import (
+from s3notify_platform.ingest.batches import (
     EVERYTHING,
     BatchPayload,
-    BatchPlanner,
     BatchRequest,
     BatchSettings,
-    RunView,
     SensorState,
-    Tick,
 )
+from s3notify_platform.ingest.follow import note_writers
+from s3notify_platform.ingest.scheduler import BatchPlanner, RunView, Tick
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import QUEUED, Watcher, root_key, signal_body, signal_key
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
@@ -185,8 +184,7 @@ class World:
         bad = [slot for slot in work if slot in failing]
         unqueued = [] if opened.listing else [slot for slot in good if self._plain(slot)]
         unannounced = self.commit(good, listing=opened.listing)
-        found = unqueued or (opened.listing and not everything and unannounced)
-        self.backlog.add(map(Slot, unqueued), unqueued=bool(found))
+        note_writers(self.backlog, opened.decision, unqueued=map(Slot, unqueued), unannounced=unannounced)
         rescans = {Slot(int(slot)): serial for slot, serial in opened.rescans.items() if int(slot) in good}
         self.backlog.settle(rescans)
         children = [EVERYTHING] if everything else good

@@ -18,6 +18,7 @@ from s3notify_platform.spark.stage import SlotStage, StageContext
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.reread import backfilled_keys
 
 SLOT = Slot(7)
 LAYOUT = TableLayout(prefix="t/table/")
@@ -77,7 +78,12 @@ class SlotWriter:
             for key, body in bucket.items()
         ]
         changes = changes_of_slot(
-            SLOT, listed, states, max_objects=max_objects, pending=head.pending if head else ()
+            SLOT,
+            listed,
+            states,
+            max_objects=max_objects,
+            pending=head.pending if head else (),
+            stale=backfilled_keys(head, states),
         )
         return Planned(head=head, changes=changes, at=at)
 
@@ -105,6 +111,7 @@ class SlotWriter:
             schema_generation=1,
             transformed=False,
             give_up=frozenset({SLOT} if give_up else ()),
+            complete=frozenset({SLOT} if planned.changes.complete else ()),
             evolving=False,
             chain=None,  # type: ignore[arg-type] - as the source
         )

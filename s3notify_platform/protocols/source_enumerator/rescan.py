@@ -1,7 +1,7 @@
-"""What a source remembers beside its commits: which slots are owed a listing, and which were ever committed.
+"""What a source remembers beside its commits: which slots wait for a rescan, and which were ever committed.
 
-Each is one JSON record, changed by compare-and-set. Every change may be applied twice without harm, so an answer
-that was lost needs no more than another round.
+Each is one JSON record, changed by compare-and-set. Every change may be applied twice without harm, so a write in
+doubt is just repeated.
 """
 
 import json
@@ -14,7 +14,7 @@ from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.ports import RecordStore, Version, Written
 from s3notify_platform.slots import Slot
 
-PLAIN_SECONDS: Final = 3600.0
+UNQUEUED_SECONDS: Final = 3600.0
 """For so long after a writer was seen that does not queue, everything that is signalled is listed."""
 
 ATTEMPTS: Final = 30
@@ -90,7 +90,7 @@ class Rescans:
     def dumps(self) -> dict[str, Any]:
         """As JSON has it."""
         slots = {str(slot): serial for slot, serial in self.slots.items()}
-        body = {"v": 1, "slots": slots, "plain_ms": self.unqueued_ms, "serial": self.serial}
+        body = {"v": 1, "slots": slots, "unqueued_ms": self.unqueued_ms, "serial": self.serial}
         return body | ({"enumerated": self.enumerated} if self.enumerated else {})
 
     @classmethod
@@ -98,7 +98,11 @@ class Rescans:
         """Inverse of `dumps`."""
         slots = {Slot(int(slot)): int(serial) for slot, serial in body["slots"].items()}
         enumerated = body.get("enumerated", "")
-        return cls(slots=slots, unqueued_ms=body["plain_ms"], serial=body["serial"], enumerated=enumerated)
+        return cls(slots=slots, unqueued_ms=body["unqueued_ms"], serial=body["serial"], enumerated=enumerated)
+
+    def unqueued_writers(self, now_ms: int) -> bool:
+        """Whether a writer that does not queue was seen lately; by the wall clock. Pure."""
+        return bool(self.unqueued_ms) and now_ms - self.unqueued_ms < UNQUEUED_SECONDS * 1000
 
 
 class RescanBacklog:
@@ -117,11 +121,14 @@ class RescanBacklog:
         )
 
     def read(self) -> Rescans:
-        """What is owed now. 1 request."""
+        """What waits now. 1 request."""
         return self._kept.read()[0]
 
     def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:
-        """Add slots; `unqueued`: because a writer does not queue. 1 read and 1 write, more if others come between."""
+        """Add slots. `unqueued`: a writer was seen that does not queue.
+
+        1 read and 1 write, more if others come between; none if there is nothing to add.
+        """
         wanted = set(slots)
 
         def add(rescans: Rescans) -> Rescans:
@@ -147,20 +154,14 @@ class RescanBacklog:
         """Everything was compared, and committed, since the topic had this epoch. Requests as `add`."""
         self._kept.change(lambda rescans: replace(rescans, enumerated=epoch))
 
-    def unqueued_writers(self, rescans: Rescans) -> bool:
-        """Whether a writer was seen lately that does not queue."""
-        return (
-            bool(rescans.unqueued_ms) and self._clock.wall_ms() - rescans.unqueued_ms < PLAIN_SECONDS * 1000
-        )
-
 
 class CommittedSlots:
-    """Which slots of a source have a commit, told beside the commits: so that one whose commits are lost is noticed.
+    """Which slots of a source have a commit, kept beside the commits: so that missing commits are noticed.
 
-    A slot is added after its first commit is there, and taken out only by a person who accepts the loss. So a
-    slot in it whose table has no commit has lost them, never merely not got there: there is no false alarm. A run
-    that dies before it has added a slot leaves that to the next one that finds its commit; until then, and if the
-    record is lost together with the commits, a loss goes unnoticed. Thread-safe; any process may add.
+    A slot is added after its first commit is there, and taken out only by a person who accepts that it starts again.
+    So where a slot in it has no commit, its commits are missing: there is no false alarm. A run that dies before it has
+    added a slot leaves that to the next one that finds its commit. Until then, and if the record goes together with the
+    commits, nobody notices. Thread-safe; any process may add.
     """
 
     def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
+from s3notify_platform.channels.pending_change import Refused
+from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
 from s3notify_platform.errors import QuotaExceededError, UnavailableError, UsageError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, NotSignalledError, Publisher, Put, root_key

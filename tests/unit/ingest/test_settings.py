@@ -8,7 +8,7 @@ import pytest
 
 from s3notify_platform.cli import main
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.scheduler import BatchSettings
+from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.settings import (
     SETTINGS,
     SOURCE,
