@@ -61,7 +61,6 @@ from s3notify_platform.ports import (
 )
 from s3notify_platform.protocols.keyspace import Change, Delete, NotSignalledError, Publisher, Put
 from s3notify_platform.protocols.notification_queue import (
-    WRITER,
     EntryCommitted,
     Event,
     Expired,
@@ -70,6 +69,7 @@ from s3notify_platform.protocols.notification_queue import (
     Reservation,
     Topic,
 )
+from s3notify_platform.protocols.updates import WRITER, written_by
 
 ATTEMPTS: Final = 5
 """Rounds in which topics come and go under a writer, or refuse what has to be announced again."""
@@ -305,7 +305,7 @@ class QueuedPublisher:
                 # Under a condition it may have been another who deleted it.
                 if work.change.precondition is None:
                     work.outcome = Written(etag=None)
-        elif found is not None and found.metadata.get(WRITER) == work.event.writer:
+        elif found is not None and written_by(found, work.event.writer):
             work.happened, work.outcome = True, Written(etag=found.etag)
 
     # 4. Announce to topics that are new.

@@ -39,7 +39,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
             dg.AssetCheckSpec(
                 "complete",
                 asset=assets.name,
-                description="The whole bucket against the committed state: no object found that no signal told of. "
+                description="The whole bucket against the committed state: no object found that no signal announced. "
                 "What is found is signalled, and so taken in by the next batch.",
             ),
             dg.AssetCheckSpec(
