@@ -100,4 +100,4 @@ def test_the_job_wants_to_know_what(site: Site, config: dict[str, Any]) -> None:
     """One of keys, slots and everything; slots that there are."""
     result = retry(site, **config)
     assert not result.success
-    assert ("unknown slot" if config == {"slots": [99]} else "one of them") in site.failure(result)
+    assert ("unknown slot" if config == {"slots": [99]} else "exactly one of") in site.failure(result)
