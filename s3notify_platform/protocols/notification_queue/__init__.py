@@ -28,8 +28,8 @@ Invariants
       number more than the capacity. Every granted entry is counted by the quota that its topic has, or was
       there when that quota began and is in its base. Counters only ever err on the high side.
     - Space lost to a crash is found by counting again under a new quota generation, which fences whoever
-      counted with the old one: no clock decides, however long a process sleeps. An entry is created once; in doubt it is given
-      up with its space, and another one made.
+      counted with the old one: no clock decides, however long a process sleeps. An entry is created once;
+      in doubt it is left with its space, and another one made.
     - Removal is by entry and version. An owner removes only what it claimed before it was seen, by a read
       after the claim, to be the owner still; so its successor, which comes later, stamps all of that again.
     - A committed entry leaves the queue by its consumer or into the dead letters; never in any other way, but
