@@ -1,11 +1,11 @@
 """Notification queue: a bounded queue for each topic, in which no change is lost (Ceph RGW's persistent topics).
 
 Steps
-    1. Before an object is written its writer reserves: room is counted in the slot's shard, and the entry
-       created, which names key, operation, expected ETag or precondition, and the writer's id. No room: the
+    1. Before an object is written its writer reserves: space is counted in the slot's shard, and the entry
+       created, which names key, operation, expected ETag or precondition, and the writer's id. Quota exceeded: the
        write is refused before anything happened. At last the topic is read: still the same, it is granted.
     2. The object is written.
-    3. The entry is committed, by the version that the reservation knows; or aborted, and its room given back.
+    3. The entry is committed, by the version that the reservation knows; or aborted, and its space given back.
     4. A reservation that stays is resolved by HEAD (`Reconciler`): the write happened, commit; else abort.
     5. Pull: a consumer lists the committed entries of its slots, and removes them after its own commit.
     6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims
@@ -15,21 +15,21 @@ Steps
     7. A new owner stamps again what a former one has in hand, before it serves anything.
 
 Storage (partition / key; JSON)
-    topics / {topic}                                   settings, epoch, the meter of each shard
+    topics / {topic}                                   settings, epoch, the quota of each shard
     queue.{topic}.{shard} / {slot:03d}.{entry id}      one entry: reserved, committed or dead, and its claim
     dead.{topic} / {slot:03d}.{entry id}               dead letters
-    depth.{topic} / {epoch}.{shard}.{generation}       counter of one meter
+    depth.{topic} / {epoch}.{shard}.{generation}       counter of one quota generation
     counts.{topic} / {epoch}.{shard}.{kind}            delivered and failed, for people
     workers / {worker}                                 a beat that moves
     owners / {topic}                                   owner and generation of each shard
 
 Invariants
     - The bound is strict, on any record store whose `add` is: entries that were granted and not removed never
-      number more than the capacity. Every granted entry is counted by the meter that its topic has, or was
-      there when that meter began and is in its base. Counters only ever err on the high side.
-    - Room lost to a crash is found by counting again under a new meter, which fences whoever counted with the
-      old one: no clock decides, however long a process sleeps. An entry is created once; in doubt it is given
-      up with its room, and another one made.
+      number more than the capacity. Every granted entry is counted by the quota that its topic has, or was
+      there when that quota began and is in its base. Counters only ever err on the high side.
+    - Space lost to a crash is found by counting again under a new quota generation, which fences whoever
+      counted with the old one: no clock decides, however long a process sleeps. An entry is created once;
+      in doubt it is left with its space, and another one made.
     - Removal is by entry and version. An owner removes only what it claimed before it was seen, by a read
       after the claim, to be the owner still; so its successor, which comes later, stamps all of that again.
     - A committed entry leaves the queue by its consumer or into the dead letters; never in any other way, but
@@ -39,10 +39,8 @@ Invariants
 
 Limits
     - At least once: a crash, a lost answer or a process that slept too long may deliver an entry twice.
-    - Where an adapter sends a creation again by itself, and the first copy lands after the entry has come and
-      gone, that copy is not counted, and may be delivered again.
     - A writer that sleeps past `STALE_SECONDS` between `fresh` and its write is taken for one that did not
-      write. It is told (`Expired`) when it commits; if it dies right then, only the sweep finds its object.
+      write. Its commit is `Expired`; if it dies before that, only the sweep finds its object.
     - A put resolved by HEAD counts as happened if another writer's object is there; a delete does not.
     - The time to live is a lower bound: what an owner watched since it last wrote the entry goes with it.
     - Entries are unordered, as Ceph's are. One shard is one counter: on a bucket alone its writers take turns
@@ -55,7 +53,7 @@ Differs from Ceph RGW: stale reservations are resolved, not dropped; removal is 
 dead letters are stored; takeover within 14 s instead of 90 s, at once after a clean stop; an event that is too
 large is refused when it is reserved.
 
-Reading order: entries, settled, topics, shards, reserving, queue, reconciler, owners, drain; s3_event is the
+Reading order: entries, topics, shards, reserving, queue, reconciler, owners, consumer; s3_event is the
 message pushed.
 """
 
