@@ -5,7 +5,7 @@ Steps
        with key, operation, expected ETag or precondition, and its writer id. The quota is full: the write is refused
        before anything happened. At last it reads the topic again; unchanged, the reservation is granted.
     2. It writes the object.
-    3. It commits the entry, by the version that the reservation holds; or aborts it, and gives its quota back.
+    3. It commits the entry, by the version that the reservation holds; or aborts it, and gives its space back.
     4. A reservation that stays is resolved by HEAD (`Reconciler`): the write happened: commit; else abort.
     5. Pull: a consumer lists the committed entries of its slots, and removes them after its own commit.
     6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims entries, one
@@ -27,9 +27,9 @@ Invariants
     - The bound is strict, on any record store whose `add` is: entries that were granted and not removed never exceed
       the capacity. Every granted entry is in the counter of the shard's current quota generation, or existed when
       that generation began and is in its base. Counters are never too low.
-    - Quota that a crash left in use is recovered by counting again under a new generation. Whoever counted under
+    - Space that a crash left in use is recovered by counting again under a new generation. Whoever counted under
       the old one is fenced. No clock decides this, so a process may pause for any time. An entry is created once; one
-      in doubt is abandoned with its quota, and another one is made.
+      in doubt is left with its space, and another one is made.
     - Removal is by entry and version. An owner removes only what it claimed before a read showed that it was still
       the owner. Its successor takes over later, so it finds all of these entries and rewrites them.
     - A committed entry leaves the queue only by its consumer, into the dead letters, or with its topic. Once a topic
@@ -39,8 +39,6 @@ Invariants
 
 Limits
     - At least once: after a crash, a lost answer or a long pause an entry may be delivered twice.
-    - If an adapter resends a creation by itself, and the first copy is applied after the entry was removed, that copy
-      is not counted, and may be delivered again.
     - A writer that pauses for more than `STALE_SECONDS` between `fresh` and its write is treated as one that did not
       write. Its commit returns `Expired`. If it is killed before that, only the sweep finds its object.
     - A put resolved by HEAD counts as happened if another writer's object is there; a delete does not.
