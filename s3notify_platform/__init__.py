@@ -1,23 +1,60 @@
 """s3notify_platform: what changed in a bucket of millions of objects, for two requests, as committed tables.
 
-Reading order, from below; imports point down only:
+The flow. A publisher writes an object and moves the signal of its slot. The sensor's poll sees by one HEAD, and at
+most one LIST, which slots changed. One run reads exactly these: it plans (entries of the queue name the keys, or one
+listing finds them), reads under If-Match, parses, transforms, and stages files. The IO manager commits slot by slot
+under the next generation, reports, takes the entries out of the queue, and stamps the batch's ack chain.
 
-    slots, ports, clock, errors   the words everything else is written in
-    protocols/      one package for each of the five seed protocols, over ports alone: keyspace, ack chain, conditional
-                    commit, source enumerator, notification queue
-    stores/         memory, S3 and DynamoDB adapters, records on a bucket, leases, xor-ack's own table, the capability
-                    probe, what `init` makes
-    table/          commit objects, object states, schemas, quarantine, reader, history, vacuum, the Delta view
-    spark/          plan, read, parse, seal, load: the only place that knows PySpark
-    channels/       the publisher that queues, reconciler, inlets (SQS, HTTP), outlet (HTTP push)
-    explain/        where one object stands, read from all of the above
-    orchestration/  Dagster: batches, sensor, IO manager, assets, checks, component
+Reading order. Imports point down only, without a circle; a contract in CI says so.
+
+    slots, clock, errors, limits, ports   what everything else is written in
+    protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
+                    operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
+    stores/         adapters of the ports: memory, S3, DynamoDB, SQS, records on a bucket; the probe of a store
+    table/          commits, object states, schemas, quarantine, reader, history, vacuum, the Delta view
+    deploy          what `s3notify init` makes and prints: tables, policies
+    formats/        bytes in, rows and rejects out; one file and one registration for each format
+    ingest/         the engine, without Spark: source, scheduler, follow, compare, reader, slot writer, wire
+    spark/          what needs PySpark: session, jobs, load, the data source
+    channels/       the publisher that queues, the reconciler, inlets, delivery
+    explain/        where one object stands
     local/, defs/   the embedded S3 server, `dagster dev`, the demo and its source
-    cli/            `s3notify …`
+    orchestration/  Dagster: partitions, sensor, IO manager, assets, checks, component
+    cli/            `s3notify ...`
 
-The flow: a publisher writes an object and moves the signal of its slot; the sensor's poll sees by one HEAD and
-at most one LIST which slots moved; one run ingests exactly these; each slot is committed conditionally and
-stamps the batch's ack chain; asset checks compare bucket and state.
+Where to look first: exactly-once is decided in `orchestration/io_manager.py`, and rows become visible by
+`table/commit.py` alone.
+
+Glossary. The same words in code, UI, commands, metrics and docs; one word, one thing.
+
+    slot                        0..999 by hash of the key; its partition key is the same number, unpadded
+    partition                   Dagster's or Spark's word only
+    keyspace, signal, root      the prefix of the signals; an object whose ETag moves; the signal of all, `{prefix}_`
+    publisher, watcher, poll    writes objects and signals; compares signals; one pass of a watcher
+    announced, unannounced      a change that an entry names; one that only a listing found
+    unqueued writer             signals without queueing
+    rescan, rescan backlog      comparing slots by a listing; the slots that wait for one
+    ack chain, tag, stamp       the XOR state of a batch; its name; a random value that is XORed twice
+    acked                       the XOR is zero: all work of the batch is done
+    precondition, conflict      absence or an ETag required before a write; it did not hold
+    in doubt                    nobody knows yet whether a write was applied
+    lease, generation, fenced   a time-bounded right; its number, which only rises; refused because a newer one exists
+    topic, entry                a named queue; an item in it
+    reservation, quota          promised space in a topic; how much is promised
+    shard consumer, release     who drains a shard; give up its ownership
+    dead letter, redrive        a notification that could not be delivered; deliver it again
+    reconciler                  resolves reservations of dead writers, signals what was not signalled
+    enumerator, split           finds the work; the unit of reading: an object version, or a range of one
+    assignment, offset          slots of each reader; where reading of an object resumes
+    batch, round                the slots of one request, with one ack chain; what a run reads before it commits
+    stage, commit               write a slot's files and the body of its commit; create the object that makes it visible
+    head, snapshot              a slot's newest commit; the heads of a set of slots at one time
+    missing commits             commits that were there and are gone
+    backfill, force             read again what is unchanged, since someone asked
+    sweep                       a full LIST compared with the committed state
+    quarantine, retry           records and objects that could not be taken in; ask for them again
+    mismatch, rescued value     a value that does not fit its column; that value, kept in `_rescued`
+    cursor                      Dagster's sensor state only
 """
 
 from importlib import import_module

@@ -12,7 +12,7 @@ Reads raise `UnavailableError` after bounded retries, and `UsageError` for what 
 (no such bucket, credentials refused).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
@@ -194,4 +194,44 @@ class RecordStore(Protocol):
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None
     ) -> int | Conflict | Unknown:
         """Add to a counter (absent: 0) and return its new value; `Conflict` if it would pass `ceiling` or 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message in hand, until the time ends for which it was hidden."""
+
+    id: str
+    body: str
+    receipt: str
+    receives: int
+    """How often it was received, this time included; about right."""
+
+
+class MessageQueue(Protocol):
+    """A queue of messages, each received by one client at a time, and again until it is deleted.
+
+    `UnavailableError`: try again later. `UsageError`: only an operator can fix it.
+    """
+
+    batch_size: int
+    """Messages of one `receive` at most."""
+
+    def receive(self, *, wait_seconds: int, visibility_seconds: int, limit: int) -> tuple[Message, ...]:
+        """Up to `limit` messages, hidden from other clients for `visibility_seconds`.
+
+        Fewer: there are no more for now. Waits up to `wait_seconds` for the first one. 1 request.
+        """
+        ...
+
+    def delete(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Delete messages; those that were not deleted are returned."""
+        ...
+
+    def hide(self, messages: Sequence[Message], seconds: float) -> tuple[Message, ...]:
+        """Hide messages from all clients for so long from now on (0: not any more); those that it failed for."""
+        ...
+
+    def max_receives(self) -> int | None:
+        """After how many receives the service moves a message to dead letters of its own; None: never. 1 request."""
         ...

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from s3notify_platform.cli.common import QUEUE_PREFIX, region_option
+from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.errors import S3NotifyError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from s3notify_platform.stores.probe import Capabilities, CommitChoice
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ServiceGroup, direction="outlet", context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Know what changed in a bucket, and turn exactly that into committed tables.
 
@@ -360,7 +361,6 @@ def _table(title: str, found: "Capabilities") -> "Table":
 
 
 def _add_commands() -> None:
-    from s3notify_platform.cli.deliver import deliver
     from s3notify_platform.cli.explain import explain
     from s3notify_platform.cli.ingest import ingest
     from s3notify_platform.cli.inlet import inlet
@@ -373,7 +373,6 @@ def _add_commands() -> None:
     for command in (
         topics,
         inlet,
-        deliver,
         reconcile,
         explain,
         ingest,

@@ -166,6 +166,31 @@ def source_options(command: Command) -> Command:
     return queue_options(_source_options(command))
 
 
+def keyspace_options(command: Command) -> Command:
+    """Options that say which sources are signalled: `source_bucket`, `slots` and `keyspaces`."""
+    for option in (
+        click.option(
+            "--keyspace",
+            "keyspaces",
+            nargs=2,
+            multiple=True,
+            metavar="SIGNALS KEYS",
+            help="A source's prefix of signals, and its prefix of keys; once for each source. "
+            "Like: --keyspace _s3notify/orders/keyspace/ raw/orders/",
+        ),
+        click.option(
+            "--slots",
+            type=click.IntRange(1, SLOT_COUNT),
+            default=SLOT_COUNT,
+            show_default=True,
+            help="Of the keyspaces, as in the sources.",
+        ),
+        click.option("--source-bucket", help="Bucket that the objects are in, if another than --bucket."),
+    ):
+        command = option(command)
+    return command
+
+
 @contextmanager
 def errors_for_people() -> Iterator[None]:
     """Errors of this package end the command with their message, and exit code 1."""

@@ -20,7 +20,7 @@ from s3notify_platform.errors import UsageError
     "fmt",
     default="auto",
     show_default=True,
-    help="jsonl, csv, parquet, text, binary, or auto: by suffix.",
+    help="A format's name, like jsonl, or auto: by suffix.",
 )
 @click.option("--schema", help='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing.')
 @click.option("--transform", help="Import path of a (DataFrame) -> DataFrame that keeps lineage.")

@@ -1,31 +1,15 @@
-"""`s3notify reconcile`: tell consumers what writers left behind when they died."""
+"""`s3notify reconcile`: finish what writers left half done when they died."""
 
 from dataclasses import replace
 
 import click
 
-from s3notify_platform.cli.common import QueuePlace, queue_options, run_in_foreground
-from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.cli.common import QueuePlace, keyspace_options, queue_options, run_in_foreground
 
 
-@click.command()
+@click.command(short_help="Finish what writers left half done.")
 @queue_options
-@click.option(
-    "--keyspace",
-    "keyspaces",
-    nargs=2,
-    multiple=True,
-    metavar="SIGNALS KEYS",
-    help="A source's prefix of signals, and its prefix of keys; once for each source. "
-    "Like: --keyspace _s3notify/orders/keyspace/ raw/orders/",
-)
-@click.option("--source-bucket", help="Bucket that the objects are in, if another than --bucket.")
-@click.option(
-    "--slots",
-    type=click.IntRange(1, SLOT_COUNT),
-    default=SLOT_COUNT,
-    help="Of the keyspaces; all by default.",
-)
+@keyspace_options
 def reconcile(
     *,
     place: QueuePlace,
@@ -33,10 +17,11 @@ def reconcile(
     source_bucket: str | None,
     slots: int,
 ) -> None:
-    """Tend the queue of a bucket, until SIGINT or SIGTERM.
+    """Finish what writers of a bucket left half done when they died, until SIGINT or SIGTERM.
 
-    Reservations of writers that died are resolved by HEAD, entries that nobody signalled are signalled, room lost to
-    crashes is counted again. One of these is enough for a bucket, more do no harm, any may be killed.
+    Reservations of writers that died are resolved by HEAD, entries that nobody signalled are signalled, and quota
+    that crashes left promised is counted again. One of these is enough for a bucket, more do no harm, any may be
+    killed.
     """
     from s3notify_platform.channels.reconciler import reconciler_over
 

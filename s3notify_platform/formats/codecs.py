@@ -34,9 +34,6 @@ Compression = Literal["gzip", "bz2", "zstd", "snappy", "hadoop-snappy"]
 SUFFIXES: Final = frozenset({"gz", "zst", "bz2", "snappy", "sz"})
 """Of names that say compressed."""
 
-TEXT_FORMATS: Final = frozenset({"jsonl", "csv", "text"})
-"""Formats whose objects may be compressed or encoded; the others are what they are."""
-
 PIECE_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 16
 """What has to be seen of an object to tell what it is."""
@@ -80,12 +77,12 @@ def without_suffix(name: str) -> str:
     return stem if stem and suffix.lower() in SUFFIXES else name
 
 
-def by_record(key: str, fmt: str, encoding: str) -> bool:
-    """Whether name and encoding say that an object can be read from its beginning only. Pure.
+def by_record(key: str, encoding: str) -> bool:
+    """Whether name and encoding say that a text can be read from its beginning only. Pure.
 
     The content may say so all the same: the reader of its first split finds out.
     """
-    return fmt in TEXT_FORMATS and (without_suffix(key) != key or not _is_utf8(encoding))
+    return without_suffix(key) != key or not _is_utf8(encoding)
 
 
 def is_text(head: bytes, key: str, encoding: str) -> bool:

@@ -8,10 +8,7 @@ between two commas is null, but for strings, which it leaves empty. Timestamps w
 import csv
 import io
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -20,27 +17,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.records import (
     BOM,
     NEWLINE,
     RETURN,
     UNKNOWN_FIELD,
     Converted,
-    Mended,
     Offsets,
-    Parsed,
+    Parser,
     Records,
-    Wanted,
-    blocks,
+    Recovered,
+    Target,
     check_finite,
-    convert_or_halve,
     ranges_between,
     reason_of,
-    rejected_whole,
     timestamps,
     unnamed_columns,
 )
-from s3notify_platform.formats.rescue import EXTRA, MISSING, Odd, as_json, below, fitted, renumbered
+from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below, fitted
+from s3notify_platform.formats.text_format import TextFormat
 
 _QUOTE: Final = ord('"')
 _COMMA: Final = ord(",")
@@ -62,16 +58,41 @@ _OPEN: Final = re.compile(rb'"(?:[^"]++|"")*+"?+\Z')
 """A quoted value that may go on behind the end."""
 
 
-def csv_ranges(body: bytes) -> tuple[Offsets, Offsets]:
-    """Byte ranges of the records of one object, its header line among them; blank lines left out."""
-    return csv_cut(body, mark=True, final=True, limit=len(body))[:2]
+class Csv(TextFormat):
+    """See the module."""
+
+    name = "csv"
+    suffixes = frozenset({"csv"})
+    quoted = True
+    header_bytes = HEADER_BYTES
+
+    def header(self, head: bytes) -> slice | None:
+        """See `TextFormat`. The first record."""
+        starts, ends, _ = csv_cut(head, mark=True, final=True, limit=len(head))
+        return slice(int(starts[0]), int(ends[0])) if len(starts) else None
+
+    def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
+        """See `csv_cut`."""
+        return csv_cut(body, mark=mark, final=final, limit=limit)
+
+    def parser(self, header: bytes, target: Target) -> Parser:
+        """See `TextFormat`."""
+        return CsvRecords(csv_names(header, None if target.inferred else target.schema), target)
+
+    def has_type(self, kind: pa.DataType) -> bool:
+        """See `Format`."""
+        return not pa.types.is_nested(kind)
+
+    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:  # noqa: ARG002
+        """See `Format`. All values are texts."""
+        return pa.string()
 
 
 def csv_cut(body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
-    """The same of a body that begins with a record, and where the first one begins that may go on behind it.
+    """Byte ranges of the records of a body that begins with one, and where the first begins that may go on behind it.
 
-    Unless `final`, more may follow. A record longer than `limit` counts as malformed. `mark`: this is the object's
-    beginning.
+    The header is among them, blank lines are not. Unless `final`, more may follow. A record longer than `limit` counts
+    as malformed. `mark`: this is the object's beginning.
     """
     first = len(BOM) if mark and body.startswith(BOM) else 0
     octets = np.frombuffer(body, np.uint8)
@@ -159,7 +180,7 @@ def _may_go_on(body: bytes, end: int) -> bool:
 
 
 def check_csv_records(records: Records) -> None:
-    """Refuse what pyarrow would split or join otherwise than `csv_ranges` did."""
+    """Refuse what pyarrow would split or join otherwise than `csv_cut` did."""
     octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
     quotes = octets == _QUOTE
     inside = np.logical_xor.accumulate(quotes) if quotes.any() else quotes
@@ -172,69 +193,25 @@ def check_csv_records(records: Records) -> None:
             )
 
 
-def parse_csv(objects: Sequence[bytes], wanted: Wanted) -> Iterator[Parsed]:
-    """Objects with a header line; neighbours with the same header are joined."""
-    headed = [(number, csv_header(body)) for number, body in enumerate(objects)]
-    headed = [(number, header) for number, header in headed if header is not None]
-    for header, group in groupby(headed, key=itemgetter(1)):
-        yield from _csv_run(objects, [number for number, _ in group], header or b"", wanted)
-
-
-def csv_header(body: bytes) -> bytes | None:
-    """The first record, raw; None if there is none."""
-    place = csv_header_place(body)
-    return None if place is None else body[slice(*place)]
-
-
-def csv_header_place(body: bytes) -> tuple[int, int] | None:
-    """Where the first record stands in an object that begins with `body`; its first `HEADER_BYTES` matter."""
-    starts, ends = csv_ranges(body[:HEADER_BYTES])
-    return (int(starts[0]), int(ends[0])) if len(starts) else None
-
-
-def _csv_run(
-    objects: Sequence[bytes], numbers: Sequence[int], header: bytes, wanted: Wanted
-) -> Iterator[Parsed]:
-    names, fault = csv_names(header, None if wanted.inferred else wanted.schema)
-    if fault:
-        for number in numbers:
-            yield rejected_whole(number, objects[number], f"CSV header: {fault}", wanted.output)
-        return
-    parser = CsvRecords(names, wanted)
-
-    def without_header(body: bytes) -> tuple[Offsets, Offsets]:
-        starts, ends = csv_ranges(body)
-        return starts[1:], ends[1:]
-
-    renumber = np.asarray(numbers, np.int64)
-    for records in blocks([objects[number] for number in numbers], without_header):
-        parsed = convert_or_halve(records, parser)
-        parsed.index = renumber[parsed.index]
-        parsed.rejects = [replace(reject, index=numbers[reject.index]) for reject in parsed.rejects]
-        parsed.unnamed = renumbered(parsed.unnamed, numbers)
-        parsed.mismatches = renumbered(parsed.mismatches, numbers)
-        yield parsed
-
-
 class CsvRecords:
     """The parser of blocks of records whose header has these `names`."""
 
-    def __init__(self, names: list[str], wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, names: list[str], target: Target) -> None:
+        self.target = target
         self._names = names
-        self._besides = [name for name in names if name not in wanted.schema.names]
+        self._besides = [name for name in names if name not in target.schema.names]
         # Timestamps are read as strings: the CSV reader insists on a zone, or on none.
-        kinds = {c.name: pa.string() if pa.types.is_timestamp(c.type) else c.type for c in wanted.schema}
-        if not wanted.inferred:
+        kinds = {c.name: pa.string() if pa.types.is_timestamp(c.type) else c.type for c in target.schema}
+        if not target.inferred:
             kinds |= dict.fromkeys(self._besides, pa.string())
-        self._options = csv_options([*wanted.schema.names, *self._besides], pa.schema(kinds))
+        self._options = csv_options([*target.schema.names, *self._besides], pa.schema(kinds))
 
     def convert(self, records: Records) -> Converted:
         """See `records.Parser`."""
         check_csv_records(records)
         joined = records.joined()
         table = read_csv(joined, self._names, self._options)
-        schema = self.wanted.schema
+        schema = self.target.schema
         columns = [_typed(table[column.name].combine_chunks(), column.type) for column in schema]
         for values in columns:
             check_finite(values, joined)
@@ -243,40 +220,52 @@ class CsvRecords:
             return Converted(table=named)
         # What is empty is no value.
         besides = {name: _without_empty(table[name].combine_chunks()) for name in self._besides}
-        unnamed, beyond = unnamed_columns(pa.table(besides), pa.schema([]))
-        return Converted(table=named, unnamed=unnamed, beyond=beyond)
+        unnamed, new_fields = unnamed_columns(pa.table(besides), pa.schema([]))
+        return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
         return self._unnamed(dict(zip(self._names, _split(raw) or (), strict=False)))
 
-    def mend(self, records: Records) -> Mended:
+    def recover(self, records: Records) -> Recovered:
         """See `records.Parser`."""
-        odds: list[Odd | None] = []
+        rescued: list[Rescued | None] = []
         split: list[dict[str, str]] = []
         for number in range(len(records.start)):
             values = _split(records.raw(number))
             if values is None:
-                odds.append(None)
+                rescued.append(None)
                 continue
             found = dict(zip(self._names, values, strict=False))
-            odd = Odd(unnamed=self._unnamed(found))
+            one = Rescued(unnamed=self._unnamed(found))
             if extra := values[len(self._names) :]:
-                odd.mismatches[EXTRA] = as_json(extra)
+                one.mismatches[EXTRA] = as_json(extra)
             if missing := self._names[len(values) :]:
-                odd.mismatches[MISSING] = as_json(missing)
-            odds.append(odd)
+                one.mismatches[MISSING] = as_json(missing)
+            rescued.append(one)
             split.append(found)
-        kept = [odd for odd in odds if odd is not None]
+        kept = [one for one in rescued if one is not None]
         columns = [
-            self._fitted([values.get(c.name) for values in split], c, kept) for c in self.wanted.schema
+            self._fitted([values.get(c.name) for values in split], c, kept) for c in self.target.schema
         ]
-        table = pa.Table.from_arrays(columns, schema=self.wanted.schema)
-        beyond = self._beyond(split) if self.wanted.inferred and any(odd.unnamed for odd in kept) else []
-        return Mended(table=table, odds=odds, beyond=beyond)
+        table = pa.Table.from_arrays(columns, schema=self.target.schema)
+        new_fields = (
+            self._new_fields(split) if self.target.inferred and any(one.unnamed for one in kept) else []
+        )
+        return Recovered(table=table, rescued=rescued, new_fields=new_fields)
 
-    def _beyond(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
-        """What an inferred schema lacks of mended records."""
+    def infer(self, records: Records) -> pa.Schema:
+        """See `records.Parser`."""
+        if not len(records.start):
+            return pa.schema([pa.field(name, pa.null()) for name in self._names])
+        check_csv_records(records)
+        found = read_csv(records.joined(), self._names, csv_options(None, None)).schema
+        # What is not UTF-8 is inferred as binary.
+        kinds = (pa.string() if pa.types.is_binary(column.type) else column.type for column in found)
+        return pa.schema([column.with_type(kind) for column, kind in zip(found, kinds, strict=True)])
+
+    def _new_fields(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
+        """What an inferred schema lacks of recovered records."""
         names = [name for name in self._besides if any(values.get(name) for values in split)]
         rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
         return [read_csv(rows.encode(), names, csv_options(names, None)).schema]
@@ -284,9 +273,9 @@ class CsvRecords:
     def _unnamed(self, values: dict[str, str]) -> dict[str, str]:
         return {below("", name): values[name] for name in self._besides if values.get(name)}
 
-    def _fitted(self, values: Sequence[str | None], column: pa.Field, odds: Sequence[Odd]) -> pa.Array:
+    def _fitted(self, values: Sequence[str | None], column: pa.Field, records: Sequence[Rescued]) -> pa.Array:
         def single(number: int) -> pa.Array:
-            odds[number].mismatches[below("", column.name)] = values[number] or ""
+            records[number].mismatches[below("", column.name)] = values[number] or ""
             return pa.nulls(1, column.type)
 
         return fitted(values, column.type, _read_values, single)
@@ -334,17 +323,17 @@ def _quoted(value: str | None) -> str:
     return '"' + (value or "").replace('"', '""') + '"'
 
 
-def csv_names(header: bytes, schema: pa.Schema | None) -> tuple[list[str], str]:
-    """The columns that a header names, and what is wrong with it; for a given `schema`, that it has none of them."""
+def csv_names(header: bytes, schema: pa.Schema | None) -> list[str]:
+    """The columns that a header names. `CorruptError` if it cannot be one, or has no column of a given `schema`."""
     try:
         names = next(csv.reader(io.StringIO(header.decode("utf-8"), newline=""), strict=True))
     except (UnicodeError, csv.Error, StopIteration) as error:
-        return [], reason_of(error) or "unreadable"
+        raise CorruptError(f"CSV header: {reason_of(error) or 'unreadable'}") from error
     if len(set(names)) != len(names):
-        return names, "a column name stands twice"
+        raise CorruptError("CSV header: a column name stands twice")
     if schema is not None and not set(names) & set(schema.names):
-        return names, f"column {names[0]!r} {UNKNOWN_FIELD}"
-    return names, ""
+        raise CorruptError(f"CSV header: column {names[0]!r} {UNKNOWN_FIELD}")
+    return names
 
 
 def csv_options(names: list[str] | None, types: pa.Schema | None) -> pa_csv.ConvertOptions:

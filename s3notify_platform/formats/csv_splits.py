@@ -1,8 +1,8 @@
 """Where quoted values are open in a CSV object, so that several tasks can read it at once.
 
 A line end in a quoted value ends no record, so that a task which begins in mid-object has to know whether a value
-is open there: whether an odd number of quotes stands before. Tasks count them first, each in its part (`scout_csv`),
-and `csv_starts` puts the counts together. It holds only where every quote stands at a border of its value or is
+is open there: whether an odd number of quotes stands before. Tasks count them first, each in its part (`scout`),
+and `starts_in_quotes` puts the counts together. It holds only where every quote stands at a border of its value or is
 doubled. Where one does not, records can be told apart only from the beginning on, and one task reads the object.
 """
 
@@ -15,10 +15,9 @@ import numpy as np
 
 from s3notify_platform.formats.codecs import peek
 from s3notify_platform.formats.csv import could_close, could_open
-from s3notify_platform.formats.ranges import CHUNK_BYTES, ObjectBytes, RemoteBytes, chunks
+from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes, chunks
 from s3notify_platform.formats.records import BOM, NEWLINE, RETURN
 from s3notify_platform.protocols.source_enumerator import Split
-from s3notify_platform.stores.config import S3Config
 
 _QUOTE: Final = ord('"')
 _END: Final = b"\n"
@@ -32,16 +31,7 @@ class Scout:
     well_formed: tuple[bool, bool]
 
 
-def scout_csv(config: S3Config, split: Split) -> Scout:
-    """Count the quotes between a split's `start` and `end`.
-
-    Reads these bytes and one on either side, in one GET for each `CHUNK_BYTES`, and holds a few of them. Raises
-    `ConflictError` if the object is another one now, `NotFoundError` if it is gone, `UnavailableError`.
-    """
-    return scout_bytes(RemoteBytes(config, split.version), split)
-
-
-def csv_starts(scouts: Sequence[Scout]) -> list[bool] | None:
+def starts_in_quotes(scouts: Sequence[Scout]) -> list[bool] | None:
     """For each of the splits that follow each other, whether it begins in a quoted value; the first does not.
 
     None: there are quotes that are out of place, and the object, from the first split's start on, can only be read in
@@ -59,8 +49,12 @@ def csv_starts(scouts: Sequence[Scout]) -> list[bool] | None:
     return None if inside else starts
 
 
-def scout_bytes(source: ObjectBytes, split: Split, *, chunk_bytes: int = CHUNK_BYTES) -> Scout:
-    """`scout_csv` of an object that is read through `source`."""
+def scout(source: ObjectBytes, split: Split, *, chunk_bytes: int = CHUNK_BYTES) -> Scout:
+    """Count the quotes between a split's `start` and `end`.
+
+    Reads these bytes and one on either side, in one GET for each `CHUNK_BYTES`, and holds a few of them. Raises as
+    `ObjectBytes.read` does.
+    """
     start, end = max(split.start - 1, 0), min(split.end + 1, source.size)
     text = chunks(source, start, end, chunk_bytes=chunk_bytes)
     if split.start == 0:

@@ -16,16 +16,17 @@ import pyarrow.json as pa_json
 
 from s3notify_platform.formats.records import (
     Converted,
-    Mended,
     Offsets,
+    Parser,
     Records,
-    Wanted,
+    Recovered,
+    Target,
     check_finite,
-    line_ranges,
     timestamps,
     unnamed_columns,
 )
-from s3notify_platform.formats.rescue import Odd, below, fitted
+from s3notify_platform.formats.rescue import Rescued, below, fitted
+from s3notify_platform.formats.text_format import TextFormat
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _WHITE: Final = " \t\r\n"
@@ -46,80 +47,105 @@ _FITTING: Final = {
 """How texts of the values of a type look; not all that look so are."""
 
 
-def filled_lines(body: bytes, *, mark: bool = True) -> tuple[Offsets, Offsets]:
-    """`line_ranges` without blank lines."""
-    starts, ends = line_ranges(body, mark=mark)
-    filled = ends > starts
-    return starts[filled], ends[filled]
+class Jsonl(TextFormat):
+    """See the module."""
+
+    name = "jsonl"
+    suffixes = frozenset({"jsonl", "ndjson", "json"})
+
+    def parser(self, header: bytes, target: Target) -> Parser:  # noqa: ARG002 - there is none
+        """See `TextFormat`."""
+        return JsonLines(target)
+
+    def has_type(self, kind: pa.DataType) -> bool:
+        """See `Format`."""
+        if pa.types.is_struct(kind):
+            return all(self.has_type(part.type) for part in kind)
+        if pa.types.is_list(kind):
+            return self.has_type(kind.value_type)
+        return not (pa.types.is_map(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind))
+
+    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
+        """See `Format`. Of a text and a time a string, else the first."""
+        times = {pa.string(), pa.timestamp("us", tz="UTC")}
+        return pa.string() if {first, second} == times else first
 
 
 class JsonLines:
     """The parser of blocks of lines."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, target: Target) -> None:
+        self.target = target
         # The JSON reader has no dates: they are read as strings and cast.
         self._times_as_text = False
 
     def convert(self, records: Records) -> Converted:
-        """See `records.Parser`. What the schema does not name is read along, to be told of."""
+        """See `records.Parser`. What the schema does not name is read along, to be counted."""
         check_json_lines(records)
         joined = records.joined()
         try:
             table = self._read(joined, "infer")
         except pa.ArrowInvalid as error:
             name = re.match(r"JSON parse error: Column\(/(.*?)(?:/.*)?\) changed from", str(error))
-            if name is None or name[1] in self.wanted.schema.names or self.wanted.inferred:
+            if name is None or name[1] in self.target.schema.names or self.target.inferred:
                 raise
             # Values that nobody asked for contradict each other.
             table = self._read(joined, "ignore")
             return Converted(table=self._typed(table, joined), unnamed=self._looked_up(records))
-        unnamed, beyond = unnamed_columns(table, self.wanted.schema)
-        return Converted(table=self._typed(table, joined), unnamed=unnamed, beyond=beyond)
+        unnamed, new_fields = unnamed_columns(table, self.target.schema)
+        return Converted(table=self._typed(table, joined), unnamed=unnamed, new_fields=new_fields)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
         text = raw.decode()
-        found = dict(_besides(_DECODER.decode(text), _kinds(self.wanted.schema), ""))
+        found = dict(_besides(_DECODER.decode(text), _kinds(self.target.schema), ""))
         if any(isinstance(value, dict | list) for value in found.values()):
-            return dict(_unnamed(split_object(text), _kinds(self.wanted.schema), ""))
+            return dict(_unnamed(split_object(text), _kinds(self.target.schema), ""))
         return {path: value if isinstance(value, str) else _CONSTANTS[value] for path, value in found.items()}
 
-    def mend(self, records: Records) -> Mended:
+    def recover(self, records: Records) -> Recovered:
         """See `records.Parser`."""
-        odds: list[Odd | None] = []
+        rescued: list[Rescued | None] = []
         split: list[dict[str, str]] = []
         for number in range(len(records.start)):
             try:
                 split.append(split_object(records.raw(number).decode()))
-                odds.append(Odd())
+                rescued.append(Rescued())
             except ValueError:
-                odds.append(None)
-        found = [odd for odd in odds if odd is not None]
+                rescued.append(None)
+        found = [one for one in rescued if one is not None]
         columns = [
             self._fitted([parts.pop(column.name, None) for parts in split], column.type, column.name, found)
-            for column in self.wanted.schema
+            for column in self.target.schema
         ]
-        for odd, parts in zip(found, split, strict=True):
-            odd.unnamed |= dict(_unnamed(parts, {}, ""))
-        table = pa.Table.from_arrays(columns, schema=self.wanted.schema)
-        return Mended(table=table, odds=odds, beyond=self._beyond(records, odds))
+        for one, parts in zip(found, split, strict=True):
+            one.unnamed |= dict(_unnamed(parts, {}, ""))
+        table = pa.Table.from_arrays(columns, schema=self.target.schema)
+        return Recovered(table=table, rescued=rescued, new_fields=self._new_fields(records, rescued))
 
-    def _beyond(self, records: Records, odds: Sequence[Odd | None]) -> list[pa.Schema]:
-        """What an inferred schema lacks of mended records."""
+    def infer(self, records: Records) -> pa.Schema:
+        """See `records.Parser`."""
+        check_json_lines(records)
+        found = read_json(records.joined(), None)
+        if found.num_rows != len(records.start):
+            raise pa.ArrowInvalid("not one object in each line")
+        return found.schema
+
+    def _new_fields(self, records: Records, rescued: Sequence[Rescued | None]) -> list[pa.Schema]:
+        """What an inferred schema lacks of recovered records."""
         found = []
-        for number, odd in enumerate(odds):
-            if odd is None or not odd.unnamed or not self.wanted.inferred:
+        for number, one in enumerate(rescued):
+            if one is None or not one.unnamed or not self.target.inferred:
                 continue
             try:
-                beyond = unnamed_columns(read_json(records.raw(number), None), self.wanted.schema)[1]
+                new_fields = unnamed_columns(read_json(records.raw(number), None), self.target.schema)[1]
             except pa.ArrowException:
                 continue
-            found += [beyond] if beyond is not None else []
+            found += [new_fields] if new_fields is not None else []
         return found
 
     def _read(self, joined: bytes, unexpected: str) -> pa.Table:
-        schema = self.wanted.schema
+        schema = self.target.schema
         if not self._times_as_text:
             try:
                 return read_json(joined, _options(schema, unexpected))
@@ -133,14 +159,14 @@ class JsonLines:
         return read_json(joined, _options(schema, unexpected, times=True))
 
     def _typed(self, table: pa.Table, joined: bytes) -> pa.Table:
-        columns = [_typed(table[column.name].combine_chunks(), column.type) for column in self.wanted.schema]
+        columns = [_typed(table[column.name].combine_chunks(), column.type) for column in self.target.schema]
         for values in columns:
             check_finite(values, joined)
-        return pa.Table.from_arrays(columns, schema=self.wanted.schema)
+        return pa.Table.from_arrays(columns, schema=self.target.schema)
 
     def _looked_up(self, records: Records) -> dict[str, Offsets]:
         places: dict[str, list[int]] = {}
-        kinds = _kinds(self.wanted.schema)
+        kinds = _kinds(self.target.schema)
         for number in range(len(records.start)):
             try:
                 split = _DECODER.decode(records.raw(number).decode())
@@ -151,42 +177,42 @@ class JsonLines:
         return {path: np.array(numbers, np.int64) for path, numbers in places.items()}
 
     def _fitted(
-        self, raws: Sequence[str | None], kind: pa.DataType, path: str, odds: Sequence[Odd]
+        self, raws: Sequence[str | None], kind: pa.DataType, path: str, records: Sequence[Rescued]
     ) -> pa.Array:
-        """JSON texts as `kind`; what does not fit is null and told in `odds`, piece by piece of what is nested."""
+        """JSON texts as `kind`; what does not fit is null, and a mismatch of its record. Nested values part by part."""
 
         def single(number: int) -> pa.Array:
-            raw, odd = (raws[number] or "null").strip(" \t\r\n"), odds[number]
+            raw, record = (raws[number] or "null").strip(_WHITE), records[number]
             try:
                 if pa.types.is_struct(kind) and raw.startswith("{"):
                     parts = split_object(raw)
                     children = [
-                        self._fitted([parts.pop(p.name, None)], p.type, below(path, p.name), [odd])
+                        self._fitted([parts.pop(p.name, None)], p.type, below(path, p.name), [record])
                         for p in kind
                     ]
-                    odd.unnamed |= dict(_unnamed(parts, {}, path))
+                    record.unnamed |= dict(_unnamed(parts, {}, path))
                     return pa.StructArray.from_arrays(children, fields=list(kind))
                 if pa.types.is_list(kind) and raw.startswith("["):
                     items = split_array(raw)
                     children = [
-                        self._fitted([item], kind.value_type, f"{path}[{place}]", [odd])
+                        self._fitted([item], kind.value_type, f"{path}[{place}]", [record])
                         for place, item in enumerate(items)
                     ]
                     inner = pa.concat_arrays(children) if children else pa.nulls(0, kind.value_type)
                     return pa.ListArray.from_arrays([0, len(items)], inner, type=kind)
             except ValueError:
                 pass
-            odd.mismatches[path] = _text(raw)
+            record.mismatches[path] = _text(raw)
             return pa.nulls(1, kind)
 
-        # What is of another kind needs no parser to be told.
+        # What is of another kind is known without a parser.
         fitting = _FITTING.get(kind.id)
         other = [n for n, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
         if not other or pa.types.is_nested(kind):
             return fitted(raws, kind, _read_values, single)
         raws = list(raws)
         for number in other:
-            odds[number].mismatches[path] = _text(raws[number] or "")
+            records[number].mismatches[path] = _text(raws[number] or "")
             raws[number] = None
         return fitted(raws, kind, _read_values, single)
 
@@ -270,10 +296,10 @@ def _unnamed(split: dict[str, str], kinds: dict[str, pa.DataType], path: str) ->
     for name, raw in split.items():
         place = below(path, name)
         if name not in kinds:
-            if raw.strip(" \t\r\n") != "null":
+            if raw.strip(_WHITE) != "null":
                 yield place, _text(raw)
         elif pa.types.is_nested(kinds[name]):
-            yield from _unnamed_within(raw.strip(" \t\r\n"), kinds[name], place)
+            yield from _unnamed_within(raw.strip(_WHITE), kinds[name], place)
 
 
 def _unnamed_within(raw: str, kind: pa.DataType, path: str) -> Iterator[tuple[str, str]]:
@@ -281,11 +307,11 @@ def _unnamed_within(raw: str, kind: pa.DataType, path: str) -> Iterator[tuple[st
         yield from _unnamed(split_object(raw), _kinds(kind), path)
     elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and raw.startswith("["):
         for place, item in enumerate(split_array(raw)):
-            yield from _unnamed_within(item.strip(" \t\r\n"), kind.value_type, f"{path}[{place}]")
+            yield from _unnamed_within(item.strip(_WHITE), kind.value_type, f"{path}[{place}]")
 
 
 def _text(raw: str) -> str:
-    raw = raw.strip(" \t\r\n")
+    raw = raw.strip(_WHITE)
     return str(json.loads(raw)) if raw.startswith('"') else raw
 
 

@@ -9,7 +9,7 @@ Memory: one row group, since half of one is never taken in, and its table.
 """
 
 import io
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.formats.format import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
 from s3notify_platform.formats.parquet_values import Fit, fit_rows
-from s3notify_platform.formats.ranges import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
-from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Wanted, reason_of, rejected_whole
+from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Target, reason_of, rejected_whole
 from s3notify_platform.formats.rescue import below, count
 from s3notify_platform.limits import MAX_RAW_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
@@ -56,18 +57,52 @@ class RowGroup:
         return (self.begin + self.end) // 2
 
 
-def parse_parquet(index: int, body: bytes, wanted: Wanted) -> Iterator[Parsed]:
-    """A whole file, as object number `index`. An empty one has no rows."""
-    for parsed in _rows(BytesInMemory(body), 0, len(body), wanted):
-        yield parsed.of(index)
+class Parquet(Format):
+    """See the module."""
 
+    name = "parquet"
+    suffixes = frozenset({"parquet"})
 
-def parquet_records(source: ObjectBytes, split: Split, wanted: Wanted) -> Generator[Parsed, None, int]:
-    """The rows of a split's row groups. Returns where the next row group begins, or the file's size.
+    def may_be_cut(self, key: str, encoding: str) -> bool:  # noqa: ARG002
+        """See `Format`."""
+        return True
 
-    One GET for the footer (two if it is long), then one for neighbouring columns of each row group.
-    """
-    return (yield from _rows(source, split.start, split.end, wanted))
+    def parse(
+        self,
+        objects: Sequence[tuple[str, bytes]],
+        target: Target,
+        *,
+        encoding: str = "utf-8",  # noqa: ARG002 - of texts only
+    ) -> Iterator[Parsed]:
+        """See `Format`. An empty file has no rows."""
+        for number, (_, body) in enumerate(objects):
+            for parsed in _rows(BytesInMemory(body), 0, len(body), target):
+                yield parsed.of(number)
+
+    def records(
+        self,
+        source: ObjectBytes,
+        split: Split,
+        target: Target,
+        *,
+        encoding: str,  # noqa: ARG002
+        limits: Limits,  # noqa: ARG002 - a row group is read as a whole
+    ) -> SplitRecords:
+        """See `Format`.
+
+        One GET for the footer (two if it is long), then one for neighbouring columns of each row group.
+        """
+        offset = yield from _rows(source, split.start, split.end, target)
+        return SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)
+
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:  # noqa: ARG002
+        """See `Format`. Reads the footer."""
+        footer = parquet_footer(source)
+        try:
+            schema = pq.read_schema(pa.BufferReader(footer))
+        except Exception:  # noqa: BLE001 - a damaged file can raise anything; the object becomes a reject
+            return
+        yield schema
 
 
 def parquet_footer(source: ObjectBytes) -> bytes:
@@ -84,36 +119,35 @@ class _UnreadableError(Exception):
     """What pyarrow could not read, for whatever reason; never leaves this module."""
 
 
-def _rows(source: ObjectBytes, start: int, end: int, wanted: Wanted) -> Generator[Parsed, None, int]:
+def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
+    """The rows of the row groups whose middle lies between. Returns where the next begins, or the file's size."""
     size = source.size
     if size == 0:
         source.read(0, 0)
         return 0
     try:
         file, reader = _open(source)
-        names = _columns(reader, wanted)
+        names = _columns(reader, target)
         groups = _row_groups(reader, size)
     except _UnreadableError as error:
         if start == 0:
-            yield rejected_whole(
-                0, source.read(0, min(size, MAX_RAW_BYTES)), f"Parquet: {error}", wanted.output
-            )
+            yield rejected_whole(0, source.read(0, min(size, MAX_RAW_BYTES)), f"Parquet: {error}", target)
         return min(end, size)
     for group in groups:
         if not start <= group.middle < end:
             continue
-        fit = _fit(file, reader, group, names, wanted)
+        fit = _fit(file, reader, group, names, target)
         # Of several row groups, none can be cut out: the reason names the one.
         raw = source.read(0, min(size, MAX_RAW_BYTES)) if fit.rows is None and len(groups) == 1 else b""
-        yield from _batches(fit, group, raw, wanted)
+        yield from _batches(fit, group, raw, target)
     # Behind the middle of all that was read: a tiny row group may have no bytes of its own.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
 
 
-def _fit(file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], wanted: Wanted) -> Fit:
+def _fit(file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], target: Target) -> Fit:
     try:
-        fit = fit_rows(_read(file, reader, group, names), wanted)
+        fit = fit_rows(_read(file, reader, group, names), target)
     except _UnreadableError as error:
         return Fit(error=str(error))
     besides = [below("", name) for name in reader.schema_arrow.names if name not in names]
@@ -122,14 +156,14 @@ def _fit(file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str
     return fit
 
 
-def _batches(fit: Fit, group: RowGroup, raw: bytes, wanted: Wanted) -> Iterator[Parsed]:
-    rows = wanted.output.empty_table() if fit.rows is None else fit.rows
+def _batches(fit: Fit, group: RowGroup, raw: bytes, target: Target) -> Iterator[Parsed]:
+    rows = target.output.empty_table() if fit.rows is None else fit.rows
     for low in range(0, max(1, rows.num_rows), BATCH_ROWS):
         part = rows.slice(low, BATCH_ROWS)
         offset = np.arange(part.num_rows) + (group.first_row + low)
         parsed = Parsed(table=part, index=np.zeros(part.num_rows, np.int64), offset=offset)
         if low == 0:
-            parsed.unnamed, parsed.mismatches, parsed.beyond = fit.unnamed, fit.mismatches, fit.beyond
+            parsed.unnamed, parsed.mismatches, parsed.new_fields = fit.unnamed, fit.mismatches, fit.new_fields
         if fit.rows is None:
             reason = f"Parquet: row group {group.number}: {fit.error}"
             parsed.rejects = [Reject(index=0, offset=group.first_row, reason=reason, raw=raw)]
@@ -194,17 +228,17 @@ def _open(source: ObjectBytes) -> tuple[_File, pq.ParquetFile]:
         return file, pq.ParquetFile(file, pre_buffer=True, coerce_int96_timestamp_unit="us")
 
 
-def _columns(reader: pq.ParquetFile, wanted: Wanted) -> list[str]:
+def _columns(reader: pq.ParquetFile, target: Target) -> list[str]:
     """The columns that are read: those of the schema that the file has, and all if the others matter."""
     try:
         names: list[str] = reader.schema_arrow.names
     except Exception as error:
         raise _UnreadableError(reason_of(error)) from error
-    if names and not wanted.inferred and not set(names) & set(wanted.schema.names):
+    if names and not target.inferred and not set(names) & set(target.schema.names):
         raise _UnreadableError(f"column {names[0]!r} {UNKNOWN_FIELD}")
-    if wanted.inferred or wanted.rescue:
+    if target.inferred or target.rescue:
         return names
-    return [name for name in names if name in wanted.schema.names]
+    return [name for name in names if name in target.schema.names]
 
 
 def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:

@@ -13,52 +13,52 @@ import pyarrow.compute as pc
 
 from s3notify_platform.formats.records import (
     UNKNOWN_FIELD,
-    Wanted,
+    Target,
     check_finite,
     reason_of,
     timestamps,
     unnamed_columns,
 )
-from s3notify_platform.formats.rescue import Odd, Tally, below, count, fitted, text_of
+from s3notify_platform.formats.rescue import Rescued, Tally, below, count, fitted, text_of
 
 
 @dataclass(slots=True, kw_only=True)
 class Fit:
-    """A table's rows in the columns wanted, or the `error` for which none is taken in. As in `Parsed`, of object 0."""
+    """A table's rows in the columns of a `Target`, or the `error` for which it has none. Otherwise as `Parsed`."""
 
     rows: pa.Table | None = None
     error: str = ""
     unnamed: Tally = field(default_factory=dict)
     mismatches: Tally = field(default_factory=dict)
-    beyond: list[pa.Schema] = field(default_factory=list)
+    new_fields: list[pa.Schema] = field(default_factory=list)
 
 
-def fit_rows(table: pa.Table, wanted: Wanted) -> Fit:
+def fit_rows(table: pa.Table, target: Target) -> Fit:
     """The rows of a table. Never raises for bad data."""
-    schema, fit = wanted.schema, Fit()
-    unnamed, beyond = unnamed_columns(table, schema)
+    schema, fit = target.schema, Fit()
+    unnamed, new_fields = unnamed_columns(table, schema)
     for path, places in unnamed.items():
         count(fit.unnamed, 0, [path], len(places))
-    if wanted.inferred and beyond is not None:
-        fit.beyond.append(beyond)
-    if unnamed and wanted.inferred and not wanted.rescue:
+    if target.inferred and new_fields is not None:
+        fit.new_fields.append(new_fields)
+    if unnamed and target.inferred and not target.rescue:
         fit.error = f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}"
         return fit
-    odds: dict[int, Odd] = {}
+    rescued: dict[int, Rescued] = {}
     try:
-        columns = [_column(table, column, odds, wanted, fit.mismatches) for column in schema]
+        columns = [_column(table, column, rescued, target, fit.mismatches) for column in schema]
     except pa.ArrowException as error:
         fit.error = reason_of(error)
         return fit
-    if wanted.rescue:
-        _rescue_unnamed(table, unnamed, schema, odds)
-    texts = [odds.get(row) for row in range(table.num_rows)] if odds else None
-    fit.rows = wanted.rows(pa.Table.from_arrays(columns, schema=schema), texts)
+    if target.rescue:
+        _rescue_unnamed(table, unnamed, schema, rescued)
+    texts = [rescued.get(row) for row in range(table.num_rows)] if rescued else None
+    fit.rows = target.rows(pa.Table.from_arrays(columns, schema=schema), texts)
     return fit
 
 
 def _column(
-    table: pa.Table, column: pa.Field, odds: dict[int, Odd], wanted: Wanted, mismatches: Tally
+    table: pa.Table, column: pa.Field, rescued: dict[int, Rescued], target: Target, mismatches: Tally
 ) -> pa.Array:
     if column.name not in table.schema.names:
         return pa.nulls(table.num_rows, column.type)
@@ -68,13 +68,13 @@ def _column(
         if not values[number].is_valid:  # of a type that has no way to the column's
             return pa.nulls(1, column.type)
         count(mismatches, 0, [path])
-        odds.setdefault(number, Odd()).mismatches[path] = text_of(_plain(values[number]))
+        rescued.setdefault(number, Rescued()).mismatches[path] = text_of(_plain(values[number]))
         return pa.nulls(1, column.type)
 
     try:
         return _cast(values, column.type)
     except pa.ArrowException as error:
-        if not wanted.rescue:
+        if not target.rescue:
             count(mismatches, 0, [path])
             raise pa.ArrowInvalid(f"column {column.name!r} does not fit {column.type}: {error}") from error
     return fitted(values, column.type, _cast, single)
@@ -103,9 +103,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _rescue_unnamed(
-    table: pa.Table, unnamed: dict[str, np.ndarray], schema: pa.Schema, odds: dict[int, Odd]
+    table: pa.Table, unnamed: dict[str, np.ndarray], schema: pa.Schema, rescued: dict[int, Rescued]
 ) -> None:
-    """Put what `schema` does not name into `odds`, value by value."""
+    """Put what `schema` does not name into `rescued`, value by value."""
     rows = np.unique(np.concatenate(list(unnamed.values()))).tolist() if unnamed else []
     kinds = {column.name: column.type for column in schema}
     for column in table.schema:
@@ -114,7 +114,7 @@ def _rescue_unnamed(
         values = table[column.name].combine_chunks()
         for row in rows:
             found = _besides({column.name: _plain(values[row])}, kinds, "")
-            odds.setdefault(row, Odd()).unnamed |= {path: text_of(value) for path, value in found}
+            rescued.setdefault(row, Rescued()).unnamed |= {path: text_of(value) for path, value in found}
 
 
 def _besides(values: dict[str, Any], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, Any]]:

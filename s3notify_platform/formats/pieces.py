@@ -13,7 +13,15 @@ from typing import Final
 import numpy as np
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.formats.records import BOM, Offsets, Records, Reject
+from s3notify_platform.formats.records import (
+    BOM,
+    NEWLINE,
+    NO_RECORDS,
+    Offsets,
+    Records,
+    Reject,
+    ranges_between,
+)
 from s3notify_platform.limits import MAX_RAW_BYTES
 
 RECORD_BYTES: Final = 64 << 20
@@ -46,13 +54,11 @@ class Piece:
         )
 
 
-def cut_lines(
-    ranges: Callable[..., tuple[Offsets, Offsets]], body: bytes, *, mark: bool, final: bool, limit: int
-) -> tuple[Offsets, Offsets, int]:
-    """A `Cut` for records that are lines; `ranges` finds them in whole lines."""
-    del limit
+def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets, int]:
+    """A `Cut` for records that are lines, blank ones among them."""
     whole = len(body) if final else body.rfind(b"\n") + 1
-    return *ranges(body[:whole], mark=mark), whole
+    lines = body[:whole]
+    return *ranges_between(lines, np.frombuffer(lines, np.uint8) == NEWLINE, mark=mark), whole
 
 
 def first_record(
@@ -168,9 +174,8 @@ def _within(
 
 
 def _rejected(reject: Reject, begin: int, next_place: int) -> Piece:
-    none = np.zeros(0, np.int64)
-    records = Records(body=b"", start=none, end=none, index=none, offset=none)
-    return Piece(records=records, begins=np.array([begin], np.int64), next_place=next_place, reject=reject)
+    begins = np.array([begin], np.int64)
+    return Piece(records=NO_RECORDS, begins=begins, next_place=next_place, reject=reject)
 
 
 def _too_long(raw: bytes, offset: int, limit: int) -> Reject:

@@ -7,7 +7,7 @@ what fits, as `rescue` says. No record stops another: rows and rejects together 
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from s3notify_platform.formats.rescue import (
     RESCUED,
-    Odd,
+    Rescued,
     Tally,
     below,
     count,
-    odd_reason,
+    mismatch_reason,
     renumbered,
     rescued_column,
 )
@@ -35,7 +35,7 @@ UNKNOWN_FIELD: Final = "is not in the schema"
 """Part of the reason of such rejects."""
 
 BOM: Final = b"\xef\xbb\xbf"
-MEND_RECORDS: Final = 32
+RECOVER_RECORDS: Final = 32
 """A block of so few records that fails is looked at value by value, column by column."""
 
 NEWLINE: Final = ord("\n")
@@ -60,8 +60,8 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What records are to become.
+class Target:
+    """What records are to become: rows in the columns of `schema`.
 
     `inferred`: nobody has decided to lose what `schema` does not name. `rescue`: what does not fit goes to
     `_rescued`, a column behind those of `schema`; else the record is a reject.
@@ -76,20 +76,25 @@ class Wanted:
         """The columns of rows."""
         return self.schema.append(RESCUED) if self.rescue else self.schema
 
-    def rows(self, table: pa.Table, odds: Sequence[Odd | None] | None = None) -> pa.Table:
+    def rows(self, table: pa.Table, rescued: Sequence[Rescued | None] | None = None) -> pa.Table:
         """A table in `schema` as rows; None for records in which all fits."""
         if not self.rescue:
             return table
-        texts = rescued_column(odds) if odds else pa.nulls(table.num_rows, RESCUED.type)
+        texts = rescued_column(rescued) if rescued else pa.nulls(table.num_rows, RESCUED.type)
         return pa.Table.from_arrays([*table.columns, texts], schema=self.output)
+
+    def column(self, name: str, values: pa.Array) -> pa.Table:
+        """A table in `schema` with values in one column, and nulls in any other."""
+        columns = [values if c.name == name else pa.nulls(len(values), c.type) for c in self.schema]
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
 
 @dataclass(slots=True, kw_only=True)
 class Parsed:
-    """Rows of several objects in the columns wanted; `index` and `offset` say where each is from.
+    """Rows of several objects in the columns of a `Target`; `index` and `offset` say where each is from.
 
     `unnamed` counts, by object and path, the values that the schema does not name: they are left out of rows if the
-    schema was given, and `beyond` says what an inferred one would need to name them. `mismatches` counts the
+    schema was given, and `new_fields` says what an inferred one would need to name them. `mismatches` counts the
     values that do not fit their columns.
     """
 
@@ -99,7 +104,7 @@ class Parsed:
     rejects: list[Reject] = field(default_factory=list)
     unnamed: Tally = field(default_factory=dict)
     mismatches: Tally = field(default_factory=dict)
-    beyond: list[pa.Schema] = field(default_factory=list)
+    new_fields: list[pa.Schema] = field(default_factory=list)
 
     def of(self, index: int) -> "Parsed":
         """The same rows and rejects of one object, now as object number `index`."""
@@ -110,7 +115,7 @@ class Parsed:
             rejects=[replace(reject, index=index) for reject in self.rejects],
             unnamed=renumbered(self.unnamed, [index]),
             mismatches=renumbered(self.mismatches, [index]),
-            beyond=self.beyond,
+            new_fields=self.new_fields,
         )
 
 
@@ -157,25 +162,27 @@ class Records:
         )
 
 
-def rejected_whole(index: int, body: bytes, reason: str, schema: pa.Schema) -> Parsed:
+_NONE: Final = np.zeros(0, np.int64)
+NO_RECORDS: Final = Records(body=b"", start=_NONE, end=_NONE, index=_NONE, offset=_NONE)
+
+
+def no_rows(target: Target, rejects: Sequence[Reject]) -> Parsed:
+    """Nothing but rejects."""
+    return Parsed(table=target.output.empty_table(), index=_NONE, offset=_NONE, rejects=[*rejects])
+
+
+def rejected_whole(index: int, body: bytes, reason: str, target: Target) -> Parsed:
     """An object that is a reject as a whole."""
-    none = np.zeros(0, np.int64)
-    reject = Reject(index=index, offset=0, reason=reason, raw=body[:MAX_RAW_BYTES])
-    return Parsed(table=schema.empty_table(), index=none, offset=none, rejects=[reject])
-
-
-def line_ranges(body: bytes, *, mark: bool = True) -> tuple[Offsets, Offsets]:
-    """Byte ranges of the lines of one object, without their line ends and without a byte order mark.
-
-    `mark`: this is the object's beginning, the only place where there may be one.
-    """
-    return ranges_between(body, np.frombuffer(body, np.uint8) == NEWLINE, mark=mark)
+    return no_rows(target, [Reject(index=index, offset=0, reason=reason, raw=body[:MAX_RAW_BYTES])])
 
 
 def ranges_between(
     body: bytes, breaks: npt.NDArray[np.bool_], *, mark: bool = True
 ) -> tuple[Offsets, Offsets]:
-    """The same, of the pieces between `breaks`."""
+    """Byte ranges of the records between `breaks`, without their line ends and without a byte order mark.
+
+    `mark`: this is the object's beginning, the only place where there may be one.
+    """
     octets = np.frombuffer(body, np.uint8)
     ends = np.flatnonzero(breaks).astype(np.int64)
     starts = np.concatenate([np.zeros(1, np.int64), ends + 1])
@@ -193,8 +200,8 @@ def ranges_between(
 Ranges = Callable[[bytes], tuple[Offsets, Offsets]]
 
 
-def blocks(objects: Sequence[bytes], ranges: Ranges) -> Iterator[Records]:
-    """The records of `objects`, joined into blocks of about `BLOCK_BYTES`."""
+def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Records]:
+    """The records of numbered `objects`, joined into blocks of about `BLOCK_BYTES`."""
     bodies: list[bytes] = []
     parts: list[tuple[Offsets, Offsets, Offsets, Offsets]] = []
     base = 0
@@ -203,7 +210,7 @@ def blocks(objects: Sequence[bytes], ranges: Ranges) -> Iterator[Records]:
         start, end, index, offset = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Records(body=b"\n".join(bodies), start=start, end=end, index=index, offset=offset)
 
-    for number, body in enumerate(objects):
+    for number, body in objects:
         start, end = ranges(body)
         low = 0
         while low < len(start):
@@ -228,22 +235,22 @@ class Converted:
 
     table: pa.Table
     unnamed: dict[str, Offsets] = field(default_factory=dict)
-    beyond: pa.Schema | None = None
+    new_fields: pa.Schema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mended:
+class Recovered:
     """Records that did not fit together, value by value; None for one that cannot be split, which `table` lacks."""
 
     table: pa.Table
-    odds: list[Odd | None]
-    beyond: Sequence[pa.Schema] = ()
+    rescued: list[Rescued | None]
+    new_fields: Sequence[pa.Schema] = ()
 
 
 class Parser(Protocol):
-    """One format's way from records to columns. The first two raise what pyarrow raises, or `UnicodeError`."""
+    """One format's way from records to columns. All but `recover` raise what pyarrow raises, or `UnicodeError`."""
 
-    wanted: Wanted
+    target: Target
 
     def convert(self, records: Records) -> Converted:
         """All at once; raises if any does not fit."""
@@ -253,19 +260,17 @@ class Parser(Protocol):
         """What a record that fits has besides, by path."""
         ...
 
-    def mend(self, records: Records) -> Mended:
+    def recover(self, records: Records) -> Recovered:
         """Value by value. Never raises for bad data."""
         ...
 
-
-def parse_lines(objects: Sequence[bytes], parser: Parser, ranges: Ranges) -> Iterator[Parsed]:
-    """The records that `ranges` finds in each object, converted block by block."""
-    for records in blocks(objects, ranges):
-        yield convert_or_halve(records, parser)
+    def infer(self, records: Records) -> pa.Schema:
+        """The schema that these records suggest; of no records, what the header says."""
+        ...
 
 
 def convert_or_halve(records: Records, parser: Parser) -> Parsed:
-    """One block converted; its bad records, found by halving, are mended or rejects."""
+    """One block converted; its bad records, found by halving, are recovered value by value, or are rejects."""
     rows = _Rows(records=records, parser=parser)
     pending = [(0, len(records.start))]
     while pending:
@@ -276,11 +281,11 @@ def convert_or_halve(records: Records, parser: Parser) -> Parsed:
             if found.table.num_rows != high - low:
                 raise pa.ArrowInvalid(f"{found.table.num_rows} records where one was expected")
         except (pa.ArrowException, UnicodeError) as error:
-            if high - low > MEND_RECORDS:
+            if high - low > RECOVER_RECORDS:
                 middle = (low + high) // 2
                 pending += [(middle, high), (low, middle)]
                 continue
-            left = rows.take_mended(low, parser.mend(part))
+            left = rows.take_recovered(low, parser.recover(part))
             if high - low == 1 and left:
                 rows.reject(low, reason_of(error))
             else:
@@ -301,27 +306,27 @@ class _Rows:
     rejects: list[Reject] = field(default_factory=list)
     unnamed: Tally = field(default_factory=dict)
     mismatches: Tally = field(default_factory=dict)
-    beyond: list[pa.Schema] = field(default_factory=list)
+    new_fields: list[pa.Schema] = field(default_factory=list)
 
     def take(self, low: int, found: Converted) -> None:
         """Records that fit, from number `low` on; they may have values that the schema does not name."""
-        wanted, count_ = self.parser.wanted, found.table.num_rows
+        target, count_ = self.parser.target, found.table.num_rows
         if not found.unnamed:
-            self._add(np.arange(low, low + count_), wanted.rows(found.table))
+            self._add(np.arange(low, low + count_), target.rows(found.table))
             return
         for path, places in found.unnamed.items():
             objects, times = np.unique(self.records.index[low + places], return_counts=True)
             for index, values in zip(objects.tolist(), times.tolist(), strict=True):
                 count(self.unnamed, index, [path], values)
-        if wanted.inferred and found.beyond is not None:
-            self.beyond.append(found.beyond)
+        if target.inferred and found.new_fields is not None:
+            self.new_fields.append(found.new_fields)
         having = np.unique(np.concatenate(list(found.unnamed.values())))
-        if wanted.rescue:
-            odds: list[Odd | None] = [None] * count_
+        if target.rescue:
+            rescued: list[Rescued | None] = [None] * count_
             for place in having.tolist():
-                odds[place] = Odd(unnamed=self.parser.unnamed(self.records.raw(low + place)))
-            self._add(np.arange(low, low + count_), wanted.rows(found.table, odds))
-        elif wanted.inferred:
+                rescued[place] = Rescued(unnamed=self.parser.unnamed(self.records.raw(low + place)))
+            self._add(np.arange(low, low + count_), target.rows(found.table, rescued))
+        elif target.inferred:
             names = {place: path for path, places in found.unnamed.items() for place in places.tolist()}
             for place in having.tolist():
                 self.reject(low + place, f"field {names[place]!r} {UNKNOWN_FIELD}")
@@ -330,32 +335,32 @@ class _Rows:
         else:
             self._add(np.arange(low, low + count_), found.table)
 
-    def take_mended(self, low: int, mended: Mended) -> list[int]:
+    def take_recovered(self, low: int, recovered: Recovered) -> list[int]:
         """Records that were looked at value by value. Returns the numbers of those that could not be."""
-        wanted = self.parser.wanted
-        kept: list[tuple[int, int, Odd]] = []
+        target = self.parser.target
+        kept: list[tuple[int, int, Rescued]] = []
         left: list[int] = []
         place = 0
-        for number, odd in enumerate(mended.odds, low):
-            if odd is None:
+        for number, rescued in enumerate(recovered.rescued, low):
+            if rescued is None:
                 left.append(number)
                 continue
             index = int(self.records.index[number])
-            count(self.mismatches, index, odd.mismatches)
-            if wanted.rescue or not odd.mismatches:
-                count(self.unnamed, index, odd.unnamed)
-            if odd.mismatches and not wanted.rescue:
-                self.reject(number, odd_reason(odd, wanted.schema))
-            elif odd.unnamed and wanted.inferred and not wanted.rescue:
-                self.reject(number, f"field {next(iter(odd.unnamed))!r} {UNKNOWN_FIELD}")
+            count(self.mismatches, index, rescued.mismatches)
+            if target.rescue or not rescued.mismatches:
+                count(self.unnamed, index, rescued.unnamed)
+            if rescued.mismatches and not target.rescue:
+                self.reject(number, mismatch_reason(rescued, target.schema))
+            elif rescued.unnamed and target.inferred and not target.rescue:
+                self.reject(number, f"field {next(iter(rescued.unnamed))!r} {UNKNOWN_FIELD}")
             else:
-                kept.append((number, place, odd))
+                kept.append((number, place, rescued))
             place += 1
         if kept:
-            numbers, places, odds = zip(*kept, strict=True)
-            table = mended.table if len(kept) == place else mended.table.take(pa.array(places))
-            self._add(np.array(numbers, np.int64), wanted.rows(table, odds))
-        self.beyond += mended.beyond
+            numbers, places, texts = zip(*kept, strict=True)
+            table = recovered.table if len(kept) == place else recovered.table.take(pa.array(places))
+            self._add(np.array(numbers, np.int64), target.rows(table, texts))
+        self.new_fields += recovered.new_fields
         return left
 
     def reject(self, number: int, reason: str) -> None:
@@ -372,15 +377,15 @@ class _Rows:
 
     def result(self) -> Parsed:
         numbers = np.concatenate(self.numbers) if self.numbers else np.zeros(0, np.int64)
-        wanted = self.parser.wanted
+        target = self.parser.target
         return Parsed(
-            table=pa.concat_tables(self.tables) if self.tables else wanted.output.empty_table(),
+            table=pa.concat_tables(self.tables) if self.tables else target.output.empty_table(),
             index=self.records.index[numbers],
             offset=self.records.offset[numbers],
             rejects=self.rejects,
             unnamed=self.unnamed,
             mismatches=self.mismatches,
-            beyond=self.beyond,
+            new_fields=self.new_fields,
         )
 
 
@@ -395,13 +400,13 @@ def unnamed_values(
     """Paths of what is in `values` and has no field in `kind`, with the `places` of those that are not null."""
     found = values.type
     if pa.types.is_struct(found) and pa.types.is_struct(kind):
-        wanted = {part.name: part.type for part in kind}
+        kinds = {part.name: part.type for part in kind}
         for part, child in zip(found, values.flatten(), strict=True):
             name = below(path, part.name)
-            if part.name not in wanted:
+            if part.name not in kinds:
                 yield name, places[child.is_valid().to_numpy(zero_copy_only=False)]
             elif pa.types.is_nested(part.type):
-                yield from unnamed_values(child, wanted[part.name], name, places)
+                yield from unnamed_values(child, kinds[part.name], name, places)
     elif _has_items(found) and pa.types.is_list(kind):
         parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
         yield from unnamed_values(values.flatten(), kind.value_type, f"{path}[]", places[parents])
@@ -415,7 +420,7 @@ def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Offse
     """What a table has besides `schema`, at any depth: which rows have it, and the columns that it is in."""
     rows = np.arange(table.num_rows)
     found: dict[str, Offsets] = {}
-    beyond = []
+    new_fields = []
     for column in table.schema:
         values = table[column.name].combine_chunks()
         if column.name not in schema.names:
@@ -428,8 +433,8 @@ def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Offse
         having = {path: places for path, places in parts if len(places)}
         found |= having
         if having:
-            beyond.append(column)
-    return found, pa.schema(beyond) if beyond else None
+            new_fields.append(column)
+    return found, pa.schema(new_fields) if new_fields else None
 
 
 _INFINITY: Final = re.compile(rb"(?i)inf")

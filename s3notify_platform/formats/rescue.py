@@ -40,13 +40,16 @@ Tally = dict[int, Counter[str]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Odd:
-    """What one record has that its columns cannot hold, by path: mismatches, and what no column is named after."""
+class Rescued:
+    """What one record has that its columns cannot hold, by path.
+
+    `mismatches`: texts of values that do not fit their column; `unnamed`: of those that the schema does not name.
+    """
 
     mismatches: dict[str, str] = field(default_factory=dict)
     unnamed: dict[str, str] = field(default_factory=dict)
 
-    def rescued(self) -> str | None:
+    def text(self) -> str | None:
         """The record's value of `_rescued`."""
         texts = self.mismatches | self.unnamed
         return as_json(texts) if texts else None
@@ -135,9 +138,9 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
-def odd_reason(odd: Odd, schema: pa.Schema) -> str:
+def mismatch_reason(rescued: Rescued, schema: pa.Schema) -> str:
     """Why a record is rejected: the first value that does not fit."""
-    path, text = next(iter(odd.mismatches.items()))
+    path, text = next(iter(rescued.mismatches.items()))
     if path == EXTRA:
         return f"more values than the header has names: {text}"
     if path == MISSING:
@@ -146,6 +149,6 @@ def odd_reason(odd: Odd, schema: pa.Schema) -> str:
     return f"{path}: {text[:SHOWN_CHARS]!r} does not fit{kind}"
 
 
-def rescued_column(odds: Sequence[Odd | None]) -> pa.Array:
+def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
     """`_rescued` of records in order; None for one in which all fits."""
-    return pa.array([odd.rescued() if odd else None for odd in odds], pa.string())
+    return pa.array([rescued.text() if rescued else None for rescued in records], pa.string())

@@ -7,6 +7,8 @@ own, which are not named if another part of it turns out to be of another versio
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
+
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.slot_files import SlotFiles
 from s3notify_platform.ingest.slot_writer import StageContext, add_rows, slot_pieces
@@ -35,7 +37,7 @@ def part_writer(context: StageContext, reader: SplitReader) -> Callable[[Batches
                 yield from shared.add(piece)
         for slot, shared in files.items():
             data, rejected = shared.written()
-            yield READ.batch([SharedFiles(slot=slot, data=data, rejected=rejected)])
+            yield READ.batch([SharedFiles(slot=slot, data_files=data, reject_files=rejected)])
         for split in big:
             own = _PartFiles(context, table, split.version.slot)
             for piece in reader.pieces(split):

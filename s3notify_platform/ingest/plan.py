@@ -43,9 +43,9 @@ class Plan:
     """A round's work, by slot, and what finding it cost.
 
     `listed` counts the objects of each slot; `errors` are of slots whose bucket or state could not be read, or whose
-    commits are missing, and which therefore have no plan. `entries` were there before the bucket was looked at: remove
-    them when their slot is committed. `unqueued` slots were last signalled by a writer that does not queue, which a plan
-    by entries cannot follow: without entries they have no plan. `unannounced` are the changed keys that a
+    commits are `missing`, and which therefore have no plan. `entries` were there before the bucket was looked at:
+    remove them when their slot is committed. `unqueued` slots were last signalled by a writer that does not queue,
+    which a plan by entries cannot follow: without entries they have no plan. `unannounced` are the changed keys that a
     listing found and no entry names.
     `committed` slots were known to have a commit before the table was looked at. `chains`: in how many the bucket was
     listed, and how many of the places where one was to end it `overran`, because the server does not list on from

@@ -21,19 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
-from s3notify_platform.formats.codecs import TEXT_FORMATS, decoded_whole
-from s3notify_platform.formats.inference import in_spark_types, infer
-from s3notify_platform.formats.ranges import BytesInMemory, RemoteBytes
-from s3notify_platform.formats.records import Parsed, Wanted, rejected_whole
-from s3notify_platform.formats.registry import format_of, parse
+from s3notify_platform.formats.format import HEAD_SAMPLE_BYTES, Format, SplitEnd
+from s3notify_platform.formats.inference import infer, new_fields
+from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
+from s3notify_platform.formats.records import Parsed, Target, rejected_whole
+from s3notify_platform.formats.registry import FORMATS, format_of
 from s3notify_platform.formats.rescue import Tally, added
-from s3notify_platform.formats.split_reader import (
-    HEAD_SAMPLE_BYTES,
-    SplitEnd,
-    head_sample,
-    read_bytes,
-)
 from s3notify_platform.ingest.fetch import Fetched, fetch, gets_of
+from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import is_big, work_of
 from s3notify_platform.ingest.task_chain import TaskChain
@@ -53,9 +48,6 @@ from s3notify_platform.stores.s3.fast import shared_store
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
 
-DECODED_BYTES: Final = 64 << 20
-"""What the compressed and encoded objects of a window may come to, to be parsed together."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReader:
@@ -68,13 +60,13 @@ class SplitReader:
     @property
     def output(self) -> pa.Schema:
         """Control columns, then the data's."""
-        return pa.schema([*READ.schema, *self.wanted.output])
+        return pa.schema([*READ.schema, *self.target.output])
 
     @property
-    def wanted(self) -> Wanted:
+    def target(self) -> Target:
         """What records are to become."""
         rescue = self.source.input.mismatches == "rescue"
-        return Wanted(schema=self.schema, inferred=self.inferred, rescue=rescue)
+        return Target(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
     def read(self, batches: Batches, chain: TaskChain) -> Batches:
         """What the rows that reach a task (`wire.WORK`) ask for; at its end it says in `chain` that all is read."""
@@ -102,24 +94,24 @@ class SplitReader:
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
         for window in fetch(self.source.input.bucket, versions):
-            batches = _parse_window(window, self.source, self.wanted, self.output)
+            batches = _parse_window(window, self.source, self.target, self.output)
             yield list(batches)[::-1]
 
     def pieces(self, split: Split) -> Batches:
         """A part of an object, or a big one, piece by piece: rejects and rows, and at last the outcome."""
         version = split.version
         outcome = Outcome.whole("ok", version.etag, version.size, start=split.start)
-        fmt = format_of(version.key, self.source.input.format)
-        if fmt is None:
+        form = format_of(version.key, self.source.input.format)
+        if form is None:
             yield control(self.output, [_rejected(version, 0, _NO_FORMAT, b"")])
             yield control(self.output, [_ended(version, replace(outcome, rejects=1))])
             return
         rows = rejects = 0
         unnamed: list[Tally] = []
         mismatches: list[Tally] = []
-        beyond: list[pa.Schema] = []
+        fields: list[pa.Schema] = []
         remote = RemoteBytes(self.source.input.bucket, version)
-        for found in read_bytes(remote, split, fmt, self.wanted, encoding=self.source.input.encoding):
+        for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
                 read = by_record and (split.by_record or split.start == 0)
@@ -136,7 +128,7 @@ class SplitReader:
             rejects += len(found.rejects)
             unnamed.append(found.unnamed)
             mismatches.append(found.mismatches)
-            beyond += found.beyond
+            fields += found.new_fields
             if len(found.index):
                 yield from _row_batches([version], found, self.output)
             if found.rejects:
@@ -149,7 +141,7 @@ class SplitReader:
             rejects=rejects,
             unnamed=added(tally.get(0, {}) for tally in unnamed),
             mismatches=added(tally.get(0, {}) for tally in mismatches),
-            new_fields=_new_fields(beyond, fmt),
+            new_fields=_new_fields(fields, form),
             gets=remote.gets,
             bytes=min(split.end, version.size) - split.start if outcome.status == "ok" else 0,
         )
@@ -166,30 +158,34 @@ def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
     return ReadObject(slot=version.slot, key=version.key, outcome=outcome)
 
 
-def _new_fields(beyond: Sequence[pa.Schema], fmt: str) -> tuple[str, ...]:
-    """What objects have beyond an inferred schema, as Arrow schemas in base64."""
-    wider = in_spark_types(beyond, fmt)
+def _new_fields(schemas: Sequence[pa.Schema], form: Format | None) -> tuple[str, ...]:
+    """Fields that objects have and an inferred schema lacks, as Arrow schemas in base64."""
+    wider = new_fields(schemas, form)
     return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 
 _NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
 
 
-def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, output: pa.Schema) -> Batches:
+def _parse_window(window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema) -> Batches:
     outcomes: list[ReadObject] = []
-    by_format = lambda f: (f.status, format_of(f.version.key, source.input.format) or "")  # noqa: E731
-    for (status, fmt), group in groupby(sorted(window, key=by_format), key=by_format):
-        part = list(group)
+
+    def by_format(fetched: Fetched) -> tuple[str, str]:
+        form = format_of(fetched.version.key, source.input.format)
+        return fetched.status, form.name if form else ""
+
+    for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
+        part, form = list(group), FORMATS.get(name)
         rows = np.zeros(len(part), np.int64)
         rejects = np.zeros(len(part), np.int64)
         unnamed: list[Tally] = []
         mismatches: list[Tally] = []
-        beyond: list[pa.Schema] = []
+        fields: list[pa.Schema] = []
         if status == "ok":
-            for parsed in _parsed(part, fmt, source, wanted):
+            for parsed in _parsed(part, form, target, source.input.encoding):
                 unnamed.append(parsed.unnamed)
                 mismatches.append(parsed.mismatches)
-                beyond += parsed.beyond
+                fields += parsed.new_fields
                 if len(parsed.index):
                     rows += np.bincount(parsed.index, minlength=len(part))
                     yield from _row_batches([fetched.version for fetched in part], parsed, output)
@@ -200,7 +196,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
                         output,
                         [_rejected(part[r.index].version, r.offset, r.reason, r.raw) for r in parsed.rejects],
                     )
-        new_fields = _new_fields(beyond, fmt)
+        wider = _new_fields(fields, form)
         for number, fetched in enumerate(part):
             others = added(tally[number] for tally in unnamed if number in tally)
             size = len(fetched.body) if status == "ok" else fetched.version.size
@@ -212,7 +208,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
                 rejects=int(rejects[number]),
                 gets=gets_of(fetched.version),
                 reason=fetched.reason,
-                new_fields=new_fields if others and wanted.inferred else (),
+                new_fields=wider if others and target.inferred else (),
                 unnamed=others,
                 mismatches=added(tally[number] for tally in mismatches if number in tally),
             )
@@ -220,40 +216,13 @@ def _parse_window(window: Sequence[Fetched], source: Source, wanted: Wanted, out
     yield control(output, outcomes)
 
 
-def _parsed(part: Sequence[Fetched], fmt: str, source: Source, wanted: Wanted) -> Iterator[Parsed]:
-    """Objects joined, as far as they are text and small; others one by one, streamed."""
-    if not fmt:
-        for number, fetched in enumerate(part):
-            if fetched.body:
-                yield rejected_whole(number, fetched.body, _NO_FORMAT, wanted.output)
+def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, encoding: str) -> Iterator[Parsed]:
+    if form is not None:
+        yield from form.parse([(f.version.key, f.body) for f in part], target, encoding=encoding)
         return
-    bodies = [fetched.body for fetched in part]
-    streamed: list[int] = []
-    if fmt in TEXT_FORMATS:
-        bodies, streamed = _decoded(part, source.input.encoding)
-    yield from parse(bodies, wanted.schema, fmt, inferred=wanted.inferred, mismatches=source.input.mismatches)
-    for number in streamed:
-        version, body = part[number].version, part[number].body
-        split = Split(version=version, start=0, end=len(body), by_record=True)
-        whole = BytesInMemory(body)
-        for parsed in read_bytes(whole, split, fmt, wanted, encoding=source.input.encoding):
-            if isinstance(parsed, Parsed):
-                yield parsed.of(number)
-
-
-def _decoded(part: Sequence[Fetched], encoding: str) -> tuple[list[bytes], list[int]]:
-    """The texts of objects, and the numbers of those that have to be streamed: too long, or damaged."""
-    texts: list[bytes] = []
-    streamed: list[int] = []
-    room = DECODED_BYTES
     for number, fetched in enumerate(part):
-        text = decoded_whole(fetched.body, fetched.version.key, encoding, room)
-        if text is None:
-            streamed.append(number)
-        elif text is not fetched.body:
-            room -= len(text)
-        texts.append(text or b"")
-    return texts, streamed
+        if fetched.body:
+            yield rejected_whole(number, fetched.body, _NO_FORMAT, target)
 
 
 def _row_batches(part: Sequence[ObjectVersion], parsed: Parsed, output: pa.Schema) -> Batches:
@@ -294,27 +263,26 @@ def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectV
 
 def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
     """What these objects make of the schema, or None. 1 GET each, or more of a large one."""
-    return infer(list(_sampled(source, sample)))
+    return infer(_sampled(source, sample))
 
 
-def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[str, bytes]]:
-    """Format and beginning of each object that is there."""
+def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[Format, pa.Schema]]:
+    """What each object that is there suggests."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
     for window in fetch(source.input.bucket, small):
         for fetched in window:
-            fmt = format_of(fetched.version.key, source.input.format) or ""
             if fetched.status == "ok":
-                yield (
-                    fmt,
-                    head_sample(BytesInMemory(fetched.body), fetched.version.key, fmt, source.input.encoding),
-                )
+                yield from _suggested(source, fetched.version, BytesInMemory(fetched.body))
     for version in versions:
         if version.size > HEAD_SAMPLE_BYTES:
-            fmt = format_of(version.key, source.input.format) or ""
             with suppress(ConflictError, NotFoundError, UnavailableError):
-                yield (
-                    fmt,
-                    head_sample(
-                        RemoteBytes(source.input.bucket, version), version.key, fmt, source.input.encoding
-                    ),
-                )
+                yield from _suggested(source, version, RemoteBytes(source.input.bucket, version))
+
+
+def _suggested(
+    source: Source, version: ObjectVersion, body: ObjectBytes
+) -> Iterator[tuple[Format, pa.Schema]]:
+    form = format_of(version.key, source.input.format)
+    if form is not None:
+        for schema in form.schemas(body, version.key, source.input.encoding):
+            yield form, schema

@@ -1,9 +1,9 @@
 """Staging: the rows of each slot become its files and its next commit, in tasks.
 
-The rows of a slot arrive together, its outcomes and rejects first; or the files that other tasks have written them
-to (`part_writer`). Files that hold rows of overwritten or deleted objects are rewritten without them, so that live files
-hold exactly the live rows; small files are merged when many have gathered (`slot_files`). The bytes of the commit
-are made here; the driver stores them as they are.
+The rows of a slot arrive together, its outcomes and rejects first; or the files that other tasks have written
+them to (`part_writer`). Files that hold rows of overwritten or deleted objects are rewritten without them, so that
+live files hold exactly the live rows; small files are merged when many have gathered (`slot_files`). The bytes of the
+commit are made here; the driver stores them as they are.
 """
 
 from collections import Counter
@@ -312,9 +312,9 @@ class SlotStage:
                     self.parts.setdefault(row.key, []).append(row.outcome)
                     self._unsettled.add(row.key)
                 case SharedFiles():
-                    self.data.written += row.data
-                    self.rejects.written += row.rejected
-                    self.shared_rows += sum(file.rows for file in row.data)
+                    self.data.written += row.data_files
+                    self.rejects.written += row.reject_files
+                    self.shared_rows += sum(file.rows for file in row.data_files)
                 case _:
                     pass
 
@@ -449,7 +449,7 @@ class SlotStage:
         generation = self.context.heads[self.slot] + 1
         begun = known if outcome.start else None
         if outcome.start and (begun is None or begun.etag != outcome.etag):
-            raise CorruptError(f"{key!r}: read on from {outcome['start']}, and no such version is committed")
+            raise CorruptError(f"{key!r}: read on from {outcome.start}, and no such version is committed")
         return ObjectState(
             key=key,
             etag=outcome.etag,

@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import check_encoding
-from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.formats.registry import AUTO, FORMATS
 from s3notify_platform.formats.rescue import MISMATCHES, Mismatches
 from s3notify_platform.ingest.location import CommitMode, Location
 from s3notify_platform.ports import ObjectStore
@@ -49,7 +49,7 @@ class Input:
     """Of the transform. Objects whose rows another version made are read again; None: whatever made them stays."""
 
     def __post_init__(self) -> None:
-        _one_of("format", self.format, FORMATS)
+        _one_of("format", self.format, (AUTO, *FORMATS))
         _one_of("mismatches", self.mismatches, MISMATCHES)
         check_encoding(self.encoding)
         for limit in ("max_objects", "max_bytes", "split_bytes"):

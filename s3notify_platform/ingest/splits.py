@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import Final, NamedTuple, assert_never
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.formats.codecs import by_record
-from s3notify_platform.formats.csv_splits import Scout, csv_starts, scout_csv
+from s3notify_platform.formats.csv_splits import Scout, scout, starts_in_quotes
 from s3notify_platform.formats.registry import format_of
+from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
     SCOUTED,
@@ -45,10 +45,16 @@ def is_big(split: Split, source: Source) -> bool:
 
 def may_be_cut(split: Split, source: Source) -> bool:
     """Whether an object can be read from the middle, going by its name and the source's settings. Pure."""
-    key = split.version.key
-    fmt = format_of(key, source.input.format) or ""
-    cuttable = fmt in ("jsonl", "text", "csv", "parquet")
-    return cuttable and not split.by_record and not by_record(key, fmt, source.input.encoding)
+    form = format_of(split.version.key, source.input.format)
+    return (
+        form is not None and not split.by_record and form.may_be_cut(split.version.key, source.input.encoding)
+    )
+
+
+def may_be_quoted(split: Split, source: Source) -> bool:
+    """Whether a split may begin in a quoted value, which only what stands before it tells. Pure."""
+    form = format_of(split.version.key, source.input.format)
+    return form is not None and form.quoted
 
 
 def cut(split: Split, source: Source) -> list[Split]:
@@ -60,12 +66,11 @@ def cut(split: Split, source: Source) -> list[Split]:
 def cut_all(splits: Sequence[Split], source: Source) -> tuple[list[Split], list[Split]]:
     """The splits, big ones in parts (`cut`); and apart, the parts of which a quoted value may be open at the start."""
     result: list[Split] = []
-    csv: list[Split] = []
+    quoted: list[Split] = []
     for split in splits:
         parts = cut(split, source)
-        quoted = format_of(split.version.key, source.input.format) == "csv" and len(parts) > 1
-        (csv if quoted else result).extend(parts)
-    return result, csv
+        (quoted if len(parts) > 1 and may_be_quoted(split, source) else result).extend(parts)
+    return result, quoted
 
 
 def scouter(source: Source, parts: Sequence[Split]) -> Callable[[Batches], Batches]:
@@ -75,13 +80,13 @@ def scouter(source: Source, parts: Sequence[Split]) -> Callable[[Batches], Batch
     def run(batches: Batches) -> Batches:
         for part in work_of(batches).splits:
             try:
-                scout = scout_csv(source.input.bucket, part)
+                found = scout(RemoteBytes(source.input.bucket, part.version), part)
             except S3NotifyError:
                 # Whatever it is, the read will find it too, and say so.
-                scout = Scout(quotes=1, well_formed=(False, False))
+                found = Scout(quotes=1, well_formed=(False, False))
             number = places[part.version.key, part.start]
-            outside, inside = scout.well_formed
-            yield SCOUTED.batch([Scouted(number=number, quotes=scout.quotes, outside=outside, inside=inside)])
+            outside, inside = found.well_formed
+            yield SCOUTED.batch([Scouted(number=number, quotes=found.quotes, outside=outside, inside=inside)])
 
     return run
 
@@ -92,7 +97,7 @@ def begun(parts: Sequence[Split], rows: Iterable[Scouted]) -> list[Split]:
     result: list[Split] = []
     for _, group in groupby(range(len(parts)), key=lambda n: parts[n].version):
         numbers = list(group)
-        starts = csv_starts([scouts[n] for n in numbers])
+        starts = starts_in_quotes([scouts[n] for n in numbers])
         if starts is None:
             result.append(replace(parts[numbers[0]], end=parts[numbers[-1]].end))
         else:

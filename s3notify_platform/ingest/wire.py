@@ -220,7 +220,7 @@ class QueuedEntry:
     epoch: str
     id: str
     quota: int
-    version: Version | None
+    version: Version
 
     @classmethod
     def of(cls, entry: Entry) -> "QueuedEntry":
@@ -361,9 +361,9 @@ SCOUTED: Final[Rows[Scouted]] = Rows(Scouted)
 class Outcome:
     """What became of an object, or of a part of it.
 
-    `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64. `status`: `by_record` is a part of an object that can only be read from its beginning. `start` to `offset` was
+    `status`: `by_record` is a part of an object that can only be read from its beginning. `start` to `offset` was
     read, and `reach_end` says whether there is more. `failed`: why the rest could not be read. `data` and `rejected`
-    are the files of this part alone.
+    are the files of this part alone. `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64.
     """
 
     status: Literal["ok", "superseded", "deleted", "failed", "by_record"]
@@ -413,8 +413,8 @@ class SharedFiles:
     """Files that a task has written, with rows and rejects of several whole objects of a slot."""
 
     slot: Slot
-    data: tuple[TableFile, ...]
-    rejected: tuple[TableFile, ...]
+    data_files: tuple[TableFile, ...]
+    reject_files: tuple[TableFile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

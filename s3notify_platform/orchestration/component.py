@@ -6,20 +6,16 @@ from typing import Any, Literal
 
 import dagster as dg
 from dagster_aws.s3 import S3Resource
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, create_model
 
+from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.errors import UsageError
+from s3notify_platform.formats.registry import AUTO, FORMATS
 from s3notify_platform.ingest.scheduler import BatchSettings
 from s3notify_platform.ingest.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES
 from s3notify_platform.orchestration.assets import SlotAsset, SourceAssets, build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
-from s3notify_platform.orchestration.channels import (
-    DeliverSettings,
-    HttpInletSettings,
-    SqsInletSettings,
-    build_channels,
-    queue_spec,
-)
+from s3notify_platform.orchestration.channels import build_channels, queue_spec, service_fields
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.delta_assets import build_delta
 from s3notify_platform.orchestration.explain_job import build_explain
@@ -94,7 +90,11 @@ def _variable(name: str | None) -> str | None:
     return dg.EnvVar(name) if name else None
 
 
-class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
+_Services = create_model("_Services", __base__=dg.Model, **service_fields())
+"""The registered services, a field for each."""
+
+
+class S3NotifyComponent(dg.Component, _Services, dg.Resolvable):  # type: ignore[misc,valid-type]
     """A bucket prefix as a slot-partitioned, committed table.
 
     Gives the ingest asset, its slot assets, quarantine and summary, the sensor, the sweep with its checks, the queue's
@@ -107,8 +107,8 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     name: str = Field(description="Name of the source and of its asset: a-z, 0-9, _")
     bucket: str = Field(description="Bucket to watch")
     prefix: str = Field(default="", description="Only keys that begin with it")
-    format: Literal["auto", "jsonl", "csv", "parquet", "text", "binary"] = Field(
-        default="auto", description="auto goes by suffix"
+    format: str = Field(
+        default=AUTO, description="auto goes by suffix", json_schema_extra={"enum": [AUTO, *FORMATS]}
     )
     row_schema: str | None = Field(
         default=None,
@@ -182,11 +182,6 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
     list_seconds: float = Field(
         default=10.0,
         description="Between listings of the bucket, if a writer does not queue; raise it for large buckets",
-    )
-    sqs: SqsInletSettings | None = Field(default=None, description="Take in S3's events from an SQS queue")
-    http: HttpInletSettings | None = Field(default=None, description="Take in posts of Ceph RGW and MinIO")
-    deliver: DeliverSettings | None = Field(
-        default=None, description="Push the bucket's topics to their endpoints"
     )
     delta: bool = Field(
         default=False,
@@ -262,7 +257,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
             cron_schedule=self.sweep_cron,
             default_status=dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED,
         )
-        services = (("sqs", self.sqs), ("http", self.http), ("deliver", self.deliver))
+        services = {name: getattr(self, name) for name in SERVICES}
         jobs, sensors = build_channels(assets, services, running=on)
         return dg.Definitions(
             assets=[slot_assets, summary, queue_spec(assets), *views],
@@ -281,7 +276,7 @@ class S3NotifyComponent(dg.Component, dg.Model, dg.Resolvable):
         io = SlotIOManager(
             s3=self.s3.resource(),
             dynamodb=self.dynamodb.resource(),
-            commit=self.commit,
+            commit_mode=self.commit,
             spark=SlotSpark(
                 master=self.spark.master, remote=self.spark.remote, spark_config=self.spark.config
             ),

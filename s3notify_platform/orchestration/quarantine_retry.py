@@ -72,7 +72,7 @@ def send_again(io: "SlotIOManager", config: RetryConfig) -> Retried:
     """What the job does. `UsageError` unless exactly one of keys, slots and everything is asked for."""
     if (bool(config.keys), bool(config.slots), config.everything).count(True) != 1:
         raise UsageError("say what to send again: keys, slots or everything, one of them")
-    io.check_store()
+    io.settle_commit_mode()
     source = io.source
     if config.keys:
         slots = [slot_of(key, source.location.slots) for key in config.keys]
@@ -81,7 +81,7 @@ def send_again(io: "SlotIOManager", config: RetryConfig) -> Retried:
     else:
         slots = list(source.location.all_slots())
     signals = Publisher(
-        io.store, prefix=source.location.keyspace_prefix, slots=source.location.slots, queued=True
+        io.clients.store, prefix=source.location.keyspace_prefix, slots=source.location.slots, queued=True
     )
     choice = Choice(keys=frozenset(config.keys) if config.keys else None, reason=config.reason)
-    return redrive(source.table(store=io.store), slots, signals, choice)
+    return redrive(source.table(store=io.clients.store), slots, signals, choice)

@@ -30,7 +30,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.datasource.batch import FORMAT, register
 from s3notify_platform.spark.datasource.options import reading_of
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.spark.session import is_remote
 from s3notify_platform.stores.s3.fast import shared_store
 
@@ -66,13 +66,13 @@ class TableKeeper:
         listing = everything or not epoch or bool(rescans.slots) or self._backlog.unqueued_writers(rescans)
         wanted = {*signals, *rescans.slots} if listing else {*signals}
         wanted = {*self.source.location.all_slots()} if everything else wanted
-        ingest = Ingest(
+        ingest = spark_ingest(
             self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
         )
         seen = {slot: etag for slot, etag in signals.items() if etag}
         last_try = [slot for slot, attempts in self._attempts.items() if attempts >= self.max_attempts - 1]
         result = ingest.run(
-            wanted, batch=batch, signals=seen, listing=listing, only_found=everything, give_up=last_try
+            wanted, batch=batch, signals=seen, listing=listing, only_found=everything, last_attempt=last_try
         )
         if not listing and result.unqueued:
             # Somebody signals without queueing: only a listing tells what.

@@ -1,4 +1,4 @@
-"""One SQS queue, by boto3: receive, hide, delete. Each request is sent once; what failed is told, not guessed.
+"""One SQS queue as a `ports.MessageQueue`, by boto3. Each request is sent once, and what failed is returned.
 
 Every operation here may be repeated: a message that was deleted, or hidden, in spite of a lost answer only comes
 again, or later. SQS delivers at least once and in no order whatever a client does.
@@ -21,6 +21,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ports import Message
 from s3notify_platform.stores.config import default_region
 from s3notify_platform.stores.faults import SDK_ERRORS
 from s3notify_platform.stores.sdk import sdk_client
@@ -35,7 +36,7 @@ WAIT_MAX_SECONDS: Final = 20
 VISIBILITY_MAX_SECONDS: Final = 12 * 3600
 
 _BUSY = frozenset({"OverLimit", "RequestThrottled", "ThrottlingException", "Throttling", "KmsThrottled"})
-_LOST = (
+_UNREACHABLE = (
     EndpointConnectionError,
     ConnectTimeoutError,
     ProxyConnectionError,
@@ -60,22 +61,13 @@ class SqsConfig:
     session_token: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A message in hand, until its visibility timeout ends."""
-
-    id: str
-    body: str
-    receipt: str
-    receives: int
-    """How often it was received, this time included; about right, says SQS."""
-
-
 class SqsQueue:
     """One queue. Thread-safe; nothing is sent before the first call.
 
     `UnavailableError`: try again later. `UsageError`: no such queue, or no permission.
     """
+
+    batch_size: int = BATCH
 
     def __init__(self, config: SqsConfig, *, client: "SQSClient | None" = None) -> None:
         self.config = config
@@ -100,7 +92,7 @@ class SqsQueue:
     def receive(
         self, *, wait_seconds: int, visibility_seconds: int, limit: int = BATCH
     ) -> tuple[Message, ...]:
-        """Up to 10 messages; waits for the first one if there is none. 1 request."""
+        """See `MessageQueue.receive`. SQS waits 20 s at most."""
         answer = self._send(
             lambda: self.client.receive_message(
                 QueueUrl=self.config.queue_url,
@@ -121,7 +113,7 @@ class SqsQueue:
         )
 
     def delete(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Delete messages; those that were not deleted are returned. 1 request for 10."""
+        """See `MessageQueue.delete`. 1 request for 10."""
 
         def send(entries: list[dict[str, Any]]) -> Any:
             return self.client.delete_message_batch(QueueUrl=self.config.queue_url, Entries=entries)  # type: ignore[arg-type]
@@ -129,7 +121,7 @@ class SqsQueue:
         return self._in_batches(send, messages, {})
 
     def hide(self, messages: Sequence[Message], seconds: float) -> tuple[Message, ...]:
-        """Nobody receives them for so long from now on (0: at once); those that it failed for. 1 request for 10."""
+        """See `MessageQueue.hide`, 12 h at most. 1 request for 10."""
         timeout = max(0, min(int(seconds), VISIBILITY_MAX_SECONDS))
 
         def send(entries: list[dict[str, Any]]) -> Any:
@@ -140,8 +132,8 @@ class SqsQueue:
 
         return self._in_batches(send, messages, {"VisibilityTimeout": timeout})
 
-    def redrives_after(self) -> int | None:
-        """After how many receives SQS moves a message to its own dead letters; None: it never does. 1 request."""
+    def max_receives(self) -> int | None:
+        """See `MessageQueue.max_receives`: its redrive policy."""
         answer = self._send(
             lambda: self.client.get_queue_attributes(
                 QueueUrl=self.config.queue_url, AttributeNames=["RedrivePolicy"]
@@ -171,7 +163,7 @@ class SqsQueue:
         try:
             return request()
         except SDK_ERRORS as error:
-            raise _judged(error, self.config) from error
+            raise _error_of(error, self.config) from error
 
 
 def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
@@ -179,7 +171,7 @@ def _batches(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
         yield messages[start : start + BATCH]
 
 
-def _judged(error: Exception, config: SqsConfig) -> UnavailableError | UsageError:
+def _error_of(error: Exception, config: SqsConfig) -> UnavailableError | UsageError:
     place = f"queue {config.queue_url!r}"
     if isinstance(error, ClientError):
         code = str(error.response.get("Error", {}).get("Code", ""))
@@ -188,7 +180,7 @@ def _judged(error: Exception, config: SqsConfig) -> UnavailableError | UsageErro
             return UnavailableError(f"{place} is unavailable: {status} {code}")
         message = error.response.get("Error", {}).get("Message", "")
         return UsageError(f"{place} refused the request: {status} {code} {message}".rstrip())
-    if isinstance(error, _LOST):
+    if isinstance(error, _UNREACHABLE):
         return UnavailableError(f"{place} is unavailable: {type(error).__name__}")
     return UsageError(f"{place}: {' '.join(str(error).split())[:300]}")
 

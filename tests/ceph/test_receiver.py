@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from s3notify_platform.channels.inlets.http import Receiver, ReceiverSettings
+from s3notify_platform.channels.inlets.http import HttpInlet, HttpInletSettings
 from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher
@@ -24,7 +24,7 @@ SLOTS = 16
 
 
 @contextmanager
-def receiving(site: Site, queue: NotificationQueue) -> Iterator[Receiver]:
+def receiving(site: Site, queue: NotificationQueue) -> Iterator[HttpInlet]:
     """A receiver for the site's bucket, until the block ends."""
     publisher = Publisher(
         site.store, prefix=site.io.source.location.keyspace_prefix, slots=SLOTS, queued=True
@@ -35,7 +35,7 @@ def receiving(site: Site, queue: NotificationQueue) -> Iterator[Receiver]:
         bucket=site.component.bucket,
         excluded=("_s3notify/",),
     )
-    receiver = Receiver(ReceiverSettings(secret_envs=["S3NOTIFY_TEST_RECEIVER"], port=0), intake)
+    receiver = HttpInlet(HttpInletSettings(secret_envs=["S3NOTIFY_TEST_RECEIVER"], port=0), intake)
     stop = threading.Event()
     thread = threading.Thread(target=receiver.run, args=(stop, print))
     thread.start()

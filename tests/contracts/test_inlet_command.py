@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.channels.inlets.intake import intake_over
+from s3notify_platform.channels.inlets.intake import intake_of
+from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.deploy import Places, Tables, policy
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import signal_key
@@ -139,11 +140,15 @@ def test_the_inlet_needs_exactly_what_its_policy_grants(ministack, table):
         through = replace(records, endpoint_url=proxy.url) if records is not None else None
         queue = NotificationQueue(queue_records(config, table=through))
         queue.topics.create("orders", TopicSettings())
-        intake = intake_over(queue, config, bucket=source, keyspaces=[(SIGNALS, "")])
+        intake = intake_of(
+            ServiceContext(
+                name="sqs", queue=queue, platform=config, bucket=source, keyspaces=((SIGNALS, ""),)
+            )
+        )
         told = replace(event("raw/a"), bucket=source)
         large = replace(event("x" * 2000), bucket=source)
         assert intake.accept([told, large]).outcomes == ("queued", "failed")
-        assert intake.quarantine.discard() == 1
+        assert intake.poison.discard() == 1
         reservation = queue.reserve("orders", told)
         queue.abort(reservation)
         wanted = needs(proxy.answered)
@@ -165,8 +170,16 @@ def test_keyspaces_have_the_slots_of_their_sources(ministack):
     config = ministack.config(ministack.make_bucket())
     queue = NotificationQueue(queue_records(config))
     queue.topics.create("all", TopicSettings(slots=7, shards=1))
-    intake = intake_over(
-        queue, config, bucket=config.bucket, keyspaces=[("k/", "")], excluded=["own/"], slots=7
+    intake = intake_of(
+        ServiceContext(
+            name="sqs",
+            queue=queue,
+            platform=config,
+            bucket=config.bucket,
+            keyspaces=(("k/", ""),),
+            excluded=("own/",),
+            slots=7,
+        )
     )
     told = [replace(event(key), bucket=config.bucket) for key in ("a", "own/a", "k/3")]
     assert intake.accept(told).outcomes == ("queued", "ignored", "ignored")

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from s3notify_platform.channels.inlets.intake import intake_over
-from s3notify_platform.channels.inlets.sqs import SqsInlet
+from s3notify_platform.channels.inlets.intake import intake_of
+from s3notify_platform.channels.inlets.pull import PullInlet
+from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.slots import slot_of
@@ -101,10 +102,16 @@ class World:
             access_key_id=keys.access_key_id,
             secret_access_key=keys.secret_access_key,
         )
-        intake = intake_over(
-            self.queue, self.config(self.platform), bucket=self.bucket, keyspaces=[(SIGNALS, "raw/")]
+        intake = intake_of(
+            ServiceContext(
+                name="sqs",
+                queue=self.queue,
+                platform=self.config(self.platform),
+                bucket=self.bucket,
+                keyspaces=((SIGNALS, "raw/"),),
+            )
         )
-        return SqsInlet(SqsQueue(config), intake, wait_seconds=1, **settings)
+        return PullInlet(SqsQueue(config), intake, name="sqs", wait_seconds=1, **settings)
 
     def entries(self):
         return {
@@ -174,7 +181,7 @@ def test_poison_is_kept(ministack):
     inlet = world.inlet()
     with world.running(inlet):
         world.settle({("put", "raw/a")})
-    (poison,) = inlet._intake.quarantine.all()
+    (poison,) = inlet._intake.poison.all()
     assert (poison.body, poison.origin) == (b"hello", "sqs")
 
 
@@ -192,7 +199,7 @@ def test_poison_goes_to_the_queues_own_dead_letters(ministack):
         world.settle({("put", "raw/a")})
         found = world.sqs.receive_message(QueueUrl=dead, WaitTimeSeconds=10)
     assert [message["Body"] for message in found["Messages"]] == ["hello"]
-    assert inlet._intake.quarantine.all() == ()
+    assert inlet._intake.poison.all() == ()
 
 
 def test_many_events_by_two_inlets(ministack):

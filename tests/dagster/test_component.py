@@ -108,7 +108,10 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with dg.build_resources({"io": component.assets().io}) as resources:
         source = resources.io.source
     assert (source.commit.choice, source.location.records_table.table) == ("dynamodb", "records")
-    assert (source.lease_table.region, source.lease_table.secret_access_key) == ("eu-central-1", "s3cr3t")
+    assert (source.commit.lease_table.region, source.commit.lease_table.secret_access_key) == (
+        "eu-central-1",
+        "s3cr3t",
+    )
     assert "s3cr3t" not in repr(source)
     with pytest.raises(Exception, match="secret_access_key"):
         S3NotifyComponent.resolve_from_yaml(dedent(text).replace("key_env", "key"))

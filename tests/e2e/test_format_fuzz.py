@@ -25,7 +25,7 @@ from tests.support.fuzz_objects import SCHEMA, SCHEMA_DDL, Drawn
 from tests.support.independent import differences, rows_of
 from tests.support.servers import S3Server
 
-OPERATIONS = int(os.environ.get("FORMAT_FUZZ_OPERATIONS", "100"))
+OPERATIONS = int(os.environ.get("FORMAT_FUZZ_OPERATIONS", "50"))
 SEED = int(os.environ.get("FORMAT_FUZZ_SEED", "1"))
 KILLS = int(os.environ.get("FORMAT_FUZZ_KILLS", str(2 + OPERATIONS // 150)))
 

@@ -12,6 +12,10 @@ import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
+ORDER = ("server", "daemon", "demo", "run", "run", "server")
+KILLS = int(os.environ.get("KILLS", "3"))
+"""How many of them; `poe thorough` kills all."""
+
 VICTIMS = {
     "run": ("execute_run", "execute_step", "spawn_main"),
     "daemon": ("dagster._daemon", "daemon run"),
@@ -51,8 +55,8 @@ def test_killed_anywhere_it_ends_in_the_same_table(tmp_path: Path, seed: int) ->
     running = demo(folder, log)
     killed: list[str] = []
     try:
-        for number, victim in enumerate(["server", "run", "daemon", "demo", "run", "server"]):
-            ends = time.monotonic() + draw.uniform(6, 14)
+        for number, victim in enumerate(ORDER[:KILLS]):
+            ends = time.monotonic() + draw.uniform(4, 12)
             while time.monotonic() < ends and running.poll() is None:
                 time.sleep(0.2)
             if running.poll() is not None:
@@ -78,4 +82,4 @@ def test_killed_anywhere_it_ends_in_the_same_table(tmp_path: Path, seed: int) ->
             os.killpg(running.pid, signal.SIGTERM)
             running.wait(timeout=60)
     assert code == 0, f"killed {killed}\n{log.read_text(errors='replace')[-4000:]}"
-    assert len(killed) >= 4, killed
+    assert len(killed) >= KILLS * 2 // 3, killed

@@ -1,6 +1,6 @@
 """Inlets under faults: all that is reported reaches every topic's consumer, by signals alone, and nobody reports twice.
 
-The real `SqsInlet.handle` and `Intake` over a queue that delivers at least once and in any order; consumers read the
+The real `PullInlet.handle` and `Intake` over a queue that delivers at least once and in any order; consumers read the
 entries of slots whose signal moved, and no others: an entry whose signal is missing, or came first, would stay.
 """
 
@@ -9,9 +9,10 @@ from contextlib import suppress
 import pytest
 
 from s3notify_platform.channels.inlets.intake import Intake
-from s3notify_platform.channels.inlets.sqs import SqsInlet
+from s3notify_platform.channels.inlets.pull import PullInlet
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.ports import Message
 from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import (
     Event,
@@ -21,7 +22,6 @@ from s3notify_platform.protocols.notification_queue import (
     encode_events,
 )
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from s3notify_platform.stores.sqs import Message
 from tests.support.faults import Fault
 from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
 
@@ -34,13 +34,15 @@ CRASHES = ROUGH | {Fault.CRASH_BEFORE: 0.01, Fault.CRASH_AFTER: 0.01}
 class Wire:
     """An SQS queue: at least once, hidden for a while, in no order. Its own calls cannot fail."""
 
+    batch_size = 10
+
     def __init__(self, bodies, time):
         self.bodies = dict(enumerate(bodies))
         self.visible_at = dict.fromkeys(self.bodies, 0.0)
         self.receives = dict.fromkeys(self.bodies, 0)
         self.time = time
 
-    def receive(self, *, wait_seconds, visibility_seconds, limit=10):
+    def receive(self, *, wait_seconds, visibility_seconds, limit):
         ready = [n for n in reversed(self.bodies) if self.visible_at[n] <= self.time.monotonic()][:limit]
         for number in ready:
             self.visible_at[number] = self.time.monotonic() + visibility_seconds
@@ -59,7 +61,7 @@ class Wire:
             self.visible_at[int(message.receipt)] = self.time.monotonic() + seconds
         return ()
 
-    def redrives_after(self):
+    def max_receives(self):
         return None
 
 
@@ -102,8 +104,14 @@ class World:
         intake = Intake(
             self.queue_of(stores, clock), [Keyspace(prefix="", publisher=publisher)], bucket="b", memory=12
         )
-        inlet = SqsInlet(
-            self.wire, intake, clock=clock, visibility_seconds=VISIBILITY_SECONDS, gather=4, wait_seconds=0
+        inlet = PullInlet(
+            self.wire,
+            intake,
+            name="sqs",
+            clock=clock,
+            visibility_seconds=VISIBILITY_SECONDS,
+            gather=4,
+            wait_seconds=0,
         )
         while not self.over():
             messages = inlet._receive()
@@ -188,7 +196,7 @@ def test_without_crashes_nothing_is_queued_twice(seed):
         intake = Intake(
             world.queue_of(stores, clock), [Keyspace(prefix="", publisher=publisher)], bucket="b", memory=1000
         )
-        inlet = SqsInlet(world.wire, intake, clock=clock, wait_seconds=0)
+        inlet = PullInlet(world.wire, intake, name="sqs", clock=clock, wait_seconds=0)
         while world.wire.bodies:
             messages = inlet._receive()
             while messages and (trouble := inlet.handle(messages)) is not None:

@@ -41,13 +41,15 @@ def packed(count: int, note: str = "") -> bytes:
     return gzip.compress(lines(count, note), mtime=0, compresslevel=1)
 
 
-@pytest.fixture(params=[True, False], ids=["listing", "entries"])
+@pytest.fixture(
+    params=[pytest.param(True, id="listing", marks=pytest.mark.thorough), pytest.param(False, id="entries")]
+)
 def listing(request: pytest.FixtureRequest) -> bool:
     found: bool = request.param
     return found
 
 
-@pytest.fixture(params=["ministack", "seaweed"])
+@pytest.fixture(params=["ministack", pytest.param("seaweed", marks=pytest.mark.thorough)])
 def server(request: pytest.FixtureRequest) -> S3Server:
     found: S3Server = request.getfixturevalue(request.param)
     return found
@@ -67,6 +69,9 @@ def changing_of(
             return Changing(spark=spark, source=source, proxy=proxy, listing=listing)
 
         yield new
+
+
+both = pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +155,7 @@ def _too_many(told: str) -> list[str]:
     return [part.split()[0] for part in told.split("; ") if "rows too many" in part]
 
 
+@both
 def test_changed_just_before_the_read(changing_of: Callable[..., Changing]) -> None:
     """Small objects: one GET, pinned to the version that was planned."""
     go_through(changing_of(), HISTORIES)
@@ -177,6 +183,7 @@ BIG_HISTORIES = {
 }
 
 
+@both
 def test_changed_between_two_reads_of_its_parts(changing_of: Callable[..., Changing]) -> None:
     """Big objects: nothing of two versions is ever mixed, and nothing of a part counts without all others."""
     go_through(changing_of(split_bytes=PART), BIG_HISTORIES)

@@ -192,6 +192,7 @@ class Meddler:
                     self.killed += 1
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_lost_executors_and_speculative_duplicates_change_no_row(ministack: S3Server, tmp_path: Path) -> None:
     """Committed by `Ingest.run`, read by the data source, streamed: each row once, whoever dies, what runs twice."""
@@ -211,6 +212,7 @@ def test_lost_executors_and_speculative_duplicates_change_no_row(ministack: S3Se
     assert meddler.doubled == 3
 
 
+@pytest.mark.thorough
 def test_spark_connect(bucket: S3Config, tmp_path: Path) -> None:
     """The session lives in another process, and is reached over gRPC."""
     port, driver = free_ports(2, SYSTEM_CLOCK)

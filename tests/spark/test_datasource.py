@@ -41,7 +41,7 @@ def rows_of(lake: Lake, schema: StructType | None, *, plain: bool = False, **opt
     """What the tasks of a query give; `plain`: with the columns of `schema` only."""
     source = S3NotifyDataSource(options_of(lake.source, **options))  # type: ignore[arg-type]
     if schema is None:
-        found = source.input.schema()
+        found = source.schema()
         assert isinstance(found, StructType)
     else:
         found = schema if plain else whole_schema(schema, lake.source)

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from s3notify_platform.spark.plan import plan
 
 from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark import plan as planning
 from s3notify_platform.spark import splits
-from s3notify_platform.spark.plan import plan
 from s3notify_platform.table.layout import Generation
 from tests.support.servers import S3Server
 from tests.support.spark import Lake

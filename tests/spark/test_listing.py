@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql import SparkSession
+from s3notify_platform.spark.plan import Plan, plan
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.compare import CHAINS_AT_ONCE
@@ -11,7 +12,6 @@ from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import COMMITTED, PARTITION, CommittedSlots
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark import listing
-from s3notify_platform.spark.plan import Plan, plan
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.missing import forget_slots
 from tests.support.spark import Lake

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
         ("id bigint,", "does not parse"),
         ("bigint", "does not parse|give columns"),
         ("_key string", "'_key': the name is kept"),
-        ("m map<string,int>", "'m': JSON gives no map"),
+        ("m map<string,int>", "'m': format jsonl gives no map"),
         ("v variant", "variant is not supported"),
     ],
 )

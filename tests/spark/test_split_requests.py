@@ -2,16 +2,20 @@
 
 import gzip
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
-from s3notify_platform.formats import ranges
-from s3notify_platform.formats.csv_splits import csv_starts, scout_csv
-from s3notify_platform.formats.records import Parsed, Wanted
-from s3notify_platform.formats.split_reader import SplitEnd, read_split
+from s3notify_platform.formats import object_bytes
+from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
+from s3notify_platform.formats.format import SplitEnd
+from s3notify_platform.formats.records import Parsed, Target
+from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.ingest import remote_bytes
+from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.stores.config import S3Config
@@ -25,8 +29,12 @@ AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 CSV = b"a,b\n" + b"".join(b'%d,"x\n%d"\n' % (n, n) for n in range(200_000))
 
 
+def read_split(config: S3Config, split: Split, fmt: str) -> Iterator[Parsed | SplitEnd]:
+    return FORMATS[fmt].read(RemoteBytes(config, split.version), split, Target(schema=AB))
+
+
 def rows_and_end(config: S3Config, split: Split, fmt: str) -> tuple[Found, SplitEnd]:
-    *parts, end = read_split(config, split, fmt, Wanted(schema=AB))
+    *parts, end = read_split(config, split, fmt)
     assert isinstance(end, SplitEnd)
     return listed([part for part in parts if isinstance(part, Parsed)], AB), end
 
@@ -39,7 +47,7 @@ def split_at(version: ObjectVersion, count: int) -> list[Split]:
 @pytest.mark.parametrize("key", ["plain", "odd//key", " +%🙂"])
 def test_csv_is_scouted_and_read_in_splits(config: S3Config, key: str) -> None:
     splits = split_at(put(config, key, CSV), 3)
-    starts = csv_starts([scout_csv(config, split) for split in splits])
+    starts = starts_in_quotes([scout(RemoteBytes(config, split.version), split) for split in splits])
     assert starts is not None
     found: Found = []
     for split, quoted in zip(splits, starts, strict=True):
@@ -55,24 +63,24 @@ def test_what_is_no_longer_there(config: S3Config, key: str) -> None:
     """Found out in the first read, or in a later one."""
     old = put(config, key, CSV)
     (split,) = split_at(old, 1)
-    reading = read_split(config, split, "csv", Wanted(schema=AB))
+    reading = read_split(config, split, "csv")
     assert isinstance(next(reading), Parsed)
     put(config, key, CSV + b"1,2\n")
     assert rows_and_end(config, split, "csv") == ([], SplitEnd(status="superseded"))
     with pytest.raises(ConflictError):
-        scout_csv(config, split)
+        scout(RemoteBytes(config, split.version), split)
     S3ObjectStore(config).delete(key)
     assert rows_and_end(config, split, "csv") == ([], SplitEnd(status="deleted"))
     with pytest.raises(NotFoundError):
-        scout_csv(config, split)
+        scout(RemoteBytes(config, split.version), split)
 
 
 def test_overwritten_in_mid_read(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not read before belongs to another version, and is not read."""
-    monkeypatch.setattr(ranges.chunks_on, "__kwdefaults__", {"chunk_bytes": 8 << 20, "ahead": 1})
+    monkeypatch.setattr(object_bytes.chunks_on, "__kwdefaults__", {"chunk_bytes": 8 << 20, "ahead": 1})
     body = b'{"a":1}\n' * (5 << 20)
     (split,) = split_at(put(config, "k", body), 1)
-    reading = read_split(config, split, "jsonl", Wanted(schema=AB))
+    reading = read_split(config, split, "jsonl")
     assert isinstance(next(reading), Parsed)
     put(config, "k", body[::-1])
     *_, end = reading
@@ -97,13 +105,13 @@ def test_compressed_by_content(config: S3Config) -> None:
 def test_a_store_that_gives_less(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Is not believed: tried again, then said."""
     version = replace(put(config, "k", b"short"), size=100)
-    monkeypatch.setattr(ranges, "ATTEMPTS", 2)
+    monkeypatch.setattr(remote_bytes, "ATTEMPTS", 2)
     with pytest.raises(UnavailableError, match="5 bytes came"):
-        ranges.RemoteBytes(config, version).read(0, 100)
+        RemoteBytes(config, version).read(0, 100)
 
 
 def test_large_objects_under_odd_keys(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "WHOLE_BYTES", 10)
+    monkeypatch.setattr(remote_bytes, "WHOLE_BYTES", 10)
     (split,) = split_at(put(config, "odd//key", CSV), 1)
     _, end = rows_and_end(config, split, "csv")
     assert end.status == "failed"

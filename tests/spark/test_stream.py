@@ -226,7 +226,7 @@ def test_overwritten_or_deleted_after_the_plan(lake: Lake) -> None:
     query.check()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 6))])
 def test_killed_anywhere_every_row_is_there_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -12,9 +12,9 @@ import threading
 from itertools import count
 from pathlib import Path
 
-from s3notify_platform.channels.inlets.http import Receiver, ReceiverSettings
+from s3notify_platform.channels.inlets.http import HttpInlet, HttpInletSettings
 from s3notify_platform.channels.inlets.intake import Intake
-from s3notify_platform.channels.inlets.sqs import SqsInlet
+from s3notify_platform.channels.inlets.pull import PullInlet
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
@@ -59,9 +59,9 @@ def main(told):
     intake = Intake(queue, [Keyspace(prefix="", publisher=publisher)], bucket=told["bucket"])
     if "queue_url" in told:
         sqs = Mortal(SqsQueue(SqsConfig(queue_url=told["queue_url"], **keys)))
-        inlet = SqsInlet(sqs, intake, wait_seconds=0, visibility_seconds=3, gather=10)
+        inlet = PullInlet(sqs, intake, name="sqs", wait_seconds=0, visibility_seconds=3, gather=10)
     else:
-        inlet = Receiver(ReceiverSettings(secret_envs=["RECEIVER_SECRET"], port=0), intake)
+        inlet = HttpInlet(HttpInletSettings(secret_envs=["RECEIVER_SECRET"], port=0), intake)
 
         def tell():
             inlet.ready.wait()

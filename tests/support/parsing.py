@@ -1,13 +1,16 @@
 """Bytes parsed, as tests look at it: rows with their places, and rejects."""
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.formats.records import Parsed, Reject
-from s3notify_platform.formats.registry import parse
+from s3notify_platform.formats import inference
+from s3notify_platform.formats.object_bytes import BytesInMemory
+from s3notify_platform.formats.records import Parsed, Reject, Target
+from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.formats.rescue import RESCUED, Mismatches
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -26,7 +29,8 @@ def take(
     """Rows as (object, offset, values), and rejects, in the order of their places; `told` gets what was parsed."""
     rows: list[Row] = []
     rejects: list[Reject] = []
-    for parsed in parse(objects, schema, fmt, inferred=inferred, mismatches=mismatches):
+    target = Target(schema=schema, inferred=inferred, rescue=mismatches == "rescue")
+    for parsed in FORMATS[fmt].parse([("k", body) for body in objects], target):
         assert parsed.table.schema == (schema.append(RESCUED) if mismatches == "rescue" else schema)
         parsed.table.validate(full=True)
         if told is not None:
@@ -35,6 +39,15 @@ def take(
         rows += zip(parsed.index.tolist(), parsed.offset.tolist(), parsed.table.to_pylist(), strict=True)
         rejects += parsed.rejects
     return sorted(rows, key=lambda r: r[:2]), sorted(rejects, key=lambda r: (r.index, r.offset))
+
+
+def infer(objects: Sequence[tuple[str, bytes]]) -> pa.Schema | None:
+    """What objects, given with their formats, suggest together."""
+    return inference.infer(
+        (FORMATS[fmt], schema)
+        for fmt, body in objects
+        for schema in FORMATS[fmt].schemas(BytesInMemory(body), "k", "utf-8")
+    )
 
 
 def values(objects: list[bytes], schema: pa.Schema, fmt: str) -> list[dict[str, Any]]:

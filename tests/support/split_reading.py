@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from s3notify_platform.formats.csv_splits import csv_starts, scout_bytes
-from s3notify_platform.formats.ranges import BytesInMemory, ObjectBytes
-from s3notify_platform.formats.records import Parsed, Wanted
-from s3notify_platform.formats.registry import parse
-from s3notify_platform.formats.split_reader import Limits, SplitEnd, read_bytes
+from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
+from s3notify_platform.formats.format import Limits, SplitEnd
+from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
+from s3notify_platform.formats.records import Parsed, Target
+from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
@@ -63,7 +63,8 @@ def listed(parts: Sequence[Parsed], schema: pa.Schema) -> Found:
 
 def whole(body: bytes, fmt: str, schema: pa.Schema, *, inferred: bool = False) -> Found:
     """As the joined path parses it."""
-    return listed(list(parse([body], schema, fmt, inferred=inferred)), schema)
+    target = Target(schema=schema, inferred=inferred)
+    return listed(list(FORMATS[fmt].parse([("k", body)], target)), schema)
 
 
 def read(
@@ -76,8 +77,8 @@ def read(
     encoding: str = "utf-8",
     limits: Limits = TINY,
 ) -> tuple[Found, SplitEnd]:
-    wanted = Wanted(schema=schema, inferred=inferred)
-    *parts, end = read_bytes(source, split, fmt, wanted, encoding=encoding, limits=limits)
+    target = Target(schema=schema, inferred=inferred)
+    *parts, end = FORMATS[fmt].read(source, split, target, encoding=encoding, limits=limits)
     assert isinstance(end, SplitEnd)
     assert all(isinstance(part, Parsed) for part in parts)
     return listed(parts, schema), end  # type: ignore[arg-type]
@@ -88,9 +89,9 @@ def cut(body: bytes, places: Sequence[int], fmt: str, key: str = "k") -> list[Sp
     borders = sorted({0, len(body), *(place % (len(body) + 1) for place in places)})
     ends = borders[1:] or [len(body)]
     made = [Split(version=version(body, key), start=s, end=e) for s, e in zip(borders, ends, strict=False)]
-    if fmt != "csv":
+    if not FORMATS[fmt].quoted:
         return made
-    starts = csv_starts([scout_bytes(BytesInMemory(body), split, chunk_bytes=5) for split in made])
+    starts = starts_in_quotes([scout(BytesInMemory(body), split, chunk_bytes=5) for split in made])
     if starts is None:
         return [Split(version=version(body, key), start=0, end=len(body))]
     return [

@@ -16,11 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Lock, Thread
 from typing import Final
 
+from pydantic import Field
+
 from s3notify_platform.channels.delivery.circuit import Circuit
 from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
 from s3notify_platform.channels.delivery.push import Push, Pusher
 from s3notify_platform.channels.delivery.shard import POLL_SECONDS, Lane, Outlet
-from s3notify_platform.channels.service import Progress, Service
+from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.protocols.notification_queue import (
     NotificationQueue,
@@ -234,3 +236,31 @@ class Delivery:
         thread = Thread(target=run, name=name, daemon=True)
         thread.start()
         return thread
+
+
+class DeliverySettings(ServiceSettings):
+    """Push all topics that have an endpoint, until SIGINT or SIGTERM.
+
+    Any number of these may run: they share the work, and take over from one that dies within 15 s. HMAC keys
+    are taken from the environment, by the names that the topics give (S3NOTIFY_PUSH_…).
+    """
+
+    allow_networks: list[str] = Field(
+        default=[],
+        description="Permit endpoints in this network, like 10.1.0.0/16; else public addresses only. Repeatable.",
+        json_schema_extra={"option": "--allow-network"},
+    )
+    allow_http: bool = Field(
+        default=False, description="Permit http:// endpoints, and TLS that is not verified."
+    )
+    poll_seconds: float = Field(
+        default=POLL_SECONDS,
+        ge=0.1,
+        le=60,
+        description="Longest pause in seconds between two looks at an idle shard.",
+    )
+
+    def build(self, context: ServiceContext) -> Service:
+        """See `ServiceSettings.build`."""
+        egress = Egress.of(self.allow_networks, allow_http=self.allow_http)
+        return Delivery(context.queue, egress=egress, name=context.name, poll_seconds=self.poll_seconds)

@@ -21,7 +21,7 @@ Several variables may be named, so that a secret can be changed without a gap. I
 by TLS, or if it is said that something in front does that.
 
 Posts that arrive while others are worked on are taken together: Ceph sends one record a post, and a batch counts
-its entries, and signals its slots, once. `GET /health` answers 200, without a secret, while the receiver serves.
+its entries, and signals its slots, once. `GET /health` answers 200, without a secret, while the inlet serves.
 
 The bucket's side. Ceph: a topic with `push-endpoint`, `persistent=true`, and the bucket's notification to it. Ceph
 takes an endpoint with a password only in a request that came by TLS; its first post comes up to 30 s later (RGW 16);
@@ -38,18 +38,19 @@ import ssl
 from base64 import b64decode
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
 from math import ceil
-from pathlib import Path
 from threading import Condition, Thread
 from threading import Event as Stop
 from typing import Final
 
+from pydantic import Field
+
 from s3notify_platform.channels.inlets.http_server import Answer, Head, HttpServer, Limits
-from s3notify_platform.channels.inlets.intake import Intake
-from s3notify_platform.channels.service import Progress
+from s3notify_platform.channels.inlets.intake import Intake, intake_of
+from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.protocols.notification_queue import Event, decode_events
 
@@ -77,19 +78,46 @@ _STOP_POLL_SECONDS: Final = 0.2
 _PROGRESS_SECONDS: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverSettings:
-    """Where to listen, whom to believe. `UsageError` for what would not be safe, when the receiver is made."""
+class HttpInletSettings(ServiceSettings):
+    """Take in S3 event posts of Ceph RGW, MinIO, and others; 200 only when a change is durable.
 
-    secret_envs: Sequence[str]
-    """Names of environment variables that hold a secret; each that is set is accepted."""
-    host: str = "127.0.0.1"
-    port: int = 8086
-    cert_file: Path | None = None
-    key_file: Path | None = None
-    plain_http: bool = False
-    """Something in front does TLS: listen elsewhere than on loopback without it."""
-    limits: Limits = field(default_factory=Limits)
+    The secret, of 16 characters or more, comes as `Authorization: Bearer SECRET` or bare (MinIO's auth_token), as
+    the password of basic authentication (Ceph), or as `X-S3Notify-Secret`.
+
+    \b
+    Ceph:   a topic, created by TLS, with push-endpoint=https://any:SECRET@HOST:PORT/ and
+              persistent=true, and the bucket's notification to it for s3:ObjectCreated:* and
+              s3:ObjectRemoved:*
+    MinIO:  mc admin config set ALIAS notify_webhook:1 endpoint=https://HOST:PORT/ auth_token=SECRET
+              queue_dir=/var/lib/minio/events
+            mc event add ALIAS/BUCKET arn:minio:sqs::1:webhook --event put,delete,ilm --prefix raw/
+
+    `GET /health` answers 200 while it serves. Posts that make no sense are answered 400, and kept: see
+    `s3notify inlet poison`.
+    """  # noqa: D301 - click's own mark
+
+    secret_envs: list[str] = Field(
+        default=["S3NOTIFY_RECEIVER_SECRET"],
+        description="Environment variable with the secret. May be given twice, to change it without a gap.",
+        json_schema_extra={"option": "--secret-env"},
+    )
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8086, ge=0, le=65_535, description="Port to listen on; 0: a free one.")
+    cert_file: str | None = Field(
+        default=None, description="TLS certificate, PEM.", json_schema_extra={"option": "--cert"}
+    )
+    key_file: str | None = Field(
+        default=None, description="Its private key, PEM.", json_schema_extra={"option": "--key"}
+    )
+    plain_http: bool = Field(
+        default=False, description="Something in front does TLS: do without it off loopback."
+    )
+    max_body_bytes: int = Field(default=2**20, ge=1024, le=64 * 2**20, description="Bytes of a post.")
+    max_connections: int = Field(default=128, ge=1, le=10_000, description="Connections at once.")
+
+    def build(self, context: ServiceContext) -> Service:
+        """See `ServiceSettings.build`. `UsageError` without a secret, or off loopback without TLS."""
+        return HttpInlet(self, intake_of(context))
 
     def secrets(self) -> tuple[bytes, ...]:
         """Digests of the secrets."""
@@ -115,7 +143,7 @@ class ReceiverSettings:
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
         except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"certificate {str(self.cert_file)!r}: {error}") from error
+            raise UsageError(f"certificate {self.cert_file!r}: {error}") from error
         return context
 
 
@@ -133,16 +161,20 @@ class _Post:
         self.loop.call_soon_threadsafe(settle)
 
 
-class Receiver:
+class HttpInlet:
     """A `Service`: posts into one intake. `address` is where it listens, once `ready` is set."""
 
     name = "http"
 
-    def __init__(self, settings: ReceiverSettings, intake: Intake) -> None:
+    def __init__(self, settings: HttpInletSettings, intake: Intake, limits: Limits | None = None) -> None:
+        """`limits`: of the server; default: those of the settings."""
         self._settings = settings
         self._secrets = settings.secrets()
         self._tls = settings.tls()
         self._intake = intake
+        self._limits = limits or Limits(
+            connections=settings.max_connections, body_bytes=settings.max_body_bytes
+        )
         self._counts: Counter[str] = Counter()
         self._posts: deque[_Post] = deque()
         self._more = Condition()
@@ -154,7 +186,7 @@ class Receiver:
     def run(self, stop: Stop, progress: Progress) -> None:
         """See `Service.run`. Ends within `GRACE_SECONDS` and 3 s."""
         self._ended = False
-        workers = [Thread(target=self._work, name=f"receiver-{n}", daemon=True) for n in range(WORKERS)]
+        workers = [Thread(target=self._work, name=f"http-{n}", daemon=True) for n in range(WORKERS)]
         for worker in workers:
             worker.start()
         try:
@@ -208,7 +240,7 @@ class Receiver:
         try:
             events = decode_events(body).events
         except UsageError as error:
-            return await asyncio.to_thread(self._dead_letter, body, str(error))
+            return await asyncio.to_thread(self._set_aside, body, str(error))
         if not events:
             return Answer(status=HTTPStatus.OK)
         loop = asyncio.get_running_loop()
@@ -219,7 +251,7 @@ class Receiver:
         return await post.answer
 
     async def _serve(self, stop: Stop, progress: Progress) -> None:
-        server = HttpServer(self, self._settings.limits)
+        server = HttpServer(self, self._limits)
         try:
             self.address = await server.start(self._settings.host, self._settings.port, self._tls)
         except OSError as error:
@@ -228,15 +260,15 @@ class Receiver:
         progress(f"listening on {self.address[0]}:{self.address[1]}{' (TLS)' if self._tls else ''}")
         self.ready.set()
         loop = asyncio.get_running_loop()
-        told, next_at = "", loop.time() + _PROGRESS_SECONDS
+        reported, next_at = "", loop.time() + _PROGRESS_SECONDS
         while not stop.is_set() and self._fatal is None:
             await asyncio.sleep(_STOP_POLL_SECONDS)
             if loop.time() >= next_at:
                 next_at = loop.time() + _PROGRESS_SECONDS
                 line = " ".join(f"{kind}={number}" for kind, number in self.counts().items() if number)
-                if line != told:
+                if line != reported:
                     progress(line)
-                told = line
+                reported = line
         await server.close(GRACE_SECONDS)
         if self._fatal is not None:
             raise self._fatal
@@ -261,15 +293,15 @@ class Receiver:
         try:
             accepted = self._intake.accept([event for post in batch for event in post.events], origin="http")
         except S3NotifyError as error:
-            # Only an operator can mend it: the service ends, with what it says.
+            # Only an operator can fix it: the service ends, with what it says.
             self._fatal = error
             for post in batch:
-                post.resolve(_later("see the receiver's log", 30.0))
+                post.resolve(_later("see the inlet's log", 30.0))
             return
         except Exception:
             log.exception("a batch of %d posts could not be handled", len(batch))
             for post in batch:
-                post.resolve(_later("see the receiver's log", 5.0))
+                post.resolve(_later("see the inlet's log", 5.0))
             return
         outcomes = iter(accepted.outcomes)
         for post in batch:
@@ -280,9 +312,9 @@ class Receiver:
             else:
                 post.resolve(Answer(status=HTTPStatus.OK))
 
-    def _dead_letter(self, body: bytes, reason: str) -> Answer:
+    def _set_aside(self, body: bytes, reason: str) -> Answer:
         try:
-            kept = self._intake.quarantine.keep(body, origin="http", reason=reason)
+            kept = self._intake.poison.keep(body, origin="http", reason=reason)
         except S3NotifyError as error:
             log.warning("a malformed post could not be kept: %s", error)
             return _later("the store is unavailable", 1.0)

@@ -23,8 +23,9 @@ from hashlib import blake2b
 from threading import Lock
 from typing import Final, Literal, assert_never
 
-from s3notify_platform.channels.inlets.poison import Quarantine
+from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.publisher import Keyspace
+from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import (
@@ -33,8 +34,6 @@ from s3notify_platform.protocols.notification_queue import (
     NotificationQueue,
     QuotaExceeded,
 )
-from s3notify_platform.slots import SLOT_COUNT
-from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import shared_store
 
 MEMORY: Final = 100_000
@@ -45,9 +44,6 @@ KEY_MAX_BYTES: Final = 1024
 
 FIELD_MAX: Final = 200
 """Characters of an ETag or a sequencer. Amazon's have up to 38 and 20."""
-
-PLATFORM_PREFIX: Final = "_s3notify/"
-"""Where the platform's own objects lie, unless they were put elsewhere."""
 
 RETRY_AFTER_SECONDS: Final = 1.0
 POISON_RETRY_SECONDS: Final = 60.0
@@ -158,7 +154,7 @@ class Intake:
         if not bucket or "" in excluded:
             raise UsageError("an intake is for one bucket, and excludes parts of it only")
         self.bucket = bucket
-        self.quarantine = Quarantine(queue)
+        self.poison = PoisonStore(queue)
         self._queue = queue
         self._targets = tuple(targets)
         self._excluded = tuple(excluded)
@@ -283,7 +279,7 @@ class Intake:
     def _fail(self, report: _Report, reason: str, trouble: _Trouble, origin: str) -> None:
         try:
             body = json.dumps(asdict(report.event), default=str).encode("ascii")
-            if self.quarantine.keep(body, origin=origin, reason=reason):
+            if self.poison.keep(body, origin=origin, reason=reason):
                 report.is_at_least("failed")
             else:
                 report.is_at_least("full")
@@ -293,28 +289,20 @@ class Intake:
             trouble.note(str(error))
 
 
-def intake_over(
-    queue: NotificationQueue,
-    platform: S3Config,
-    *,
-    bucket: str,
-    keyspaces: Iterable[tuple[str, str]],
-    excluded: Iterable[str] = (PLATFORM_PREFIX,),
-    slots: int = SLOT_COUNT,
-) -> Intake:
-    """An intake for `bucket` whose signals live in the bucket `platform`. No request.
+def intake_of(context: ServiceContext) -> Intake:
+    """What an inlet that is built over `context` hands events to. No request.
 
-    `keyspaces`: the prefix of the signals, and the prefix of the keys that are signalled there, for each source;
-    all of them have `slots` slots. `excluded` is looked at only where both buckets are one.
+    `context.excluded` is looked at only where the changes are of the bucket that the queue stands on.
     """
+    platform = context.platform
     store = shared_store(platform)
-    keyspaces = tuple(keyspaces)
-    own = (*excluded, *(signals for signals, _ in keyspaces)) if bucket == platform.bucket else ()
+    signals = (prefix for prefix, _ in context.keyspaces)
+    own = (*context.excluded, *signals) if context.bucket == platform.bucket else ()
     targets = [
-        Keyspace(publisher=Publisher(store, prefix=signals, slots=slots), prefix=keys)
-        for signals, keys in keyspaces
+        Keyspace(publisher=Publisher(store, prefix=prefix, slots=context.slots), prefix=keys)
+        for prefix, keys in context.keyspaces
     ]
-    return Intake(queue, targets, bucket=bucket, excluded=own)
+    return Intake(context.queue, targets, bucket=context.bucket, excluded=own)
 
 
 def _signal_step(number: int) -> str:

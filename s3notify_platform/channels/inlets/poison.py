@@ -36,7 +36,7 @@ REMEMBERED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Poison:
+class PoisonMessage:
     """A message as kept. `body` is its beginning, if `length` (bytes) says that it was longer."""
 
     id: str
@@ -47,7 +47,7 @@ class Poison:
     body: bytes
 
 
-class Quarantine:
+class PoisonStore:
     """The poison of one queue's inlets. Thread-safe."""
 
     def __init__(self, queue: NotificationQueue, *, limit: int = POISON_MAX) -> None:
@@ -86,7 +86,7 @@ class Quarantine:
                 self._kept.popitem(last=False)
         return True
 
-    def all(self) -> tuple[Poison, ...]:
+    def all(self) -> tuple[PoisonMessage, ...]:
         """What is kept. One scan."""
         return tuple(_decode(record) for record in self._records.scan(POISON))
 
@@ -120,10 +120,10 @@ class Quarantine:
         raise UnavailableError("poison could not be counted; try again")
 
 
-def _decode(record: Record) -> Poison:
+def _decode(record: Record) -> PoisonMessage:
     try:
         fields = json.loads(record.value)
-        return Poison(
+        return PoisonMessage(
             id=record.key,
             origin=fields["origin"],
             reason=fields["reason"],

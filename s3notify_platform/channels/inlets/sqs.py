@@ -1,342 +1,57 @@
-"""Inlet from SQS: S3's event notifications, as S3, SNS or EventBridge put them into a queue.
+"""Inlet from SQS: S3's event notifications, as S3, SNS or EventBridge put them into a queue. The loop is `pull`'s.
 
-Steps
-    1. Messages are received by long poll, up to `GATHER` at a time while there are more.
-    2. While they are worked on, a heartbeat keeps them hidden from other inlets.
-    3. Their events go through `Intake.accept`: durable in every topic, and signalled.
-    4. Only then is a message deleted.
-
-What is not deleted comes again, so that a crash anywhere loses nothing; duplicates are harmless.
-
-What becomes of a message
-    all events queued, duplicate, ignored or kept as poison: deleted.
-    A topic is full: hidden for a while, longer each time up to 15 minutes, and received again. The other topics
-    have their entry. (SQS hides 120,000 messages at most, and gives out no more then.)
-    The store is unavailable: kept in hand and tried again. Nothing new is received meanwhile, so that an outage
-    does not use up the receives that SQS's redrive policy allows.
-    No S3 event message: left to SQS's own dead letters if the queue has a redrive policy; else kept in our
-    quarantine with its reason, and deleted.
-    Handling it raised an unexpected error: received again; from the `MAX_RECEIVES`th time on like the one before.
-    Clean stop: what is in hand is given back at once.
-
-Any number of inlets may share a queue. Costs: an idle inlet asks once every `WAIT_SECONDS`; 100 messages take 10
-receives, 10 deletes and one `accept`.
-
-The bucket's side, once: allow `s3.amazonaws.com` to `sqs:SendMessage` to the queue (condition `aws:SourceArn`: the
-bucket), then set the bucket's event notification to it for `s3:ObjectCreated:*`, `s3:ObjectRemoved:*` and
-`s3:LifecycleExpiration:*`, with the topics' prefix as filter. Without the filter the platform's own objects on the
-same bucket are reported too: ignored, but paid for. Let the queue keep messages for 14 days, and give it a redrive
-policy with a `maxReceiveCount` of 100 or more, since a full topic uses up receives too.
+SQS hides 120,000 messages at most, and gives out no more then.
 """
 
-import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from threading import Event as Stop
-from threading import Lock, Thread
-from typing import Final, Protocol
+from pydantic import Field
 
-from s3notify_platform.channels.inlets.intake import Intake
-from s3notify_platform.channels.service import Progress
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.protocols.notification_queue import Event, decode_events
-from s3notify_platform.stores.sqs import BATCH, Message
-
-log = logging.getLogger(__name__)
-
-WAIT_SECONDS: Final = 5
-"""Of one long poll, and so of a clean stop."""
-
-VISIBILITY_SECONDS: Final = 60
-"""For which messages stay hidden after their inlet has died."""
-
-GATHER: Final = 100
-"""Messages in hand."""
-
-MAX_RECEIVES: Final = 10
-
-FULL_BASE_SECONDS: Final = 5.0
-FULL_CEILING_SECONDS: Final = 900.0
-OUTAGE_CEILING_SECONDS: Final = 30.0
-DELETE_ATTEMPTS: Final = 4
-PROGRESS_SECONDS: Final = 10.0
-
-_RETRY = (UnavailableError, UnknownOutcomeError)
+from s3notify_platform.channels.inlets.pull import PullInletSettings
+from s3notify_platform.channels.service import ServiceContext
+from s3notify_platform.ports import MessageQueue
+from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
 
 
-class MessageQueue(Protocol):
-    """What the inlet needs of `stores.sqs.SqsQueue`."""
+class SqsInletSettings(PullInletSettings):
+    """Take in S3's event notifications from an SQS queue: as S3 sends them, by SNS, or by EventBridge.
 
-    def receive(
-        self, *, wait_seconds: int, visibility_seconds: int, limit: int = BATCH
-    ) -> tuple[Message, ...]:
-        """See `SqsQueue.receive`."""
-        ...
+    Once, by your own tooling: let s3.amazonaws.com send to the queue (sqs:SendMessage, on condition that
+    aws:SourceArn is the bucket), and set the bucket's event notification to it:
 
-    def delete(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """See `SqsQueue.delete`."""
-        ...
+    \b
+      aws s3api put-bucket-notification-configuration --bucket BUCKET \\
+        --notification-configuration '{"QueueConfigurations": [{"QueueArn": "ARN",
+          "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*", "s3:LifecycleExpiration:*"],
+          "Filter": {"Key": {"FilterRules": [{"Name": "prefix", "Value": "raw/"}]}}}]}'
 
-    def hide(self, messages: Sequence[Message], seconds: float) -> tuple[Message, ...]:
-        """See `SqsQueue.hide`."""
-        ...
+    Without that filter the platform's own objects in the same bucket are reported too: ignored, but paid for. Let
+    the queue keep messages for 14 days; a redrive policy, if it has one, counts 100 receives or more, since a full
+    topic uses them up too. Without one, messages that make no sense go to `s3notify inlet poison`.
 
-    def redrives_after(self) -> int | None:
-        """See `SqsQueue.redrives_after`."""
-        ...
+    Permissions: `s3notify init --print iam --role inlet --event-queue NAME …`.
+    """  # noqa: D301 - click's own mark
 
+    queue_url: str = Field(description="URL of the SQS queue.")
+    region_name: str | None = Field(
+        default=None,
+        description="Its region, if another than the bucket's.",
+        json_schema_extra={"option": "--queue-region"},
+    )
+    endpoint_url: str | None = Field(
+        default=None,
+        description="SQS endpoint; AWS if not given.",
+        json_schema_extra={"option": "--queue-endpoint-url"},
+    )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    message: Message
-    events: tuple[Event, ...]
-    ignored: int
-
-
-class SqsInlet:
-    """A `Service`: messages of one SQS queue into one intake. `run` is called once at a time."""
-
-    name = "sqs"
-
-    def __init__(
-        self,
-        queue: MessageQueue,
-        intake: Intake,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-        wait_seconds: int = WAIT_SECONDS,
-        visibility_seconds: int = VISIBILITY_SECONDS,
-        gather: int = GATHER,
-        max_receives: int = MAX_RECEIVES,
-    ) -> None:
-        if not 0 <= wait_seconds <= 20 or visibility_seconds < 3 or gather < 1 or max_receives < 1:
-            raise UsageError("wait_seconds is 0 to 20, visibility_seconds at least 3, the others at least 1")
-        self._queue = queue
-        self._intake = intake
-        self._clock = clock
-        self._wait_seconds = wait_seconds
-        self._visibility_seconds = visibility_seconds
-        self._gather = gather
-        self._max_receives = max_receives
-        self._redrives = False
-        self._told_at: float | None = None
-        self._lock = Lock()
-        self._held: dict[str, Message] = {}
-        self._counts: Counter[str] = Counter()
-
-    def run(self, stop: Stop, progress: Progress) -> None:
-        """See `Service.run`. Ends within `WAIT_SECONDS` and the accept in hand."""
-        attempt = 0
-        told = ""
-        started = False
-        ended = Stop()
-        beat = Thread(target=self._beat, args=(ended,), name="sqs heartbeat", daemon=True)
-        beat.start()
-        try:
-            while not stop.is_set():
-                try:
-                    if not started:
-                        self._redrives = self._queue.redrives_after() is not None
-                        started = True
-                    messages = self._receive()
-                    attempt = 0
-                except UnavailableError as error:
-                    if (text := str(error)) != told:
-                        progress(text)
-                    told = text
-                    stop.wait(backoff_seconds(attempt, self._clock, ceiling=OUTAGE_CEILING_SECONDS))
-                    attempt += 1
-                    continue
-                if messages:
-                    told = self._work(messages, stop, progress)
-                    self._tell(progress)
-        finally:
-            ended.set()
-            beat.join()
-            self._give_back()
-
-    def counts(self) -> Mapping[str, int]:
-        """Messages received, deleted and put aside as poison; and what came of their events."""
-        with self._lock:
-            mine = {
-                f"messages_{kind}": self._counts[kind] for kind in ("received", "deleted", "poison", "failed")
-            }
-        return {**mine, **self._intake.counts()}
-
-    def handle(self, messages: Sequence[Message]) -> tuple[str, float] | None:
-        """Work on messages once. If the store is unavailable: why, and for how long to wait; else None.
-
-        What is done is deleted or put back; what is still in hand then is to be handled again.
-        """
-        held = self._held_of(messages)
-        read = []
-        for message in held:
-            try:
-                found = decode_events(message.body)
-            except UsageError as error:
-                if trouble := self._dead_letter(message, str(error)):
-                    return trouble
-            else:
-                read.append(_Read(message=message, events=found.events, ignored=found.ignored))
-        try:
-            return self._accept(read)
-        except _RETRY as error:
-            return str(error), 1.0
-        except S3NotifyError:
-            raise  # only a person can mend it: the message is not to blame
-        except Exception:  # one message must not stop the others: find out which it is
-            log.exception("a batch of %d messages could not be handled; each is tried alone", len(read))
-        return self._accept_singly(read)
-
-    def _receive(self) -> list[Message]:
-        """Whatever there is, up to `gather`: waits for the first ones only."""
-        messages: dict[str, Message] = {}
-        wait = self._wait_seconds
-        while len(messages) < self._gather:
-            asked = min(BATCH, self._gather - len(messages))
-            try:
-                found = self._queue.receive(
-                    wait_seconds=wait, visibility_seconds=self._visibility_seconds, limit=asked
-                )
-            except UnavailableError:
-                if messages:
-                    break
-                raise
-            messages.update((message.id, message) for message in found)
-            with self._lock:
-                self._held.update((message.id, message) for message in found)
-                self._counts["received"] += len(found)
-            if len(found) < asked:
-                break
-            wait = 0
-        return list(messages.values())
-
-    def _work(self, messages: Sequence[Message], stop: Stop, progress: Progress) -> str:
-        """Handle messages until none is in hand, or the inlet stops. Returns what was told last."""
-        attempt = 0
-        told = ""
-        while not stop.is_set() and (trouble := self.handle(messages)) is not None:
-            cause, seconds = trouble
-            if cause != told:
-                progress(cause)
-            told = cause
-            wait = backoff_seconds(
-                attempt, self._clock, base=max(seconds, 0.1), ceiling=OUTAGE_CEILING_SECONDS
+    def messages(self, context: ServiceContext) -> MessageQueue:
+        """The queue, by the credentials of the bucket."""
+        s3 = context.platform
+        return SqsQueue(
+            SqsConfig(
+                queue_url=self.queue_url,
+                region=self.region_name or s3.region,
+                endpoint_url=self.endpoint_url,
+                access_key_id=s3.access_key_id,
+                secret_access_key=s3.secret_access_key,
+                session_token=s3.session_token,
             )
-            stop.wait(wait)
-            attempt += 1
-        return told
-
-    def _tell(self, progress: Progress) -> None:
-        """The counts, now and then."""
-        now = self._clock.monotonic()
-        if self._told_at is None or now - self._told_at >= PROGRESS_SECONDS:
-            self._told_at = now
-            progress(" ".join(f"{kind}={number}" for kind, number in self.counts().items() if number))
-
-    def _accept(self, read: Sequence[_Read]) -> tuple[str, float] | None:
-        events = [event for one in read for event in one.events]
-        accepted = self._intake.accept(events, origin="sqs")
-        outcomes = iter(accepted.outcomes)
-        done: list[Message] = []
-        full: list[Message] = []
-        unavailable = False
-        for one in read:
-            came_to = {next(outcomes) for _ in one.events}
-            if "unavailable" in came_to:
-                unavailable = True
-            elif "full" in came_to:
-                full.append(one.message)
-            else:
-                done.append(one.message)
-        self._delete(done)
-        self._put_back(full)
-        with self._lock:
-            self._counts["other_records"] += sum(one.ignored for one in read)
-        return (accepted.cause, accepted.retry_after_seconds or 1.0) if unavailable else None
-
-    def _accept_singly(self, read: Sequence[_Read]) -> tuple[str, float] | None:
-        trouble = None
-        for one in read:
-            try:
-                trouble = self._accept([one]) or trouble
-            except S3NotifyError:
-                raise
-            except Exception as error:
-                log.exception("message %s could not be handled", one.message.id)
-                with self._lock:
-                    self._counts["failed"] += 1
-                if one.message.receives >= self._max_receives:
-                    reason = f"handled {one.message.receives} times: {type(error).__name__}: {error}"
-                    trouble = self._dead_letter(one.message, reason) or trouble
-                else:
-                    self._release([one.message])
-        return trouble
-
-    def _dead_letter(self, message: Message, reason: str) -> tuple[str, float] | None:
-        """To SQS's dead letters by leaving it alone, or to ours."""
-        if self._redrives:
-            self._release([message])
-        else:
-            try:
-                kept = self._intake.quarantine.keep(
-                    message.body.encode("utf-8", "replace"), origin="sqs", reason=reason
-                )
-            except _RETRY as error:
-                return str(error), 1.0
-            if kept:
-                self._delete([message])
-            else:
-                self._put_back([message])
-        with self._lock:
-            self._counts["poison"] += 1
-        return None
-
-    def _put_back(self, messages: Sequence[Message]) -> None:
-        """To be received again later, each time after longer."""
-        self._release(messages)
-        for receives in sorted({message.receives for message in messages}):
-            grown = min(FULL_BASE_SECONDS * 2 ** min(receives - 1, 20), FULL_CEILING_SECONDS)
-            jitter = backoff_seconds(0, self._clock, base=FULL_BASE_SECONDS)
-            self._queue.hide(
-                [message for message in messages if message.receives == receives], grown + jitter
-            )
-
-    def _delete(self, messages: Sequence[Message]) -> None:
-        """What cannot be deleted comes again, and is known for a duplicate."""
-        self._release(messages)
-        left: Sequence[Message] = messages
-        for attempt in range(DELETE_ATTEMPTS):
-            if attempt:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
-            if not (left := self._queue.delete(left)):
-                break
-        with self._lock:
-            self._counts["deleted"] += len(messages) - len(left)
-
-    def _held_of(self, messages: Iterable[Message]) -> list[Message]:
-        with self._lock:
-            return [message for message in messages if message.id in self._held]
-
-    def _release(self, messages: Iterable[Message]) -> None:
-        with self._lock:
-            for message in messages:
-                self._held.pop(message.id, None)
-
-    def _give_back(self) -> None:
-        with self._lock:
-            left = list(self._held.values())
-            self._held.clear()
-        self._queue.hide(left, 0)
-
-    def _beat(self, ended: Stop) -> None:
-        """Keep what is in hand hidden. A beat that fails costs a duplicate at most."""
-        while not ended.wait(self._visibility_seconds / 3):
-            with self._lock:
-                held = list(self._held.values())
-            try:
-                self._queue.hide(held, self._visibility_seconds)
-            except UsageError as error:
-                log.warning("heartbeat: %s", error)
+        )

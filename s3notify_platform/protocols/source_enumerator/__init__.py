@@ -10,8 +10,8 @@ Steps
     2. `changes_of_slot` compares what was found with the slot's committed state: a key not in the state, or with
        another ETag, is a split to read; one that was not read to its end is read on from its offset; a key in the
        state that is not in the bucket has left.
-    3. `within` cuts the work to what one round may read, `parts_of` a big object to what one task may, and `assign`
-       gives the splits to tasks by bytes. Slots are dealt to parallel runs, and to tasks that follow entries,
+    3. `cut_to_bytes` cuts the work to what one round may read, `parts_of` a big object to what one task may, and
+       `assign` gives the splits to tasks by bytes. Slots are dealt to parallel runs, and to tasks that follow entries,
        by `assign_slots`.
     4. The commit keeps for every object version `(key, etag, offset, reach_end)`, together with its rows.
     5. Entries are removed after the commit that has seen them.
@@ -53,8 +53,8 @@ from s3notify_platform.protocols.source_enumerator.enumerator import (
     Split,
     assign,
     changes_of_slot,
+    cut_to_bytes,
     parts_of,
-    within,
 )
 from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_cuts, listed_pages, quantiles
 from s3notify_platform.protocols.source_enumerator.rescan import (
@@ -88,8 +88,8 @@ __all__ = [
     "assign_slots",
     "changes_of_slot",
     "choose_cuts",
+    "cut_to_bytes",
     "listed_pages",
     "parts_of",
     "quantiles",
-    "within",
 ]

@@ -33,13 +33,14 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.formats.registry import FIXED_SCHEMAS
+from s3notify_platform.formats.registry import fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.ingest.reader import sample_of, schema_of_sample
+from s3notify_platform.ingest.wire import Batches
 from s3notify_platform.protocols.source_enumerator import Enumerator, Split
 from s3notify_platform.spark.datasource.options import Reading, reading_of
 from s3notify_platform.spark.datasource.rows import (
     INFERRED,
-    Batches,
     RowReader,
     Work,
     is_inferred,
@@ -48,7 +49,6 @@ from s3notify_platform.spark.datasource.rows import (
 )
 from s3notify_platform.spark.datasource.stream import ChangesReader, SlotsReader
 from s3notify_platform.spark.load import LINEAGE, loader
-from s3notify_platform.spark.read import sample_of, schema_of_sample
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.layout import Generation
@@ -151,8 +151,8 @@ _DDL: Final = (
 def inferred_schema(reading: Reading) -> StructType:
     """Columns from a sample of the first objects listed, marked as inferred. 1 LIST, 1 GET for each of the sample."""
     source = reading.source
-    if source.input.format in FIXED_SCHEMAS:
-        return whole_schema(from_arrow_schema(FIXED_SCHEMAS[source.input.format]), source)
+    if (fixed := fixed_schema(source.input.format)) is not None:
+        return whole_schema(from_arrow_schema(fixed), source)
     enumerator = Enumerator(
         shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
     )

@@ -58,6 +58,7 @@ from s3notify_platform.ingest.stream_state import (
     changed_between,
     digest_at,
 )
+from s3notify_platform.ingest.wire import Batches
 from s3notify_platform.protocols.keyspace import (
     NEVER_SEEN,
     QUEUED,
@@ -72,11 +73,11 @@ from s3notify_platform.protocols.source_enumerator import (
     SlotChanges,
     Split,
     changes_of_slot,
-    within,
+    cut_to_bytes,
 )
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.datasource.options import Reading
-from s3notify_platform.spark.datasource.rows import Batches, RowReader, Work, work_of
+from s3notify_platform.spark.datasource.rows import RowReader, Work, work_of
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
@@ -307,7 +308,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if left <= 0:
                 break
         # No object is cut: it would be given in two batches, of which one could be of another version.
-        fitting = within(
+        fitting = cut_to_bytes(
             all_changes,
             UNLIMITED if unlimited else source.input.max_bytes,
             least=source.input.split_bytes,

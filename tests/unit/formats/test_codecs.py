@@ -180,10 +180,9 @@ def test_content_tells_before_the_name() -> None:
 
 
 def test_by_record() -> None:
-    assert by_record("a/b.jsonl.GZ", "jsonl", "utf-8")
-    assert by_record("b.csv", "csv", "cp1252")
-    assert not by_record("b.csv", "csv", "UTF8")
-    assert not by_record("b.parquet.gz", "parquet", "cp1252")
+    assert by_record("a/b.jsonl.GZ", "utf-8")
+    assert by_record("b.csv", "cp1252")
+    assert not by_record("b.csv", "UTF8")
 
 
 @pytest.mark.parametrize(

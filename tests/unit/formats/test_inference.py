@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.formats.inference import infer
-from tests.support.parsing import parquet, take
+from tests.support.parsing import infer, parquet, take
 
 
 def test_inferred_types() -> None:

@@ -124,7 +124,9 @@ class TestJsonLines:
             inferred=True,
             told=told,
         )
-        found = {column.name: column.type for parsed in told for schema in parsed.beyond for column in schema}
+        found = {
+            column.name: column.type for parsed in told for schema in parsed.new_fields for column in schema
+        }
         assert found == {"z": pa.int64(), "y": pa.list_(pa.bool_())}
 
 
@@ -169,8 +171,8 @@ class TestCsv:
         assert total(told, "unnamed") == {1: {"z": 2}}
         told = []
         rescued([b"z,y,w,a\n0.5,p,,x\n"], AB, "csv", inferred=True, told=told)
-        (beyond,) = [schema for parsed in told for schema in parsed.beyond]
-        assert beyond == pa.schema([("z", pa.float64()), ("y", pa.string())])
+        (fields,) = [schema for parsed in told for schema in parsed.new_fields]
+        assert fields == pa.schema([("z", pa.float64()), ("y", pa.string())])
 
 
 class TestParquet:
@@ -251,7 +253,7 @@ class TestQuarantine:
             {0: {"z": 1}},
             {0: {"o.y": 1, "z": 3}},
         ]
-        assert all(parsed.rejects == [] and parsed.beyond == [] for parsed in told)
+        assert all(parsed.rejects == [] and parsed.new_fields == [] for parsed in told)
 
     def test_an_inferred_schema_refuses_only_the_records_that_have_more(self) -> None:
         told: list[Parsed] = []
@@ -262,8 +264,8 @@ class TestQuarantine:
             "field 'z' is not in the schema",
             "field 'y' is not in the schema",
         ]
-        (beyond,) = told[0].beyond
-        assert beyond == pa.schema([("z", pa.int64()), ("y", pa.struct([("x", pa.int64())]))])
+        (fields,) = told[0].new_fields
+        assert fields == pa.schema([("z", pa.int64()), ("y", pa.struct([("x", pa.int64())]))])
         (found,) = take([parquet(pa.table({"a": [1], "o": [{"x": 1}]}))], AB, "parquet", inferred=True)[1]
         assert found.unknown_field
 
@@ -328,7 +330,7 @@ def test_no_json_value_is_lost(contents: list[dict[str, Any]], inferred: bool, t
     """Whatever the records hold, every value is in its column or in `_rescued`."""
     body = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in contents)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "MEND_RECORDS", together)
+        patch.setattr(records, "RECOVER_RECORDS", together)
         found = rescued([body], DEEP, "jsonl", inferred=inferred)
     assert len(found) == len(contents)
     for row, (cells, odd) in zip(contents, found, strict=True):

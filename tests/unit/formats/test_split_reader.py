@@ -12,22 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
-from s3notify_platform.formats.ranges import AHEAD, TAIL_BYTES
-from s3notify_platform.formats.records import Parsed, Wanted
-from s3notify_platform.formats.registry import FIXED_SCHEMAS
-from s3notify_platform.formats.split_reader import (
-    HEAD_SAMPLE_BYTES,
-    Limits,
-    SplitEnd,
-    head_sample,
-    read_bytes,
-)
+from s3notify_platform.formats.format import HEAD_SAMPLE_BYTES, Limits, SplitEnd
+from s3notify_platform.formats.object_bytes import AHEAD, TAIL_BYTES
+from s3notify_platform.formats.records import Parsed, Target
+from s3notify_platform.formats.registry import FORMATS, fixed_schema
+from s3notify_platform.formats.text_format import sample_of
 from s3notify_platform.protocols.source_enumerator import Split
 from tests.support.compressions import COMPRESS
 from tests.support.split_reading import Found, Remote, cut, read, version, whole
 
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
-SCHEMAS = {"jsonl": AB, "csv": AB, "text": FIXED_SCHEMAS["text"]}
+SCHEMAS = {"jsonl": AB, "csv": AB, "text": fixed_schema("text")}
 BOM = b"\xef\xbb\xbf"
 
 json_line = st.one_of(
@@ -310,7 +305,7 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
 def test_the_object_changes_in_mid_read(fmt: str, error: Exception, status: str) -> None:
     """Whichever read finds out, the split ends in it."""
     body = parquet_of(30, 10) if fmt == "parquet" else b"a,b\n" * 100
-    schema = FIXED_SCHEMAS["binary"] if fmt == "binary" else SCHEMAS.get(fmt, AB)
+    schema = fixed_schema("binary") if fmt == "binary" else SCHEMAS.get(fmt, AB)
     split = Split(version=version(body), start=0, end=len(body))
     calm = Remote(body)
     read(calm, split, fmt, schema, limits=Limits(chunk_bytes=50))
@@ -345,7 +340,7 @@ def test_few_chunks_are_held() -> None:
             return Chunk(self.body[start:end])
 
     split = Split(version=version(body), start=1000, end=120_000)
-    parts = read_bytes(Source(body), split, "jsonl", Wanted(schema=AB), limits=Limits(chunk_bytes=1000))
+    parts = FORMATS["jsonl"].read(Source(body), split, Target(schema=AB), limits=Limits(chunk_bytes=1000))
     rows = sum(part.table.num_rows for part in parts if isinstance(part, Parsed))
     assert rows == len([at for at in range(0, len(body), 16) if 1000 <= at < 120_000])
     assert most <= AHEAD + 3
@@ -442,7 +437,7 @@ def test_parquet_reads_the_footer_and_its_row_groups() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\x1f\x8b\x08 not decompressed"])
 def test_binary_is_one_record(body: bytes) -> None:
-    schema = FIXED_SCHEMAS["binary"]
+    schema = fixed_schema("binary")
     splits = cut(body, [3, 9], "binary")
     found = [read(Remote(body), split, "binary", schema) for split in splits]
     assert [row for rows, _ in found for row in rows] == [(0, {"content": body})]
@@ -455,7 +450,7 @@ def test_binary_too_large_to_hold() -> None:
     class Source(Remote):
         size = 1 << 31
 
-    _, end = read(Source(b""), Split(version=huge, start=0, end=1 << 31), "binary", FIXED_SCHEMAS["binary"])
+    _, end = read(Source(b""), Split(version=huge, start=0, end=1 << 31), "binary", fixed_schema("binary"))
     assert end.status == "failed"
     assert "larger than" in end.reason
 
@@ -476,17 +471,17 @@ def test_samples_are_the_beginning() -> None:
     text = b"a,b\n" + b'1,"x\ny"\n' * 300_000
     for body, key in ((text, "k.csv"), (gzip.compress(text), "k"), (text.decode().encode("utf-16"), "k")):
         source = Remote(body)
-        sample = head_sample(source, key, "csv", "utf-8")
+        sample = sample_of(source, key, "utf-8")
         assert HEAD_SAMPLE_BYTES - 100 < len(sample) <= HEAD_SAMPLE_BYTES
         assert text.startswith(sample)
         assert sample.endswith(b"\n")
         assert sum(end - start for start, end in source.asked) <= 4 * HEAD_SAMPLE_BYTES
-    assert head_sample(Remote(b"a,b\n1"), "k", "csv", "utf-8") == b"a,b\n1"
+    assert sample_of(Remote(b"a,b\n1"), "k", "utf-8") == b"a,b\n1"
 
 
 def test_a_parquet_sample_is_its_footer() -> None:
     body = parquet_of(50_000, 1000)
     source = Remote(body)
-    sample = head_sample(source, "k", "parquet", "utf-8")
-    assert pq.read_schema(pa.BufferReader(sample)).names == ["a", "b"]
+    (schema,) = FORMATS["parquet"].schemas(source, "k", "utf-8")
+    assert schema.names == ["a", "b"]
     assert sum(end - start for start, end in source.asked) <= 2 * 64 * 1024

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from s3notify_platform.formats.inference import infer
-from tests.support.parsing import parquet, take
+from tests.support.parsing import infer, parquet, take
 
 INT, FLOAT, TEXT, FLAG, DAY = pa.int64(), pa.float64(), pa.string(), pa.bool_(), pa.date32()
 UTC_TIME, TIME, MONEY = pa.timestamp("us", tz="UTC"), pa.timestamp("us"), pa.decimal128(6, 2)

@@ -47,10 +47,10 @@ def test_a_store_that_keeps_its_conditions_is_probed_once(monkeypatch):
     """The first check leaves what it found; later ones cost one GET."""
     store = CountingStore(MemoryObjectStore())
     io = manager(monkeypatch, store)
-    io.check_store()
+    io.settle_commit_mode()
     assert json.loads(store.get(PLACE).body)["mode"] == "native"
     store.counts.clear()
-    io.check_store()
+    io.settle_commit_mode()
     assert {kind: count for kind, count in store.counts.items() if count} == {"GET": 1}
 
 
@@ -61,7 +61,7 @@ def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
     io = manager(monkeypatch, store)
     for _ in range(2):
         with pytest.raises(UsageError, match="If-"):
-            io.check_store()
+            io.settle_commit_mode()
     assert list(list_all(store, "")) == []
 
 
@@ -72,7 +72,7 @@ def test_a_manager_without_tables():
     )
     with dg.build_resources({"io": manager}) as resources:
         source = resources.io.source
-        assert isinstance(resources.io.records, ObjectRecordStore)
+        assert isinstance(resources.io.clients.records, ObjectRecordStore)
     assert (source.commit.choice, source.commit.lease_table, source.location.records_table) == (
         "auto",
         None,
@@ -94,7 +94,7 @@ def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     with pytest.raises(UsageError, match="opened to be read"):
         SchemaRegistry(store, io.source.location.layout).pin(source="{}", rows="{}", inferred=False)
     assert [meta.key for meta in list_all(store, "")] == []
-    io.check_store()
+    io.settle_commit_mode()
     assert isinstance(io.source.commit.commits(io.source.location.platform, store), NativeCommit)
     table = io.source.table(store=store)
     assert isinstance(table.commit(COMMIT.staged(), planned_at=SYSTEM_CLOCK.monotonic()), Written)
@@ -108,13 +108,13 @@ def test_commits_follow_the_store_and_the_choice(monkeypatch, ignores, commit, e
     """Also in another process, which reads what the first one found."""
     store = IgnoringStore(MemoryObjectStore(), ignores)
     for _ in range(2):
-        io = manager(monkeypatch, store, commit=commit, **TABLES)
-        io.check_store()
+        io = manager(monkeypatch, store, commit_mode=commit, **TABLES)
+        io.settle_commit_mode()
         assert type(io.source.commit.commits(io.source.location.platform, store)) is expected
     stored = json.loads(store.get(PLACE).body)
     assert stored["commit"] == io.source.commit.choice
     assert stored["lease_table"] == ("leases" if expected is DynamoCommit else None)
-    assert isinstance(io.records, DynamoRecordStore)
+    assert isinstance(io.clients.records, DynamoRecordStore)
 
 
 def test_two_ways_to_commit_are_never_mixed(monkeypatch):
@@ -147,7 +147,7 @@ def test_what_an_earlier_version_left_means_native(monkeypatch):
     del body["commit"], body["lease_table"]
     store.put(PLACE, json.dumps(body).encode())
     io = manager(monkeypatch, store)
-    io.check_store()
+    io.settle_commit_mode()
     assert io.source.commit.choice == "native"
     store.put(PLACE, b"{}")
     with pytest.raises(CorruptError, match="remove it to try the store again"):

@@ -4,18 +4,18 @@ import pickle
 from dataclasses import replace
 
 import pytest
+from s3notify_platform.spark.plan import _collected
 
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ingest.compare import ANNOUNCED, _row
 from s3notify_platform.ingest.results import SlotResult, added_result
 from s3notify_platform.ingest.source import SPLIT_BYTES, Source
+from s3notify_platform.ingest.splits import TASK_BYTES, Assigned, assign_splits, is_big
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.failures import raise_own, reason_of
-from s3notify_platform.spark.plan import _collected
 from s3notify_platform.spark.session import session_conf
-from s3notify_platform.spark.splits import TASK_BYTES, Assigned, assign_splits, is_big
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 

@@ -3,7 +3,7 @@
 import pytest
 
 from s3notify_platform.channels.inlets.intake import KEY_MAX_BYTES, Intake
-from s3notify_platform.channels.inlets.poison import Quarantine
+from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import Unknown
@@ -278,7 +278,7 @@ def test_what_no_topic_can_hold_does_not_block_the_rest(bad, reason):
     )
     assert sorted(site.keys()) == ["a", "b"]
     site.intake.accept([bad])
-    (poison,) = site.intake.quarantine.all()
+    (poison,) = site.intake.poison.all()
     assert reason in poison.reason
     assert poison.origin == "test"
 
@@ -316,7 +316,7 @@ def test_refused_credentials_are_for_the_operator():
 
 
 def quarantine(limit=3):
-    return Quarantine(NotificationQueue(MemoryRecordStore(), clock=HandClock(), parallelism=1), limit=limit)
+    return PoisonStore(NotificationQueue(MemoryRecordStore(), clock=HandClock(), parallelism=1), limit=limit)
 
 
 def test_poison_is_kept_once_and_only_so_much_of_it():
@@ -338,7 +338,7 @@ def test_two_inlets_keep_the_same_poison_once():
     """And count it once."""
     records = MemoryRecordStore()
     first, second = (
-        Quarantine(NotificationQueue(records, clock=HandClock(), parallelism=1), limit=2) for _ in range(2)
+        PoisonStore(NotificationQueue(records, clock=HandClock(), parallelism=1), limit=2) for _ in range(2)
     )
     assert first.keep(b"a", origin="1", reason="none")
     assert second.keep(b"a", origin="2", reason="none")

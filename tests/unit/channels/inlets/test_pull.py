@@ -1,16 +1,14 @@
-"""The SQS inlet: what becomes of each message, over a queue that says when what is visible; and the adapter on moto."""
+"""The pull inlet: what becomes of each message, over a queue that says when what is visible."""
 
-import json
 from threading import Event as Stop
 from threading import Thread
 
-import boto3
 import pytest
 
-from s3notify_platform.channels.inlets.sqs import FULL_CEILING_SECONDS, SqsInlet
+from s3notify_platform.channels.inlets.pull import FULL_CEILING_SECONDS, PullInlet
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.ports import Message
 from s3notify_platform.protocols.notification_queue import TopicSettings, encode_events
-from s3notify_platform.stores.sqs import Message, SqsConfig, SqsQueue
 from tests.support.faults import Fault
 from tests.unit.channels.inlets.test_intake import Site, event
 
@@ -18,18 +16,20 @@ from tests.unit.channels.inlets.test_intake import Site, event
 class Queue:
     """Messages by id, what was deleted, and for how long what was hidden."""
 
-    def __init__(self, *bodies, redrives=None, receives=1):
+    batch_size = 10
+
+    def __init__(self, *bodies, max_received=None, receives=1):
         self.waiting = [
             Message(id=str(n), body=body, receipt=f"r{n}", receives=receives) for n, body in enumerate(bodies)
         ]
         self.deleted = []
         self.hidden = []
-        self.redrives = redrives
+        self.max_received = max_received
         self.asked = []
         self.fails = 0
         self.received = Stop()
 
-    def receive(self, *, wait_seconds, visibility_seconds, limit=10):
+    def receive(self, *, wait_seconds, visibility_seconds, limit):
         self.asked.append((wait_seconds, limit))
         if self.fails:
             self.fails -= 1
@@ -50,8 +50,8 @@ class Queue:
         self.hidden += [(message.id, seconds) for message in messages]
         return ()
 
-    def redrives_after(self):
-        return self.redrives
+    def max_receives(self):
+        return self.max_received
 
 
 def body(*events):
@@ -59,12 +59,12 @@ def body(*events):
 
 
 def inlet_of(queue, site, **settings):
-    return SqsInlet(queue, site.intake, clock=site.clock, **settings)
+    return PullInlet(queue, site.intake, name="sqs", clock=site.clock, **settings)
 
 
 def handled(queue, site, **settings):
     inlet = inlet_of(queue, site, **settings)
-    inlet._redrives = queue.redrives_after() is not None
+    inlet._has_dead_letters = queue.max_receives() is not None
     trouble = inlet.handle(inlet._receive())
     return inlet, trouble
 
@@ -115,17 +115,17 @@ def test_an_outage_in_mid_gather_loses_no_hold():
     assert inlet._held == {}
 
 
-@pytest.mark.parametrize("redrives", [None, 100])
-def test_poison_goes_to_dead_letters(redrives):
+@pytest.mark.parametrize("max_received", [None, 100])
+def test_poison_goes_to_dead_letters(max_received):
     """SQS's own if the queue has them: it is left alone. Else ours, and it is deleted. The rest goes on."""
     site = Site()
-    queue = Queue("hello", body(event("a")), redrives=redrives)
+    queue = Queue("hello", body(event("a")), max_received=max_received)
     inlet, trouble = handled(queue, site)
     assert trouble is None
     assert inlet.counts()["messages_poison"] == 1
     assert site.keys() == ["a"]
-    kept = [(poison.body, poison.origin) for poison in site.intake.quarantine.all()]
-    if redrives:
+    kept = [(poison.body, poison.origin) for poison in site.intake.poison.all()]
+    if max_received:
         assert queue.deleted == ["1"]
         assert kept == []
     else:
@@ -144,7 +144,7 @@ def test_poison_is_not_deleted_before_it_is_kept():
     assert queue.deleted == []
     assert inlet._held
     site.faults["records"] = Fault.NONE
-    site.intake.quarantine._limit = 0
+    site.intake.poison._limit = 0
     assert inlet.handle(list(inlet._held.values())) is None
     assert queue.deleted == []
     assert queue.hidden[0][0] == "0"
@@ -192,21 +192,21 @@ def breaks_on(site, key):
     site.intake.accept = broken
 
 
-@pytest.mark.parametrize(("receives", "redrives"), [(1, None), (10, None), (10, 100)])
-def test_one_message_that_breaks_the_inlet_does_not_stop_the_others(receives, redrives):
+@pytest.mark.parametrize(("receives", "max_received"), [(1, None), (10, None), (10, 100)])
+def test_one_message_that_breaks_the_inlet_does_not_stop_the_others(receives, max_received):
     """It is received again; from the tenth time on it is poison."""
     site = Site()
     breaks_on(site, "bad")
     queue = Queue(
-        body(event("a")), body(event("bad")), body(event("b")), receives=receives, redrives=redrives
+        body(event("a")), body(event("bad")), body(event("b")), receives=receives, max_received=max_received
     )
     inlet, trouble = handled(queue, site)
     assert trouble is None
     assert sorted(site.keys()) == ["a", "b"]
-    dead_lettered = receives == 10 and not redrives
+    dead_lettered = receives == 10 and not max_received
     assert queue.deleted == (["0", "1", "2"] if dead_lettered else ["0", "2"])
     assert inlet.counts()["messages_failed"] == 1
-    assert ["ZeroDivisionError" in p.reason for p in site.intake.quarantine.all()] == [True] * dead_lettered
+    assert ["ZeroDivisionError" in p.reason for p in site.intake.poison.all()] == [True] * dead_lettered
 
 
 @pytest.mark.parametrize("error", [UsageError, CorruptError])
@@ -223,7 +223,7 @@ def test_what_only_a_person_can_mend_blames_no_message(error):
     with pytest.raises(error, match="look here"):
         inlet.run(Stop(), lambda _: None)
     assert queue.deleted == []
-    assert site.intake.quarantine.all() == ()
+    assert site.intake.poison.all() == ()
     assert queue.hidden == [("0", 0)]
 
 
@@ -306,89 +306,7 @@ def test_a_heartbeat_keeps_what_is_in_hand_hidden():
     assert queue.deleted == ["0"]
 
 
-# The adapter
-
-
-@pytest.fixture
-def client(moto_aws):
-    return boto3.session.Session().client("sqs", region_name="us-east-1")
-
-
-@pytest.fixture
-def queue(client):
-    url = client.create_queue(QueueName="events")["QueueUrl"]
-    return SqsQueue(SqsConfig(queue_url=url))
-
-
-def receive(queue, **settings):
-    return queue.receive(
-        wait_seconds=0, visibility_seconds=settings.pop("visibility_seconds", 30), **settings
-    )
-
-
-def test_receive_hide_delete(client, queue):
-    """More than a batch of them; what is hidden comes again when its time is over."""
-    for number in range(12):
-        client.send_message(QueueUrl=queue.config.queue_url, MessageBody=f"m{number}")
-    messages = [*receive(queue), *receive(queue)]
-    assert sorted(m.body for m in messages) == sorted(f"m{n}" for n in range(12))
-    assert {m.receives for m in messages} == {1}
-    assert receive(queue) == ()
-    assert queue.hide(messages, 0) == ()
-    again = [*receive(queue), *receive(queue)]
-    assert len(again) == 12
-    assert {m.receives for m in again} == {2}
-    assert queue.delete(again) == ()
-    assert queue.hide([], 0) == ()
-    assert receive(queue) == ()
-
-
-def test_partial_failures_are_told(client, queue):
-    """By message."""
-    client.send_message(QueueUrl=queue.config.queue_url, MessageBody="m")
-    (message,) = receive(queue)
-    gone = Message(id="x", body="", receipt="unknown", receives=1)
-    assert queue.delete([message, gone]) == (gone,)
-
-
-def test_redrive_policy(client, queue):
-    """None, or after how many receives."""
-    assert queue.redrives_after() is None
-    dead = client.create_queue(QueueName="dead")["QueueUrl"]
-    arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-    client.set_queue_attributes(
-        QueueUrl=queue.config.queue_url,
-        Attributes={"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 7})},
-    )
-    assert queue.redrives_after() == 7
-
-
-def test_a_missing_queue_is_the_operators(queue):
-    """And is named."""
-    missing = SqsQueue(SqsConfig(queue_url=queue.config.queue_url + "x"))
-    with pytest.raises(UsageError, match="eventsx"):
-        receive(missing)
-    missing.close()
-
-
-def test_an_unreachable_queue_is_waited_for():
-    """No credential is in the message."""
-    queue = SqsQueue(
-        SqsConfig(
-            queue_url="http://127.0.0.1:9/q",
-            endpoint_url="http://127.0.0.1:9",
-            access_key_id="the-id",
-            secret_access_key="the-secret",
-        )
-    )
-    with pytest.raises(UnavailableError, match="EndpointConnectionError") as found:
-        receive(queue)
-    assert "the-" not in str(found.value) + repr(queue.config)
-    assert len(queue.delete([Message(id="x", body="", receipt="r", receives=1)])) == 1
-    queue.close()
-
-
 def test_settings_out_of_bounds_are_refused():
     """Before anything is received."""
     with pytest.raises(UsageError):
-        inlet_of(Queue(), Site(), wait_seconds=21)
+        inlet_of(Queue(), Site(), wait_seconds=-1)

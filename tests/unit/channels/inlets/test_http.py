@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from s3notify_platform.channels.inlets import http_server as http1
-from s3notify_platform.channels.inlets.http import Receiver, ReceiverSettings
+from s3notify_platform.channels.inlets.http import HttpInlet, HttpInletSettings
 from s3notify_platform.channels.inlets.http_server import Limits
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import TopicSettings
@@ -33,10 +33,9 @@ def secret(monkeypatch):
 
 
 @contextlib.contextmanager
-def running(site, **settings):
-    receiver = Receiver(
-        ReceiverSettings(secret_envs=["RECEIVER_SECRET", "NEXT"], port=0, **settings), site.intake
-    )
+def running(site, limits=None, **settings):
+    settings = HttpInletSettings(secret_envs=["RECEIVER_SECRET", "NEXT"], port=0, **settings)
+    receiver = HttpInlet(settings, site.intake, limits)
     stop, told, errors = threading.Event(), [], []
 
     def run():
@@ -166,7 +165,7 @@ def test_whoever_does_not_is_refused(headers):
         assert SECRET.encode() not in text + str(answer.headers).encode()
         assert receiver.counts()["posts_unauthorized"] == 1
     assert site.keys() == []
-    assert site.intake.quarantine.all() == ()
+    assert site.intake.poison.all() == ()
     assert SECRET not in repr(receiver.told)
 
 
@@ -187,7 +186,7 @@ def test_malformed_posts_are_kept_as_poison(body):
         assert post(receiver, body)[0] == 400
         assert receiver.counts()["posts_malformed"] == 2
         assert post(receiver, ceph("a"))[0] == 200
-    (poison,) = site.intake.quarantine.all()
+    (poison,) = site.intake.poison.all()
     assert (poison.body, poison.origin) == (body, "http")
     assert "no S3 event message" in poison.reason
 
@@ -465,7 +464,7 @@ def test_tls(certificate):
     """By certificate and key; plain HTTP gets nothing, and a handshake that hangs is cut off."""
     cert, key = certificate
     site = Site()
-    with running(site, cert_file=cert, key_file=key, limits=QUICK) as receiver:
+    with running(site, cert_file=str(cert), key_file=str(key), limits=QUICK) as receiver:
         context = ssl.create_default_context(cafile=cert)
         connection = http.client.HTTPSConnection(*receiver.address, timeout=20, context=context)
         with contextlib.closing(connection):
@@ -494,21 +493,21 @@ def test_what_would_not_be_safe_is_refused(monkeypatch, settings, secret, reason
     """Before it listens."""
     monkeypatch.setenv("A", secret)
     with pytest.raises(UsageError, match=reason):
-        Receiver(ReceiverSettings(secret_envs=["A", "B"], **settings), Site().intake)
+        HttpInlet(HttpInletSettings(secret_envs=["A", "B"], **settings), Site().intake)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
 def test_loopback_needs_no_tls(host):
     """Nor does anything else, if something in front does it."""
-    Receiver(ReceiverSettings(secret_envs=["RECEIVER_SECRET"], host=host), Site().intake)
-    Receiver(
-        ReceiverSettings(secret_envs=["RECEIVER_SECRET"], host="0.0.0.0", plain_http=True), Site().intake
+    HttpInlet(HttpInletSettings(secret_envs=["RECEIVER_SECRET"], host=host), Site().intake)
+    HttpInlet(
+        HttpInletSettings(secret_envs=["RECEIVER_SECRET"], host="0.0.0.0", plain_http=True), Site().intake
     )
 
 
 def test_a_taken_port_is_the_operators():
     """And is named."""
     with running(Site()) as receiver:
-        settings = ReceiverSettings(secret_envs=["RECEIVER_SECRET"], port=receiver.address[1])
+        settings = HttpInletSettings(secret_envs=["RECEIVER_SECRET"], port=receiver.address[1])
         with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{receiver.address[1]}"):
-            Receiver(settings, Site().intake).run(threading.Event(), lambda _: None)
+            HttpInlet(settings, Site().intake).run(threading.Event(), lambda _: None)

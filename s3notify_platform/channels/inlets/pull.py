@@ -1,0 +1,340 @@
+"""The inlet from a queue of messages, of whatever service: receive, hand to the intake, delete or hide.
+
+Steps
+    1. Messages are received, up to `GATHER` at a time while there are more.
+    2. While they are worked on, a heartbeat keeps them hidden from other inlets.
+    3. Their events go through `Intake.accept`: durable in every topic, and signalled.
+    4. Only then is a message deleted.
+
+What is not deleted comes again, so that a crash anywhere loses nothing; duplicates are harmless.
+
+What becomes of a message
+    all events queued, duplicate, ignored or kept as poison: deleted.
+    A topic is full: hidden for a while, longer each time up to 15 minutes, and received again. The other topics
+    have their entry.
+    The store is unavailable: kept in hand and tried again. Nothing new is received meanwhile, so that an outage
+    does not use up the receives after which the service moves a message to its dead letters.
+    No S3 event message: left alone if the service has dead letters of its own; else kept as poison with its reason,
+    and deleted.
+    Handling it raised an unexpected error: received again; from the `MAX_RECEIVES`th time on like the one before.
+    Clean stop: what is in hand is given back at once.
+
+Any number of inlets may share a queue. Costs: an idle inlet asks once every `WAIT_SECONDS`; 100 messages take, in
+batches of 10, 10 receives, 10 deletes and one `accept`.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event as Stop
+from threading import Lock, Thread
+from typing import Final
+
+from pydantic import Field
+
+from s3notify_platform.channels.inlets.intake import Intake, intake_of
+from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.ports import Message, MessageQueue
+from s3notify_platform.protocols.notification_queue import Event, decode_events
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS: Final = 5
+"""That one receive waits, and so a clean stop."""
+
+VISIBILITY_SECONDS: Final = 60
+"""That messages stay hidden after their inlet has died."""
+
+GATHER: Final = 100
+"""Messages in hand."""
+
+MAX_RECEIVES: Final = 10
+
+FULL_BASE_SECONDS: Final = 5.0
+FULL_CEILING_SECONDS: Final = 900.0
+OUTAGE_CEILING_SECONDS: Final = 30.0
+DELETE_ATTEMPTS: Final = 4
+PROGRESS_SECONDS: Final = 10.0
+
+_RETRY = (UnavailableError, UnknownOutcomeError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    message: Message
+    events: tuple[Event, ...]
+    ignored: int
+
+
+class PullInlet:
+    """A `Service`: messages of one queue into one intake. `run` is called once at a time."""
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        intake: Intake,
+        *,
+        name: str,
+        clock: Clock = SYSTEM_CLOCK,
+        wait_seconds: int = WAIT_SECONDS,
+        visibility_seconds: int = VISIBILITY_SECONDS,
+        gather: int = GATHER,
+        max_receives: int = MAX_RECEIVES,
+    ) -> None:
+        if wait_seconds < 0 or visibility_seconds < 3 or gather < 1 or max_receives < 1:
+            raise UsageError("wait_seconds is at least 0, visibility_seconds 3, the others 1")
+        self.name = name
+        self._queue = queue
+        self._intake = intake
+        self._clock = clock
+        self._wait_seconds = wait_seconds
+        self._visibility_seconds = visibility_seconds
+        self._gather = gather
+        self._max_receives = max_receives
+        self._has_dead_letters = False
+        self._reported_at: float | None = None
+        self._lock = Lock()
+        self._held: dict[str, Message] = {}
+        self._counts: Counter[str] = Counter()
+
+    def run(self, stop: Stop, progress: Progress) -> None:
+        """See `Service.run`. Ends within `WAIT_SECONDS` and the accept in hand."""
+        attempt = 0
+        reported = ""
+        started = False
+        ended = Stop()
+        beat = Thread(target=self._beat, args=(ended,), name=f"{self.name} heartbeat", daemon=True)
+        beat.start()
+        try:
+            while not stop.is_set():
+                try:
+                    if not started:
+                        self._has_dead_letters = self._queue.max_receives() is not None
+                        started = True
+                    messages = self._receive()
+                    attempt = 0
+                except UnavailableError as error:
+                    if (text := str(error)) != reported:
+                        progress(text)
+                    reported = text
+                    stop.wait(backoff_seconds(attempt, self._clock, ceiling=OUTAGE_CEILING_SECONDS))
+                    attempt += 1
+                    continue
+                if messages:
+                    reported = self._work(messages, stop, progress)
+                    self._report_counts(progress)
+        finally:
+            ended.set()
+            beat.join()
+            self._give_back()
+
+    def counts(self) -> Mapping[str, int]:
+        """Messages received, deleted and put aside as poison; and what came of their events."""
+        with self._lock:
+            mine = {
+                f"messages_{kind}": self._counts[kind] for kind in ("received", "deleted", "poison", "failed")
+            }
+        return {**mine, **self._intake.counts()}
+
+    def handle(self, messages: Sequence[Message]) -> tuple[str, float] | None:
+        """Work on messages once. If the store is unavailable: why, and for how long to wait; else None.
+
+        What is done is deleted or put back; what is still in hand then is to be handled again.
+        """
+        held = self._held_of(messages)
+        read = []
+        for message in held:
+            try:
+                found = decode_events(message.body)
+            except UsageError as error:
+                if trouble := self._set_aside(message, str(error)):
+                    return trouble
+            else:
+                read.append(_Read(message=message, events=found.events, ignored=found.ignored))
+        try:
+            return self._accept(read)
+        except _RETRY as error:
+            return str(error), 1.0
+        except S3NotifyError:
+            raise  # only a person can fix it: the message is not to blame
+        except Exception:  # one message must not stop the others: find out which it is
+            log.exception("a batch of %d messages could not be handled; each is tried alone", len(read))
+        return self._accept_singly(read)
+
+    def _receive(self) -> list[Message]:
+        """Whatever there is, up to `gather`: waits for the first ones only."""
+        messages: dict[str, Message] = {}
+        wait = self._wait_seconds
+        while len(messages) < self._gather:
+            asked = min(self._queue.batch_size, self._gather - len(messages))
+            try:
+                found = self._queue.receive(
+                    wait_seconds=wait, visibility_seconds=self._visibility_seconds, limit=asked
+                )
+            except UnavailableError:
+                if messages:
+                    break
+                raise
+            messages.update((message.id, message) for message in found)
+            with self._lock:
+                self._held.update((message.id, message) for message in found)
+                self._counts["received"] += len(found)
+            if len(found) < asked:
+                break
+            wait = 0
+        return list(messages.values())
+
+    def _work(self, messages: Sequence[Message], stop: Stop, progress: Progress) -> str:
+        """Handle messages until none is in hand, or the inlet stops. Returns what was reported last."""
+        attempt = 0
+        reported = ""
+        while not stop.is_set() and (trouble := self.handle(messages)) is not None:
+            cause, seconds = trouble
+            if cause != reported:
+                progress(cause)
+            reported = cause
+            wait = backoff_seconds(
+                attempt, self._clock, base=max(seconds, 0.1), ceiling=OUTAGE_CEILING_SECONDS
+            )
+            stop.wait(wait)
+            attempt += 1
+        return reported
+
+    def _report_counts(self, progress: Progress) -> None:
+        """The counts, now and then."""
+        now = self._clock.monotonic()
+        if self._reported_at is None or now - self._reported_at >= PROGRESS_SECONDS:
+            self._reported_at = now
+            progress(" ".join(f"{kind}={number}" for kind, number in self.counts().items() if number))
+
+    def _accept(self, read: Sequence[_Read]) -> tuple[str, float] | None:
+        events = [event for one in read for event in one.events]
+        accepted = self._intake.accept(events, origin=self.name)
+        outcomes = iter(accepted.outcomes)
+        done: list[Message] = []
+        full: list[Message] = []
+        unavailable = False
+        for one in read:
+            came_to = {next(outcomes) for _ in one.events}
+            if "unavailable" in came_to:
+                unavailable = True
+            elif "full" in came_to:
+                full.append(one.message)
+            else:
+                done.append(one.message)
+        self._delete(done)
+        self._put_back(full)
+        with self._lock:
+            self._counts["other_records"] += sum(one.ignored for one in read)
+        return (accepted.cause, accepted.retry_after_seconds or 1.0) if unavailable else None
+
+    def _accept_singly(self, read: Sequence[_Read]) -> tuple[str, float] | None:
+        trouble = None
+        for one in read:
+            try:
+                trouble = self._accept([one]) or trouble
+            except S3NotifyError:
+                raise
+            except Exception as error:
+                log.exception("message %s could not be handled", one.message.id)
+                with self._lock:
+                    self._counts["failed"] += 1
+                if one.message.receives >= self._max_receives:
+                    reason = f"handled {one.message.receives} times: {type(error).__name__}: {error}"
+                    trouble = self._set_aside(one.message, reason) or trouble
+                else:
+                    self._release([one.message])
+        return trouble
+
+    def _set_aside(self, message: Message, reason: str) -> tuple[str, float] | None:
+        """Leave it to the service's dead letters, or keep it as poison."""
+        if self._has_dead_letters:
+            self._release([message])
+        else:
+            try:
+                kept = self._intake.poison.keep(
+                    message.body.encode("utf-8", "replace"), origin=self.name, reason=reason
+                )
+            except _RETRY as error:
+                return str(error), 1.0
+            if kept:
+                self._delete([message])
+            else:
+                self._put_back([message])
+        with self._lock:
+            self._counts["poison"] += 1
+        return None
+
+    def _put_back(self, messages: Sequence[Message]) -> None:
+        """To be received again later, each time after longer."""
+        self._release(messages)
+        for receives in sorted({message.receives for message in messages}):
+            grown = min(FULL_BASE_SECONDS * 2 ** min(receives - 1, 20), FULL_CEILING_SECONDS)
+            jitter = backoff_seconds(0, self._clock, base=FULL_BASE_SECONDS)
+            self._queue.hide(
+                [message for message in messages if message.receives == receives], grown + jitter
+            )
+
+    def _delete(self, messages: Sequence[Message]) -> None:
+        """What cannot be deleted comes again, and is known for a duplicate."""
+        self._release(messages)
+        left: Sequence[Message] = messages
+        for attempt in range(DELETE_ATTEMPTS):
+            if attempt:
+                self._clock.sleep(backoff_seconds(attempt, self._clock))
+            if not (left := self._queue.delete(left)):
+                break
+        with self._lock:
+            self._counts["deleted"] += len(messages) - len(left)
+
+    def _held_of(self, messages: Iterable[Message]) -> list[Message]:
+        with self._lock:
+            return [message for message in messages if message.id in self._held]
+
+    def _release(self, messages: Iterable[Message]) -> None:
+        with self._lock:
+            for message in messages:
+                self._held.pop(message.id, None)
+
+    def _give_back(self) -> None:
+        with self._lock:
+            left = list(self._held.values())
+            self._held.clear()
+        self._queue.hide(left, 0)
+
+    def _beat(self, ended: Stop) -> None:
+        """Keep what is in hand hidden. A beat that fails costs a duplicate at most."""
+        while not ended.wait(self._visibility_seconds / 3):
+            with self._lock:
+                held = list(self._held.values())
+            try:
+                self._queue.hide(held, self._visibility_seconds)
+            except UsageError as error:
+                log.warning("heartbeat: %s", error)
+
+
+class PullInletSettings(ServiceSettings):
+    """Settings of an inlet from a queue of messages; a service derives its own."""
+
+    visibility_seconds: int = Field(
+        default=VISIBILITY_SECONDS,
+        ge=3,
+        le=43_200,
+        description="After an inlet was killed, another one gets its messages so many seconds later.",
+    )
+
+    def messages(self, context: ServiceContext) -> MessageQueue:
+        """The queue that they come from. No request."""
+        raise NotImplementedError
+
+    def build(self, context: ServiceContext) -> Service:
+        """See `ServiceSettings.build`."""
+        return PullInlet(
+            self.messages(context),
+            intake_of(context),
+            name=context.name,
+            visibility_seconds=self.visibility_seconds,
+        )

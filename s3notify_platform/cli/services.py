@@ -1,0 +1,127 @@
+"""Commands of the registered services: each runs one in the foreground, and its settings are the options."""
+
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import click
+
+from s3notify_platform.channels.registry import SERVICES, ServiceKind
+from s3notify_platform.cli.common import (
+    Command,
+    Option,
+    QueuePlace,
+    keyspace_options,
+    queue_options,
+    run_in_foreground,
+)
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+
+class ServiceGroup(click.Group):
+    """A group whose commands are, beside its own, the registered services of one direction.
+
+    Settings are imported when a service's command is chosen, so that the group's own help is quick.
+    """
+
+    def __init__(self, *args: Any, direction: Literal["inlet", "outlet"], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._direction = direction
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See `click.Group`."""
+        services = [kind.name for kind in SERVICES.values() if kind.direction == self._direction]
+        return sorted([*super().list_commands(ctx), *services])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See `click.Group`."""
+        kind = SERVICES.get(cmd_name)
+        if kind is not None and kind.direction == self._direction:
+            return click.Command(kind.name, short_help=kind.summary)
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """See `click.Group`."""
+        name, command, rest = super().resolve_command(ctx, args)
+        kind = SERVICES.get(name or "")
+        if kind is not None and kind.direction == self._direction:
+            command = _command(kind)
+        return name, command, rest
+
+
+def _command(kind: ServiceKind) -> click.Command:
+    from s3notify_platform.channels.service import ServiceContext
+
+    settings = kind.settings()
+
+    def run(
+        *,
+        place: QueuePlace,
+        source_bucket: str | None = None,
+        keyspaces: tuple[tuple[str, str], ...] = (),
+        exclude: tuple[str, ...] = (),
+        slots: int = 1,
+        **given: Any,
+    ) -> None:
+        if kind.direction == "inlet" and not keyspaces:
+            click.echo("no --keyspace: changes go to the topics, and no source is signalled", err=True)
+        context = ServiceContext(
+            name=kind.name,
+            queue=place.queue(),
+            platform=place.s3(),
+            bucket=source_bucket or place.bucket,
+            keyspaces=keyspaces,
+            excluded=(*exclude, place.queue_prefix),
+            slots=slots,
+        )
+        chosen = settings(**{name: given[f"set_{name}"] for name in settings.model_fields})
+        run_in_foreground(chosen.build(context))
+
+    command: Command = run
+    for name, field in reversed(settings.model_fields.items()):
+        command = _option(name, field)(command)
+    if kind.direction == "inlet":
+        command = keyspace_options(_excluded(command))
+    return click.command(kind.name, short_help=kind.summary, help=settings.__doc__)(queue_options(command))
+
+
+_excluded = click.option(
+    "--exclude",
+    multiple=True,
+    default=("_s3notify/",),
+    show_default=True,
+    help="Prefix of the platform's own objects, whose changes are ignored.",
+)
+
+
+def _option(name: str, field: "FieldInfo") -> Option:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    flag = str(extra.get("option", f"--{name.replace('_', '-')}"))
+    several = get_origin(field.annotation) is list
+    kinds = [kind for kind in get_args(field.annotation) if kind is not NoneType] or [field.annotation]
+    bounds = {
+        end: getattr(limit, at)
+        for limit in field.metadata
+        for end, at in _BOUNDS.items()
+        if hasattr(limit, at)
+    }
+    ranges = {int: click.IntRange, float: click.FloatRange}
+    told = None if field.is_required() else field.default
+    return click.option(
+        flag,
+        # A name of its own, since the queue's options have some of the same.
+        f"set_{name}",
+        type=ranges[kinds[0]](**bounds) if kinds[0] in ranges else kinds[0],
+        is_flag=kinds[0] is bool,
+        multiple=several,
+        required=field.is_required(),
+        default=tuple(told) if several and told is not None else told,
+        show_default=bool(told),
+        help=field.description,
+    )
+
+
+_BOUNDS = {"min": "ge", "max": "le"}

@@ -1,0 +1,144 @@
+"""What the rest of the platform has to know of one format, and how a split of an object is read.
+
+Guarantees. The splits of an object, however it is cut, give each of its records once, with the same offset, and the
+same as an object read whole; a split that begins at another's `SplitEnd.offset` goes on exactly there. All is read
+from one version: what was overwritten or deleted in mid-read ends in that status, and nothing of it counts. Nothing
+is lost in silence: what cannot be read is a reject that says where it begins.
+
+`_offset` is the byte at which a record starts in its object, of a decoded text; for Parquet, the row number.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+import pyarrow as pa
+
+from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes
+from s3notify_platform.formats.pieces import RECORD_BYTES
+from s3notify_platform.formats.records import Parsed, Target
+from s3notify_platform.protocols.source_enumerator import Split
+
+PIECE_BYTES: Final = 2 << 20
+"""What is parsed at once: pieces that stay in the processor's caches are copied a third faster than `CHUNK_BYTES`."""
+
+HEAD_SAMPLE_BYTES: Final = 1 << 20
+"""What is read of an object to infer a schema."""
+
+SplitStatus = Literal["ok", "superseded", "deleted", "failed", "by_record"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitEnd:
+    """How a split ended. Where it is neither `ok` nor `by_record`, nothing that it gave counts.
+
+    `offset`: where the first record begins that was not read; with `by_record`, how many records were. With
+    `reach_end` there are none.
+    """
+
+    status: SplitStatus
+    offset: int = 0
+    reach_end: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bytes that are held at once."""
+
+    chunk_bytes: int = CHUNK_BYTES
+    block_bytes: int = PIECE_BYTES
+    record_bytes: int = RECORD_BYTES
+
+
+LIMITS: Final = Limits()
+
+SplitRecords = Generator[Parsed, None, SplitEnd]
+
+
+class Format(ABC):
+    """One format. A new one is a subclass in a file of its own, and one entry in `registry.FORMATS`.
+
+    Formats of text derive from `text_format.TextFormat`, which needs a parser of records only.
+    """
+
+    name: ClassVar[str]
+    """As a source's setting names it."""
+
+    suffixes: ClassVar[frozenset[str]] = frozenset()
+    """Of keys, in small letters; the suffix of a compression does not count."""
+
+    fixed_schema: ClassVar[pa.Schema | None] = None
+    """The columns that all objects have, if nothing is to be inferred."""
+
+    quoted: ClassVar[bool] = False
+    """Line ends may stand in quoted values: a split has to say whether it begins in one (`csv_splits`)."""
+
+    def may_be_cut(self, key: str, encoding: str) -> bool:  # noqa: ARG002 - of texts only
+        """Whether an object can be read in parts, going by its name and the source's encoding. Pure."""
+        return False
+
+    def has_type(self, kind: pa.DataType) -> bool:  # noqa: ARG002 - of most, all
+        """Whether a column of a declared schema can have this type. Pure."""
+        return True
+
+    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:  # noqa: ARG002
+        """The type of an inferred column of which samples have these two, which Arrow cannot unify. Pure.
+
+        What does not fit it is rejected later.
+        """
+        return first
+
+    @abstractmethod
+    def parse(
+        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
+    ) -> Iterator[Parsed]:
+        """Parse small objects, given as keys and bytes, together. Never raises for bad data.
+
+        `Parsed.index` is an object's number.
+        """
+
+    @abstractmethod
+    def records(
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
+    ) -> SplitRecords:
+        """`read`, which gives its errors a status."""
+
+    @abstractmethod
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
+        """The schemas that the beginning of an object suggests. None of data that cannot be read.
+
+        Reads about `HEAD_SAMPLE_BYTES`. Raises as `ObjectBytes.read` does.
+        """
+
+    def read(
+        self,
+        source: ObjectBytes,
+        split: Split,
+        target: Target,
+        *,
+        encoding: str = "utf-8",
+        limits: Limits = LIMITS,
+    ) -> Iterator[Parsed | SplitEnd]:
+        """The records of a split, block by block, in order; last of all, and only once, its `SplitEnd`.
+
+        Memory: `object_bytes.AHEAD` chunks, one block of records and its table; for Parquet a row group, for binary
+        the object. Requests: one GET for each `CHUNK_BYTES`, one for the beginning if the split does not begin there.
+        """
+        try:
+            end = yield from self.records(source, split, target, encoding=encoding, limits=limits)
+        except ConflictError:
+            end = SplitEnd(status="superseded")
+        except NotFoundError:
+            end = SplitEnd(status="deleted")
+        except UnavailableError as error:
+            end = SplitEnd(status="failed", reason=str(error))
+        yield end
+
+
+def empty_end(source: ObjectBytes, split: Split) -> SplitEnd:
+    """The end of a split in which no record begins."""
+    end = min(split.end, source.size)
+    return SplitEnd(status="ok", offset=end, reach_end=end >= source.size)

@@ -1,0 +1,81 @@
+"""Bytes of one object, in ranges that are read a few ahead of what is being parsed."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, Protocol
+
+CHUNK_BYTES: Final = 8 << 20
+AHEAD: Final = 3
+"""Reads in flight for one object."""
+
+TAIL_BYTES: Final = 64 << 10
+"""The first read beyond a split, for the end of its last record; each further one is twice as long."""
+
+
+class ObjectBytes(Protocol):
+    """The bytes of one object version.
+
+    `read` raises `ConflictError` if the object is another version now, `NotFoundError` if it is gone,
+    `UnavailableError` if that cannot be known.
+    """
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        ...
+
+    def read(self, start: int, end: int) -> bytes:
+        """Bytes from `start` to before `end`, all of them. Thread-safe."""
+        ...
+
+
+class BytesInMemory:
+    """An object that was fetched whole."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    @property
+    def size(self) -> int:
+        """See `ObjectBytes.size`."""
+        return len(self.body)
+
+    def read(self, start: int, end: int) -> bytes:
+        """See `ObjectBytes.read`."""
+        return self.body[start:end]
+
+
+def chunks(
+    source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
+) -> Iterator[bytes]:
+    """Bytes from `start` to before `end`, in order; at most `ahead` chunks wait besides the one given out.
+
+    Without any bytes, one read all the same: that the object is still there is known only then.
+    """
+    if start >= end:
+        source.read(0, min(1, source.size))
+        return
+    with ThreadPoolExecutor(ahead, thread_name_prefix="ranges") as pool:
+        pending: deque[Future[bytes]] = deque()
+        try:
+            for place in range(start, end, chunk_bytes):
+                if len(pending) >= ahead:
+                    yield pending.popleft().result()
+                pending.append(pool.submit(source.read, place, min(place + chunk_bytes, end)))
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def chunks_on(
+    source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
+) -> Iterator[bytes]:
+    """The same, and then on to the end of the object for as long as it is asked for more, nothing ahead."""
+    yield from chunks(source, start, end, chunk_bytes=chunk_bytes, ahead=ahead)
+    place, step = end, min(TAIL_BYTES, chunk_bytes)
+    while place < source.size:
+        upto = min(place + step, source.size)
+        yield source.read(place, upto)
+        place, step = upto, min(2 * step, chunk_bytes)

@@ -1,0 +1,269 @@
+"""Formats of text: records that stand between line ends, possibly behind a header, in texts that may be encoded.
+
+Whole objects are joined and parsed at once. Splits, after Hadoop: one reads the records that begin in it, and reads
+on for the end of the last. To know where its first begins, it looks at the byte before. A quoted format besides has
+to know whether a quoted value is open there (`csv_splits`).
+
+What is compressed or not in UTF-8 (`codecs`) can be read from its beginning only, and is counted in records: the
+split with `start` 0 reads it, or with `by_record` any one goes on behind `start` records. Where only the content
+tells, the other splits of the object end at once, with nothing.
+"""
+
+from abc import abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.formats.codecs import (
+    HEAD_BYTES,
+    by_record,
+    decoded,
+    decoded_whole,
+    is_text,
+    peek,
+    slices,
+)
+from s3notify_platform.formats.format import (
+    HEAD_SAMPLE_BYTES,
+    LIMITS,
+    Format,
+    Limits,
+    SplitEnd,
+    SplitRecords,
+    empty_end,
+)
+from s3notify_platform.formats.object_bytes import ObjectBytes, chunks, chunks_on
+from s3notify_platform.formats.pieces import Piece, cut_lines, first_record, pieces, regrouped
+from s3notify_platform.formats.records import (
+    NO_RECORDS,
+    Offsets,
+    Parsed,
+    Parser,
+    Target,
+    blocks,
+    convert_or_halve,
+    no_rows,
+    rejected_whole,
+)
+from s3notify_platform.protocols.source_enumerator import Split
+
+DECODED_BYTES: Final = 64 << 20
+"""What the compressed and encoded objects of a window may come to, to be parsed together."""
+
+SAMPLE_RECORDS: Final = 1000
+"""Records of one object that inference looks at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """A text whose beginning has been seen. `header`: where a record begins that only names the columns."""
+
+    parser: Parser
+    header: int | None
+
+
+class TextFormat(Format):
+    """A format whose objects are texts of records."""
+
+    header_bytes: ClassVar[int] = 0
+    """How long the header of a text may be; 0: it has none."""
+
+    @abstractmethod
+    def parser(self, header: bytes, target: Target) -> Parser:
+        """The parser of texts with this header. `CorruptError` if it cannot be one."""
+
+    def header(self, head: bytes) -> slice | None:  # noqa: ARG002 - most have none
+        """Where the header stands in a text that begins with `head`, `header_bytes` of it. None: there is no record."""
+        return slice(0, 0)
+
+    def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:  # noqa: ARG002
+        """A `pieces.Cut`. Here: each line that is not blank is a record."""
+        starts, ends, whole = cut_lines(body, mark=mark, final=final)
+        filled = ends > starts
+        return starts[filled], ends[filled], whole
+
+    def may_be_cut(self, key: str, encoding: str) -> bool:
+        """See `Format`."""
+        return not by_record(key, encoding)
+
+    # Whole objects
+
+    def parse(
+        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
+    ) -> Iterator[Parsed]:
+        """See `Format`. Objects that are damaged, or longer than `DECODED_BYTES`, are parsed one by one."""
+        texts: list[tuple[int, bytes]] = []
+        streamed: list[int] = []
+        room = DECODED_BYTES
+        for number, (key, body) in enumerate(objects):
+            text = decoded_whole(body, key, encoding, room)
+            if text is None:
+                streamed.append(number)
+                continue
+            if text is not body:
+                room -= len(text)
+            texts.append((number, text))
+        headed = ((self.header(text[: self.header_bytes]), number, text) for number, text in texts)
+        found = ((text[place], number, text) for place, number, text in headed if place is not None)
+        for header, group in groupby(found, key=itemgetter(0)):
+            yield from self._joined(header, [(number, text) for _, number, text in group], target)
+        for number in streamed:
+            key, body = objects[number]
+            for parsed in self._by_record(decoded([body], key, encoding), target):
+                yield parsed.of(number)
+
+    def _joined(self, header: bytes, texts: Sequence[tuple[int, bytes]], target: Target) -> Iterator[Parsed]:
+        """Texts with the same header."""
+        try:
+            parser = self.parser(header, target)
+        except CorruptError as error:
+            for number, text in texts:
+                yield rejected_whole(number, text, str(error), target)
+            return
+        for records in blocks(texts, self._ranges):
+            yield convert_or_halve(records, parser)
+
+    def _ranges(self, body: bytes) -> tuple[Offsets, Offsets]:
+        """Byte ranges of the records of a text, without its header."""
+        starts, ends, _ = self.cut(body, mark=True, final=True, limit=len(body))
+        first = int(self.header_bytes > 0)
+        return starts[first:], ends[first:]
+
+    # Splits
+
+    def records(
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
+    ) -> SplitRecords:
+        """See `Format`."""
+        key = split.version.key
+        if split.by_record:
+            raw = chunks(source, 0, source.size, chunk_bytes=limits.chunk_bytes)
+            return (yield from self._by_record(decoded(raw, key, encoding), target, split, limits))
+        place = max(split.start - 1, 0)
+        text = chunks_on(source, place, min(split.end, source.size), chunk_bytes=limits.chunk_bytes)
+        if split.start > 0:
+            head = source.read(0, min(max(HEAD_BYTES, self.header_bytes), source.size))
+        else:
+            head, text = peek(text, HEAD_BYTES)
+        if not is_text(head[:HEAD_BYTES], key, encoding):
+            if split.start > 0:
+                return SplitEnd(status="by_record")
+            return (yield from self._by_record(decoded(text, key, encoding), target, split, limits))
+        if split.start == 0:
+            head, text = peek(text, self.header_bytes)
+        opened = yield from self._opened(head, target, reject=split.start == 0)
+        if opened is None:
+            return empty_end(source, split)
+        if split.start > 0:
+            text, place = first_record(text, place, quoted=split.in_quotes if self.quoted else None)
+        found = pieces(slices(text, limits.block_bytes), self.cut, place=place, limit=limits.record_bytes)
+        for piece in _without_header(found, opened.header) if place < split.end else ():
+            within = piece.part(0, int(np.searchsorted(piece.begins, split.end)))
+            yield from _converted(within, opened.parser)
+            place = within.next_place
+            if place >= split.end:
+                break
+        return SplitEnd(status="ok", offset=place, reach_end=place >= split.version.size)
+
+    def _by_record(
+        self, text: Iterable[bytes], target: Target, split: Split | None = None, limits: Limits = LIMITS
+    ) -> SplitRecords:
+        """The records of a text behind the first `split.start`, as many as `split.limit_bytes` allow."""
+        start, limit_bytes = (split.start, split.limit_bytes) if split else (0, 0)
+        head, text = peek(regrouped(text, limits.block_bytes), self.header_bytes)
+        opened = yield from self._opened(head, target, reject=start == 0)
+        if opened is None:
+            return SplitEnd(status="by_record", offset=1, reach_end=True)
+        passed = 0
+        origin: int | None = None
+        for piece in _without_header(pieces(text, self.cut, limit=limits.record_bytes), opened.header):
+            count = len(piece.begins)
+            if passed + count <= start or not count:
+                passed += count
+                continue
+            low = max(0, start - passed)
+            part = piece.part(low, count)
+            origin = int(part.begins[0]) if origin is None else origin
+            high = len(part.begins)
+            if limit_bytes:
+                ends = np.append(part.begins[1:], part.next_place) - origin
+                high = int(np.searchsorted(ends, limit_bytes)) + 1
+            part = part.part(0, min(high, len(part.begins)))
+            yield from _converted(part, opened.parser)
+            passed += low + len(part.begins)
+            if part.next_place - origin >= limit_bytes > 0:
+                return SplitEnd(status="by_record", offset=passed)
+        return SplitEnd(status="by_record", offset=max(passed, start), reach_end=True)
+
+    def _opened(
+        self, head: bytes, target: Target, *, reject: bool
+    ) -> Generator[Parsed, None, _Opened | None]:
+        """A text that begins with `head`; None if there is nothing to read, which is told if `reject`."""
+        place = self.header(head[: self.header_bytes])
+        if place is None:
+            return None
+        try:
+            parser = self.parser(head[place], target)
+        except CorruptError as error:
+            if reject:
+                yield rejected_whole(0, head, str(error), target)
+            return None
+        return _Opened(parser=parser, header=place.start if self.header_bytes else None)
+
+    # Inference
+
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
+        """See `Format`. Looks at the first `SAMPLE_RECORDS`, halved around those that cannot be read."""
+        if self.fixed_schema is not None:
+            yield self.fixed_schema
+            return
+        text = sample_of(source, key, encoding)
+        place = self.header(text[: self.header_bytes])
+        if place is None:
+            return
+        try:
+            parser = self.parser(text[place], Target(schema=pa.schema([]), inferred=True))
+        except CorruptError:
+            return
+        pending = [next(blocks([(0, text)], self._first_ranges), NO_RECORDS), NO_RECORDS]
+        while pending:
+            part = pending.pop()
+            try:
+                yield parser.infer(part)
+            except (pa.ArrowException, UnicodeError):
+                count = len(part.start)
+                if count > 1:
+                    pending += [part.part(count // 2, count), part.part(0, count // 2)]
+
+    def _first_ranges(self, body: bytes) -> tuple[Offsets, Offsets]:
+        starts, ends = self._ranges(body)
+        return starts[:SAMPLE_RECORDS], ends[:SAMPLE_RECORDS]
+
+
+def sample_of(source: ObjectBytes, key: str, encoding: str) -> bytes:
+    """The first whole lines of a text, up to `HEAD_SAMPLE_BYTES`; nothing if not even one line fits."""
+    raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
+    text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
+    return text if len(text) < HEAD_SAMPLE_BYTES else text[: text.rfind(b"\n") + 1]
+
+
+def _without_header(found: Iterator[Piece], header: int | None) -> Iterator[Piece]:
+    for piece in found:
+        count = len(piece.begins)
+        if count and header == (piece.reject.offset if piece.reject else piece.records.offset[0]):
+            yield piece.part(1, count)
+        else:
+            yield piece
+
+
+def _converted(piece: Piece, parser: Parser) -> Iterator[Parsed]:
+    if piece.reject:
+        yield no_rows(parser.target, [piece.reject])
+    elif len(piece.begins):
+        yield convert_or_halve(piece.records, parser)

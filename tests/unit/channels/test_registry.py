@@ -1,0 +1,101 @@
+"""The registry of services: what a new one takes, and what comes from its line."""
+
+from threading import Event as Stop
+
+import pytest
+from click.testing import CliRunner
+from pydantic import create_model
+
+from s3notify_platform.channels.registry import SERVICES, ServiceKind
+from s3notify_platform.channels.service import ServiceContext, ServiceSettings
+from s3notify_platform.cli import main
+from s3notify_platform.orchestration import channels
+from s3notify_platform.protocols.keyspace import QUEUED, signal_key
+from s3notify_platform.protocols.notification_queue import (
+    Event,
+    NotificationQueue,
+    TopicSettings,
+    encode_events,
+)
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.toy_inlet import ToyInletSettings, ToyQueue
+
+TOY = ServiceKind(
+    name="toy",
+    direction="inlet",
+    settings_class="tests.support.toy_inlet:ToyInletSettings",
+    summary="Take in what the toy service reports.",
+)
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """The line, and a queue with three messages."""
+    monkeypatch.setitem(SERVICES, TOY.name, TOY)
+    events = [Event(key=f"raw/{n}", bucket="b", sequencer=str(n)) for n in range(3)]
+    queue = ToyQueue([encode_events([event]).decode() for event in events])
+    monkeypatch.setitem(ToyInletSettings.queues, "changes", queue)
+    return queue
+
+
+def test_a_toy_inlet_is_a_file_and_a_line(toy, monkeypatch):
+    """What its service reports becomes entries and signals, and is then deleted there."""
+    objects = MemoryObjectStore()
+    monkeypatch.setattr("s3notify_platform.channels.inlets.intake.shared_store", lambda _: objects)
+    queue = NotificationQueue(MemoryRecordStore(), parallelism=1)
+    queue.topics.create("orders", TopicSettings(bucket="b"))
+    context = ServiceContext(
+        name="toy", queue=queue, platform=S3Config(bucket="p"), bucket="b", keyspaces=(("_s/", "raw/"),)
+    )
+    inlet = SERVICES["toy"].settings()(queue_name="changes").build(context)
+    stop = Stop()
+    inlet.run(stop, lambda _: stop.set())
+    keys = sorted(entry.event.key for entry in queue.entries("orders", range(1000)))
+    assert keys == ["raw/0", "raw/1", "raw/2"]
+    assert all(QUEUED in objects.head(signal_key("_s/", slot_of(key))).metadata for key in keys)
+    assert len(toy.deleted) == 3
+    assert inlet.name == "toy"
+    assert inlet.counts()["queued"] == 3
+
+
+def test_it_has_a_command(toy, monkeypatch):
+    """Its settings are the options; bounds are checked."""
+    assert "Take in what the toy service reports." in CliRunner().invoke(main, ["inlet", "--help"]).stdout
+    shown = CliRunner().invoke(main, ["inlet", "toy", "--help"]).stdout
+    assert "--queue-name" in shown
+    assert "--visibility-seconds" in shown
+    assert "--keyspace" in shown
+    ran = []
+    monkeypatch.setattr("s3notify_platform.cli.services.run_in_foreground", ran.append)
+    options = ["inlet", "toy", "--bucket", "b", "--region", "r", "--queue-name", "changes"]
+    result = CliRunner().invoke(main, options)
+    assert result.exit_code == 0, result.output
+    assert "no source is signalled" in result.stderr
+    assert [inlet.name for inlet in ran] == ["toy"]
+    result = CliRunner().invoke(main, [*options, "--visibility-seconds", "2"])
+    assert result.exit_code == 2
+    assert CliRunner().invoke(main, ["toy", "--help"]).exit_code == 2
+
+
+def test_it_has_a_field_of_the_component(toy):
+    """With the same settings."""
+    fields = channels.service_fields()
+    assert list(fields) == ["sqs", "http", "deliver", "toy"]
+    component = create_model("Component", **fields)(toy={"queue_name": "changes", "visibility_seconds": 9})
+    assert component.sqs is None
+    assert isinstance(component.toy, ToyInletSettings)
+    assert component.toy.visibility_seconds == 9
+
+
+@pytest.mark.parametrize("kind", SERVICES.values(), ids=SERVICES)
+def test_each_service_that_is_registered_can_be_had(kind):
+    """Its settings say of each field what it is, and its command can be shown."""
+    settings = kind.settings()
+    assert issubclass(settings, ServiceSettings)
+    assert all(field.description for field in settings.model_fields.values())
+    command = ["inlet", kind.name] if kind.direction == "inlet" else [kind.name]
+    result = CliRunner().invoke(main, [*command, "--help"])
+    assert result.exit_code == 0, result.output
+    assert settings.__doc__.split(":")[0].split(".")[0] in " ".join(result.stdout.split())
