@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.spark import staging_jobs
+from s3notify_platform.spark import jobs as staging_jobs
 from s3notify_platform.spark.jobs import spark_ingest
 from tests.support.spark import Lake
 

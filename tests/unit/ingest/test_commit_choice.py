@@ -10,6 +10,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
+from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.ports import Written, list_all
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, NativeCommit
 from s3notify_platform.slots import Slot
@@ -29,7 +30,7 @@ COMMIT = SlotCommit(
 
 
 def manager(monkeypatch, store, **settings):
-    monkeypatch.setattr(SlotIOManager, "store", property(lambda _: store))
+    monkeypatch.setattr(SourceClients, "store", property(lambda _: store))
     tables = {name: settings.pop(name) for name in ("lease_table", "records_table") if name in settings}
     return SlotIOManager(
         s3=S3Resource(),
@@ -120,29 +121,29 @@ def test_commits_follow_the_store_and_the_choice(monkeypatch, ignores, commit, e
 def test_two_ways_to_commit_are_never_mixed(monkeypatch):
     """Each would not see the other's winners: refused until a person has stopped the runs."""
     store = MemoryObjectStore()
-    manager(monkeypatch, store).check_store()
+    manager(monkeypatch, store).settle_commit_mode()
     reason = r"by dynamodb \(lease table 'leases'\).*by native.*stop all its runs"
     with pytest.raises(UsageError, match=reason):
-        manager(monkeypatch, store, commit="dynamodb", **TABLES).check_store()
+        manager(monkeypatch, store, commit_mode="dynamodb", **TABLES).settle_commit_mode()
     store.delete(PLACE)
-    manager(monkeypatch, store, commit="dynamodb", **TABLES).check_store()
+    manager(monkeypatch, store, commit_mode="dynamodb", **TABLES).settle_commit_mode()
     for changed in ({}, {"commit": "dynamodb", **TABLES, "lease_table": "others"}):
         with pytest.raises(UsageError, match="stop all its runs"):
-            manager(monkeypatch, store, **changed).check_store()
+            manager(monkeypatch, store, **changed).settle_commit_mode()
 
 
 def test_a_table_taken_away_is_noticed(monkeypatch):
     """What is stored is what the store can do; what follows is decided again each run."""
     store = IgnoringStore(MemoryObjectStore(), ["create"])
-    manager(monkeypatch, store, **TABLES).check_store()
+    manager(monkeypatch, store, **TABLES).settle_commit_mode()
     with pytest.raises(UsageError, match="name a DynamoDB records_table"):
-        manager(monkeypatch, store, lease_table="leases").check_store()
+        manager(monkeypatch, store, lease_table="leases").settle_commit_mode()
 
 
 def test_what_an_earlier_version_left_means_native(monkeypatch):
     """It knew of no other commit."""
     store = MemoryObjectStore()
-    manager(monkeypatch, store).check_store()
+    manager(monkeypatch, store).settle_commit_mode()
     body = json.loads(store.get(PLACE).body)
     del body["commit"], body["lease_table"]
     store.put(PLACE, json.dumps(body).encode())
@@ -151,4 +152,4 @@ def test_what_an_earlier_version_left_means_native(monkeypatch):
     assert io.source.commit.choice == "native"
     store.put(PLACE, b"{}")
     with pytest.raises(CorruptError, match="remove it to try the store again"):
-        manager(monkeypatch, store).check_store()
+        manager(monkeypatch, store).settle_commit_mode()
