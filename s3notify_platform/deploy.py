@@ -17,12 +17,11 @@ from typing import Any, Final, Literal, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
-from s3notify_platform.stores.config import DynamoConfig, default_region
+from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, default_region
 from s3notify_platform.stores.dynamodb.leases import LEASE_TABLE
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
-from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
 """`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may send

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("quick", max_examples=10, deadline=None, derandomize=True)
 settings.register_profile("dev", max_examples=50, deadline=None)
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True)
+settings.register_profile("check", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=300, deadline=None, derandomize=True)
 settings.register_profile(
     "nightly", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -17,5 +17,6 @@ pytest_plugins = [
     "tests.support.durations",
     "tests.support.moto",
     "tests.support.servers",
+    "tests.support.spark_session",
     "tests.support.xor_ack_peer",
 ]

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.common import QUEUE_PREFIX, region_option
+from s3notify_platform.cli.common import region_option
 from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.stores.config import QUEUE_PREFIX
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -5,12 +5,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ingest.settings import SETTINGS
 from s3notify_platform.slots import SLOT_COUNT
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from s3notify_platform.ingest.location import Location
     from s3notify_platform.protocols.notification_queue import NotificationQueue
     from s3notify_platform.stores.config import DynamoConfig, S3Config
-
-QUEUE_PREFIX = "_s3notify/queue/"
-"""As in `stores.queue_records`, which is too heavy to import for `--help`."""
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -38,16 +36,24 @@ def region_option(whose: str) -> Option:
     return click.option("--region", default=region, show_default=told, help=f"{whose}.")
 
 
+def setting_option(setting: str, *names: str, **more: Any) -> Option:
+    """An option for a declared setting, with its description, type and default; `--its-name`, if no other is said."""
+    declared = SETTINGS[setting]
+    given = {"required": True} if declared.default is MISSING else {"default": declared.default}
+    more = {"type": declared.number or str, "help": f"{declared.help}."} | given | more
+    return click.option(*(names or [f"--{setting.replace('_', '-')}"]), **more)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePlace:
     """Where the queue of a bucket stands. Writers, inlets, outlets and sources of a bucket must name the same one."""
 
     bucket: str
-    endpoint_url: str | None = None
+    endpoint_url: str | None
     region: str
-    queue_prefix: str = QUEUE_PREFIX
-    records_table: str | None = None
-    dynamodb_endpoint_url: str | None = None
+    queue_prefix: str
+    records_table: str | None
+    dynamodb_endpoint_url: str | None
 
     def s3(self) -> "S3Config":
         """The bucket that holds the queue. Credentials come from the environment, a profile or an instance role."""
@@ -80,10 +86,10 @@ class SourcePlace:
     """Where a source keeps what it has made, as its YAML says."""
 
     place: QueuePlace
-    platform_bucket: str | None = None
-    platform_prefix: str = ""
-    keyspace: str = ""
-    slots: int = SLOT_COUNT
+    platform_bucket: str | None
+    platform_prefix: str
+    keyspace: str
+    slots: int
 
     def location(self, name: str) -> "Location":
         """The location of the source of this name. No request."""
@@ -132,32 +138,18 @@ queue_options = options_as(
     ),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
     region_option("Region of bucket and table"),
-    click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="Prefix of the queue."),
-    click.option("--records-table", help="DynamoDB table of the queue; default: it stands on the bucket."),
+    setting_option("queue_prefix"),
+    setting_option("records_table"),
     click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),
 )
 """Options that say where the queue stands; the command takes them as one `place: QueuePlace`."""
 
 _source_options = options_as(
     SourcePlace,
-    click.option(
-        "--platform-bucket",
-        help="Bucket of the platform's own objects, if another; --bucket is the source's.",
-    ),
-    click.option(
-        "--platform-prefix",
-        default="",
-        help="Prefix of the platform's own objects; default: _s3notify/NAME/.",
-    ),
-    click.option(
-        "--keyspace", default="", help="Prefix of the signals; default: PLATFORM_PREFIX + keyspace/."
-    ),
-    click.option(
-        "--slots",
-        type=click.IntRange(1, SLOT_COUNT),
-        default=SLOT_COUNT,
-        help="How many slots the source has; default: 1000.",
-    ),
+    setting_option("platform_bucket"),
+    setting_option("platform_prefix"),
+    setting_option("keyspace_prefix", "--keyspace", "keyspace"),
+    setting_option("slots", type=click.IntRange(1, SLOT_COUNT)),
 )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, source_options
+from s3notify_platform.cli.common import SourcePlace, setting_option, source_options
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 @click.command(short_help="Say what happened to one object.")
 @click.argument("key")
 @source_options
-@click.option("--name", required=True, help="Name of the source.")
-@click.option("--prefix", default="", help="The source's prefix, as in its YAML.")
+@setting_option("name")
+@setting_option("prefix")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 def explain(key: str, *, place: SourcePlace, name: str, prefix: str, as_json: bool) -> None:
     """Say what happened to the object KEY of a source: signalled, queued, in a batch, committed, rejected, or why not.

@@ -1,28 +1,23 @@
 """`s3notify ingest`: keep a committed table in step with its bucket, without Dagster."""
 
 import sys
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import click
 
-from s3notify_platform.cli.common import errors_for_people, region_option
-from s3notify_platform.errors import UsageError
+from s3notify_platform.cli.common import Command, errors_for_people, region_option, setting_option
+from s3notify_platform.ingest.settings import SETTINGS, imported
+
+
+def _source_options(command: Command) -> Command:
+    """An option for each setting of a source. What is not given is left to the data source's defaults."""
+    for name in reversed(SETTINGS):
+        command = setting_option(name, type=str, default=None)(command)
+    return command
 
 
 @click.command(short_help="Ingest what changes, without Dagster.")
-@click.option("--bucket", required=True, help="Bucket to watch.")
-@click.option("--prefix", default="", help="Only keys that begin with it.")
-@click.option("--name", required=True, help="Name of the source: a-z, 0-9, _.")
-@click.option(
-    "--format",
-    "fmt",
-    default="auto",
-    show_default=True,
-    help="A format's name, like jsonl, or auto: by suffix.",
-)
-@click.option("--schema", help='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing.')
+@_source_options
 @click.option("--transform", help="Import path of a (DataFrame) -> DataFrame that keeps lineage.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
 @region_option("Region of the bucket")
@@ -32,7 +27,7 @@ from s3notify_platform.errors import UsageError
     "more",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any other option of the data source, like mismatches=rescue. Repeatable.",
+    help="Any other option of the data source, like access_key_id_env=KEY_ID. Repeatable.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
 @click.option(
@@ -45,7 +40,6 @@ from s3notify_platform.errors import UsageError
 )
 def ingest(
     *,
-    fmt: str,
     transform: str | None,
     more: tuple[str, ...],
     master: str,
@@ -70,7 +64,7 @@ def ingest(
     from s3notify_platform.spark.failures import reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
 
-    given = {name: value for name, value in options.items() if value} | {"format": fmt} | _pairs(more)
+    given = {name: value for name, value in options.items() if value} | _pairs(more)
     with errors_for_people():
         os.environ.update(java_environment(Path(".s3notify/java")))
         prepare_environment()
@@ -79,12 +73,12 @@ def ingest(
             builder = builder.config(name, value)
         spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
-        query, keeper = ingest_stream(
+        query, continuous = ingest_stream(
             spark,
             given,
             checkpoint=checkpoint or str(Path(f".s3notify/{given['name']}-checkpoint").resolve()),
             every_seconds=None if once else every,
-            transform=_imported(transform) if transform else None,
+            transform=imported(transform) if transform else None,
             progress=lambda text: click.echo(text, err=True),
         )
         try:
@@ -93,7 +87,7 @@ def ingest(
             query.stop()
         except StreamingQueryException as error:
             raise click.ClickException(reason_of(error)) from error
-    if once and keeper.failing:
+    if once and continuous.failing:
         sys.exit(1)
 
 
@@ -105,11 +99,3 @@ def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"{text!r}: give NAME=VALUE")
         found[name] = value
     return found
-
-
-def _imported(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"cannot import {path!r}: {error}; give the full path of a function") from error

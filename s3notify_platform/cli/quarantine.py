@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, print_table, source_options
+from s3notify_platform.cli.common import SourcePlace, print_table, setting_option, source_options
 
 if TYPE_CHECKING:
     from s3notify_platform.slots import Slot
@@ -124,7 +124,7 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
 @quarantine.command(short_help="Send again what is in quarantine.")
 @click.argument("name")
 @source_options
-@click.option("--lease-table", help="DynamoDB table of the source's commits, if it commits by one.")
+@setting_option("lease_table")
 @click.option("--key", "keys", multiple=True, help="This object; repeatable.")
 @_slots
 @click.option("--all", "everything", is_flag=True, help="All slots.")

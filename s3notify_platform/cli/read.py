@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli.common import options_as, print_table, region_option
+from s3notify_platform.cli.common import options_as, print_table, region_option, setting_option
 from s3notify_platform.slots import SLOT_COUNT
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ table_options = options_as(
     TablePlace,
     click.argument("name"),
     click.option("--bucket", required=True, help="Bucket of the platform's own objects."),
-    click.option(
-        "--platform-prefix",
-        default="",
-        help="Prefix of the platform's own objects; default: _s3notify/NAME/.",
-    ),
+    setting_option("platform_prefix"),
     click.option("--asset", help="A slot asset of the source, in place of the source's own table."),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
     region_option("Region of the bucket"),

@@ -4,7 +4,7 @@ import re
 
 import click
 
-from s3notify_platform.cli.common import QueuePlace, queue_options
+from s3notify_platform.cli.common import QueuePlace, queue_options, setting_option
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 
@@ -29,10 +29,8 @@ def _slots_of(_context: click.Context, _option: click.Parameter, text: str) -> f
 
 @table.command(short_help="Accept that the commits of slots are lost.")
 @queue_options
-@click.option("--name", required=True, help="Name of the source.")
-@click.option(
-    "--platform-prefix", default="", help="Prefix of the source's own objects; default: _s3notify/NAME/."
-)
+@setting_option("name")
+@setting_option("platform_prefix")
 @click.option(
     "--slots", required=True, callback=_slots_of, help="Slots that are lost, like 3,17,20-29; or: all."
 )

@@ -6,6 +6,6 @@ verdict first. The command line and the Dagster job are thin ends of both.
 
 from s3notify_platform.explain.answer import Answer, Verdict
 from s3notify_platform.explain.look import explain
-from s3notify_platform.explain.sensor_view import Failing, OpenBatch, SensorView
+from s3notify_platform.explain.sensor_view import BatchView, SensorView
 
-__all__ = ["Answer", "Failing", "OpenBatch", "SensorView", "Verdict", "explain"]
+__all__ = ["Answer", "BatchView", "SensorView", "Verdict", "explain"]

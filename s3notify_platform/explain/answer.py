@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from s3notify_platform.explain.sensor_view import OpenBatch, SensorView
+from s3notify_platform.explain.sensor_view import BatchView, SensorView
+from s3notify_platform.ingest.follow import How
 
 Kind = Literal[
     "committed", "rejected", "quarantined", "reading", "deleted", "writing", "in_batch", "failing", "waiting",
@@ -140,11 +141,13 @@ class Answer:
     topic_exists: bool
     """The source's own."""
     topics_cut: bool
-    batches: tuple[OpenBatch, ...]
+    batches: tuple[BatchView, ...]
     batches_cut: bool
     """There are more ack chains than were looked at, and no sensor's cursor to say which are open."""
     rescans: bool
-    unqueued_writers: bool
+    """The slot waits for a rescan."""
+    next_batch: How
+    """How a batch that takes up the slot now finds out what changed."""
     committed: CommittedVersion | None
     left: bool
     """The slot's head remembers that the key's object has left."""
@@ -224,9 +227,9 @@ def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""
         return "in_batch", f"in batch {batch.id}, open since {found.ago(batch.opened_ms)}{runs}"
     sensor = found.sensor
-    listing_due = not found.topic_exists or (sensor is not None and sensor.listing_due)
+    compared = found.rescans or found.next_batch == "everything"
     failing = sensor.failing if sensor is not None else None
-    if failing is not None and (ready or ((found.rescans or listing_due) and not entries)):
+    if failing is not None and (ready or (compared and not entries)):
         again = f"asked for again in {_duration(failing.not_before_ms - found.asked_ms)}"
         if failing.parked:
             again = f"parked, {again} or as soon as the slot changes"
@@ -243,11 +246,11 @@ def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
     if dead := [notice for notice in found.notices if notice.state == "dead"]:
         return "dead", f"dead letter of topic {found.source!r}: {_cut(dead[0].reason or dead[0].last_error)}"
     if found.rescans:
-        return "rescans", f"owed: slot {found.slot} is compared by the next batch that lists"
-    if listing_due:
+        return "rescans", f"waits for a rescan: slot {found.slot} is compared by the next batch that lists"
+    if compared:
         return (
             "rescans",
-            "owed: the source is still to be listed, by its first batch since its topic was made",
+            "waits for a listing of the source, by its first batch since its topic was made",
         )
     return _unannounced(found)
 
@@ -257,7 +260,7 @@ def _oldest(notices: list[Notice]) -> int:
 
 
 def _unannounced(found: Answer) -> tuple[Kind, str]:
-    """No entry, no batch, no debt: what the slot's signal says."""
+    """No entry, no batch, no rescan: what the slot's signal says."""
     told, now = found.signal, found.object
     sweep = "the sweep will find it"
     blind = (
@@ -276,7 +279,7 @@ def _unannounced(found: Answer) -> tuple[Kind, str]:
             "unseen",
             f"never seen: {blind}, and the slot's signal was followed up without finding it; {sweep}",
         )
-    if told.queued and not found.unqueued_writers:
+    if told.queued and found.next_batch == "follow":
         return "unseen", (
             f"never seen: {blind}, and the slot's signal is of a writer that queues, so of another key; {sweep}"
         )
@@ -323,7 +326,7 @@ def _facts(found: Answer) -> Iterator[str]:
         fate = "parked" if failing.parked else "to be retried"
         yield f"sensor: the slot failed {failing.attempts} times, {fate}: {_cut(failing.reason)}"
     if found.rescans:
-        yield "listing: the slot is owed one"
+        yield "rescan: the slot waits for one"
     yield from _table_facts(found)
 
 

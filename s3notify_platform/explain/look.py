@@ -1,14 +1,13 @@
 """Finds out where one object stands. Every question is bounded, whatever bucket, queue and table hold; none writes.
 
 Requests, of one round: 2 HEADs of the object, 1 of the signal; 1 scan of the topics, and for each that takes the key,
-at most `TOPICS_MAX`, 2 scans of its slot, which end after `ENTRIES_MAX` records each; 1 GET of the debt; 1 GET for
-each open batch, or, without a sensor's cursor, at most `CHAINS_MAX` chains; 1 LIST, 1 GET and 1 GET of the table's
-head; to find the generation that took the version in, about 4 GETs for each doubling of how long ago that was, in
-generations of the slot; 1 GET for each of `REJECT_FILES` files of rejects. Up to `ROUNDS` rounds, while the object
-changes under the question. A scan costs 1 LIST and 1 GET for each record, or 1 query in DynamoDB.
+at most `TOPICS_MAX`, 2 scans of its slot, which end after `ENTRIES_MAX` records each; 1 GET of the rescan backlog; 1
+GET for each open batch, or, without a sensor's cursor, at most `CHAINS_MAX` chains; 1 LIST, 1 GET and 1 GET of the
+table's head; to find the generation that took the version in, about 4 GETs for each doubling of how long ago that
+was, in generations of the slot; 1 GET for each of `REJECT_FILES` files of rejects. Up to `ROUNDS` rounds, while the
+object changes under the question. A scan costs 1 LIST and 1 GET for each record, or 1 query in DynamoDB.
 """
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -28,7 +27,9 @@ from s3notify_platform.explain.answer import (
     Signal,
     TopicView,
 )
-from s3notify_platform.explain.sensor_view import OpenBatch, SensorView
+from s3notify_platform.explain.sensor_view import BatchView, SensorView
+from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
+from s3notify_platform.ingest.follow import decide
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
@@ -60,9 +61,6 @@ REJECT_BYTES: Final = 32 << 20
 """A file of rejects that is larger is not read."""
 
 REJECTS_SHOWN: Final = 5
-
-EVERYTHING_CHILD: Final = "-1"
-"""The one child of a batch of everything; as `orchestration.batches.EVERYTHING`."""
 
 
 def explain(
@@ -113,8 +111,15 @@ def _round(
     every = tuple(islice(_topics_of(queue, source, key), TOPICS_MAX + 1))
     topics = tuple(_topic_view(queue, source, topic, key) for topic in every[:TOPICS_MAX])
     records = source.location.records(platform)
-    backlog = RescanBacklog(records, clock=clock)
-    rescans = backlog.read()
+    rescans = RescanBacklog(records, clock=clock).read()
+    epoch = next((topic.epoch for topic in every if topic.name == source.name), "")
+    decision = decide(
+        (slot,),
+        rescans,
+        topic=epoch,
+        enumerated=sensor.enumerated if sensor else epoch,
+        now_ms=clock.wall_ms(),
+    )
     batches, cut = _batches(AckChains(records, clock=clock), slot, sensor)
     table = source.table(store=platform)
     head = table.head(slot)
@@ -133,12 +138,12 @@ def _round(
         if told is not None
         else None,
         topics=topics,
-        topic_exists=any(topic.own for topic in topics),
+        topic_exists=bool(epoch),
         topics_cut=len(every) > TOPICS_MAX,
         batches=batches,
         batches_cut=cut,
         rescans=slot in rescans.slots,
-        unqueued_writers=backlog.unqueued_writers(rescans),
+        next_batch=decision.how if epoch else "everything",
         committed=held,
         left=head is not None and any(delta.gone and delta.key == key for delta in head.deltas),
         head=head.generation if head is not None else 0,
@@ -209,7 +214,7 @@ def _notice(entry: Entry) -> Notice:
 # Batches
 
 
-def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[tuple[OpenBatch, ...], bool]:
+def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[tuple[BatchView, ...], bool]:
     """The open batches that are still to commit the slot; whether some may have been overlooked."""
     if sensor is not None:
         return tuple(
@@ -217,7 +222,7 @@ def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[
         ), False
     looked_at = list(islice(chains.states(), CHAINS_MAX + 1))
     found = tuple(
-        OpenBatch(id=chain.tag, opened_ms=chain.created_ms, listing=_lists(chain))
+        BatchView(id=chain.tag, opened_ms=chain.created_ms, listing=_lists(chain))
         for chain in looked_at[:CHAINS_MAX]
         if _is_to_commit(chain, slot)
     )
@@ -235,15 +240,14 @@ def _is_to_commit(chain: ChainState | None, slot: Slot) -> bool:
     return (
         chain is not None
         and chain.status == "open"
-        and not {str(slot), EVERYTHING_CHILD}.isdisjoint(chain.missing)
+        and not {str(slot), str(EVERYTHING)}.isdisjoint(chain.missing)
     )
 
 
 def _lists(chain: ChainState) -> bool:
-    """As `orchestration.batches.BatchPayload` has it, which knows Dagster's package."""
     try:
-        return bool(json.loads(chain.payload or "{}").get("listing", True))
-    except (ValueError, AttributeError):
+        return BatchPayload.loads(chain.payload).listing
+    except (ValueError, TypeError):  # somebody else's chain
         return True
 
 

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from s3notify_platform.ingest.batches import Failing
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenBatch:
+class BatchView:
     """A batch that is to commit the slot."""
 
     id: str
@@ -16,23 +18,12 @@ class OpenBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failing:
-    """The slot's last batch did not commit it."""
-
-    attempts: int
-    reason: str
-    parked: bool
-    """It failed too often: asked for again much later, or when it changes."""
-    not_before_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SensorView:
     """The sensor's cursor, as far as one slot goes."""
 
     seen: bytes
     """Digest of the slot's signal that was taken up last (`protocols.keyspace.digest_of`)."""
-    listing_due: bool
-    """The whole source is still to be listed."""
-    batches: tuple[OpenBatch, ...] = ()
+    enumerated: str
+    """Epoch of the topic since which everything was compared."""
+    batches: tuple[BatchView, ...] = ()
     failing: Failing | None = None

@@ -22,24 +22,14 @@ class Binary(Format):
     fixed_schema = _SCHEMA
 
     def parse(
-        self,
-        objects: Sequence[tuple[str, bytes]],
-        target: Target,
-        *,
-        encoding: str = "utf-8",  # noqa: ARG002 - of texts only
+        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
     ) -> Iterator[Parsed]:
         """See `Format`."""
         rows = target.rows(target.column("content", pa.array([body for _, body in objects], pa.binary())))
         yield Parsed(table=rows, index=np.arange(len(objects)), offset=np.zeros(len(objects), np.int64))
 
     def records(
-        self,
-        source: ObjectBytes,
-        split: Split,
-        target: Target,
-        *,
-        encoding: str,  # noqa: ARG002
-        limits: Limits,
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
     ) -> SplitRecords:
         """See `Format`."""
         if split.start > 0:
@@ -51,6 +41,6 @@ class Binary(Format):
         yield from self.parse([(split.version.key, body)], target)
         return SplitEnd(status="ok", offset=source.size, reach_end=True)
 
-    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:  # noqa: ARG002
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         """See `Format`."""
         yield _SCHEMA

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.formats.columns import check_finite, timestamps, unnamed_columns
 from s3notify_platform.formats.records import (
     BOM,
     NEWLINE,
@@ -29,11 +30,8 @@ from s3notify_platform.formats.records import (
     Records,
     Recovered,
     Target,
-    check_finite,
     ranges_between,
     reason_of,
-    timestamps,
-    unnamed_columns,
 )
 from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below, fitted
 from s3notify_platform.formats.text_format import TextFormat
@@ -83,7 +81,7 @@ class Csv(TextFormat):
         """See `Format`."""
         return not pa.types.is_nested(kind)
 
-    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:  # noqa: ARG002
+    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
         """See `Format`. All values are texts."""
         return pa.string()
 
@@ -108,6 +106,7 @@ def csv_cut(body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offset
             whole
             and quotes_are_plain(octets[first:whole], inside[first:whole])
             and _short(outer, whole, limit)
+            and len(body) - whole <= limit
         ):
             breaks = outer
         else:
@@ -202,8 +201,7 @@ class CsvRecords:
         self._besides = [name for name in names if name not in target.schema.names]
         # Timestamps are read as strings: the CSV reader insists on a zone, or on none.
         kinds = {c.name: pa.string() if pa.types.is_timestamp(c.type) else c.type for c in target.schema}
-        if not target.inferred:
-            kinds |= dict.fromkeys(self._besides, pa.string())
+        kinds |= dict.fromkeys(self._besides, pa.string())
         self._options = csv_options([*target.schema.names, *self._besides], pa.schema(kinds))
 
     def convert(self, records: Records) -> Converted:
@@ -220,7 +218,10 @@ class CsvRecords:
             return Converted(table=named)
         # What is empty is no value.
         besides = {name: _without_empty(table[name].combine_chunks()) for name in self._besides}
-        unnamed, new_fields = unnamed_columns(pa.table(besides), pa.schema([]))
+        unnamed, found = unnamed_columns(pa.table(besides), pa.schema([]))
+        new_fields = None
+        if found is not None and self.target.inferred:
+            new_fields = read_csv(joined, self._names, csv_options(found.names, None)).schema
         return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
@@ -292,9 +293,7 @@ def _split(raw: bytes) -> list[str] | None:
 
 
 def _without_empty(values: pa.Array) -> pa.Array:
-    if pa.types.is_string(values.type):
-        return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
-    return values
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, values.type), values)
 
 
 def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:

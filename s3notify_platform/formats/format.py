@@ -76,15 +76,15 @@ class Format(ABC):
     quoted: ClassVar[bool] = False
     """Line ends may stand in quoted values: a split has to say whether it begins in one (`csv_splits`)."""
 
-    def may_be_cut(self, key: str, encoding: str) -> bool:  # noqa: ARG002 - of texts only
+    def may_be_cut(self, key: str, encoding: str) -> bool:
         """Whether an object can be read in parts, going by its name and the source's encoding. Pure."""
         return False
 
-    def has_type(self, kind: pa.DataType) -> bool:  # noqa: ARG002 - of most, all
+    def has_type(self, kind: pa.DataType) -> bool:
         """Whether a column of a declared schema can have this type. Pure."""
         return True
 
-    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:  # noqa: ARG002
+    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
         """The type of an inferred column of which samples have these two, which Arrow cannot unify. Pure.
 
         What does not fit it is rejected later.

@@ -8,12 +8,13 @@ microseconds.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
+from s3notify_platform.formats.columns import check_finite, timestamps, unnamed_columns
 from s3notify_platform.formats.records import (
     Converted,
     Offsets,
@@ -21,11 +22,8 @@ from s3notify_platform.formats.records import (
     Records,
     Recovered,
     Target,
-    check_finite,
-    timestamps,
-    unnamed_columns,
 )
-from s3notify_platform.formats.rescue import Rescued, below, fitted
+from s3notify_platform.formats.rescue import Rescued, below, fitted, kinds_of, unnamed_in
 from s3notify_platform.formats.text_format import TextFormat
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -53,7 +51,7 @@ class Jsonl(TextFormat):
     name = "jsonl"
     suffixes = frozenset({"jsonl", "ndjson", "json"})
 
-    def parser(self, header: bytes, target: Target) -> Parser:  # noqa: ARG002 - there is none
+    def parser(self, header: bytes, target: Target) -> Parser:
         """See `TextFormat`."""
         return JsonLines(target)
 
@@ -98,9 +96,9 @@ class JsonLines:
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
         text = raw.decode()
-        found = dict(_besides(_DECODER.decode(text), _kinds(self.target.schema), ""))
+        found = dict(unnamed_in(_DECODER.decode(text), kinds_of(self.target.schema), ""))
         if any(isinstance(value, dict | list) for value in found.values()):
-            return dict(_unnamed(split_object(text), _kinds(self.target.schema), ""))
+            return dict(_unnamed(split_object(text), kinds_of(self.target.schema), ""))
         return {path: value if isinstance(value, str) else _CONSTANTS[value] for path, value in found.items()}
 
     def recover(self, records: Records) -> Recovered:
@@ -166,13 +164,13 @@ class JsonLines:
 
     def _looked_up(self, records: Records) -> dict[str, Offsets]:
         places: dict[str, list[int]] = {}
-        kinds = _kinds(self.target.schema)
+        kinds = kinds_of(self.target.schema)
         for number in range(len(records.start)):
             try:
                 split = _DECODER.decode(records.raw(number).decode())
             except (ValueError, RecursionError) as error:
                 raise pa.ArrowInvalid(str(error)) from error
-            for path, _ in _besides(split, kinds, ""):
+            for path, _ in unnamed_in(split, kinds, ""):
                 places.setdefault(path, []).append(number)
         return {path: np.array(numbers, np.int64) for path, numbers in places.items()}
 
@@ -268,29 +266,6 @@ def _read_values(raws: Sequence[str | None], kind: pa.DataType) -> pa.Array:
     raise AssertionError("unreachable")
 
 
-def _kinds(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
-    return {part.name: part.type for part in fields}
-
-
-def _besides(values: dict[str, Any], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, Any]]:
-    """What a decoded object has that `kinds` do not name, at any depth, nulls excepted."""
-    for name, value in values.items():
-        if value is None:
-            continue
-        if name not in kinds:
-            yield below(path, name), value
-        elif isinstance(value, dict | list):
-            yield from _besides_within(value, kinds[name], below(path, name))
-
-
-def _besides_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        yield from _besides(value, _kinds(kind), path)
-    elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from _besides_within(item, kind.value_type, f"{path}[{place}]")
-
-
 def _unnamed(split: dict[str, str], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, str]]:
     """What an object has that `kinds` do not name, at any depth, nulls excepted."""
     for name, raw in split.items():
@@ -304,7 +279,7 @@ def _unnamed(split: dict[str, str], kinds: dict[str, pa.DataType], path: str) ->
 
 def _unnamed_within(raw: str, kind: pa.DataType, path: str) -> Iterator[tuple[str, str]]:
     if pa.types.is_struct(kind) and raw.startswith("{"):
-        yield from _unnamed(split_object(raw), _kinds(kind), path)
+        yield from _unnamed(split_object(raw), kinds_of(kind), path)
     elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and raw.startswith("["):
         for place, item in enumerate(split_array(raw)):
             yield from _unnamed_within(item.strip(_WHITE), kind.value_type, f"{path}[{place}]")

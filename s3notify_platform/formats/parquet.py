@@ -11,19 +11,26 @@ Memory: one row group, since half of one is never taken in, and its table.
 import io
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.format import Format, Limits, SplitEnd, SplitRecords
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
-from s3notify_platform.formats.parquet_values import Fit, fit_rows
-from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Target, reason_of, rejected_whole
+from s3notify_platform.formats.parquet_values import fit_rows
+from s3notify_platform.formats.records import (
+    UNKNOWN_FIELD,
+    Parsed,
+    Reject,
+    Target,
+    no_rows,
+    reason_of,
+    rejected_whole,
+)
 from s3notify_platform.formats.rescue import below, count
 from s3notify_platform.limits import MAX_RAW_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
@@ -63,16 +70,12 @@ class Parquet(Format):
     name = "parquet"
     suffixes = frozenset({"parquet"})
 
-    def may_be_cut(self, key: str, encoding: str) -> bool:  # noqa: ARG002
+    def may_be_cut(self, key: str, encoding: str) -> bool:
         """See `Format`."""
         return True
 
     def parse(
-        self,
-        objects: Sequence[tuple[str, bytes]],
-        target: Target,
-        *,
-        encoding: str = "utf-8",  # noqa: ARG002 - of texts only
+        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
     ) -> Iterator[Parsed]:
         """See `Format`. An empty file has no rows."""
         for number, (_, body) in enumerate(objects):
@@ -80,13 +83,7 @@ class Parquet(Format):
                 yield parsed.of(number)
 
     def records(
-        self,
-        source: ObjectBytes,
-        split: Split,
-        target: Target,
-        *,
-        encoding: str,  # noqa: ARG002
-        limits: Limits,  # noqa: ARG002 - a row group is read as a whole
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
     ) -> SplitRecords:
         """See `Format`.
 
@@ -95,7 +92,7 @@ class Parquet(Format):
         offset = yield from _rows(source, split.start, split.end, target)
         return SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)
 
-    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:  # noqa: ARG002
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
         """See `Format`. Reads the footer."""
         footer = parquet_footer(source)
         try:
@@ -136,38 +133,43 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
     for group in groups:
         if not start <= group.middle < end:
             continue
-        fit = _fit(file, reader, group, names, target)
+        found = _fitted(file, reader, group, names, target)
         # Of several row groups, none can be cut out: the reason names the one.
-        raw = source.read(0, min(size, MAX_RAW_BYTES)) if fit.rows is None and len(groups) == 1 else b""
-        yield from _batches(fit, group, raw, target)
+        raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""
+        found.rejects = [
+            replace(
+                r, offset=group.first_row, reason=f"Parquet: row group {group.number}: {r.reason}", raw=raw
+            )
+            for r in found.rejects
+        ]
+        found.offset += group.first_row
+        yield from _batches(found)
     # Behind the middle of all that was read: a tiny row group may have no bytes of its own.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
 
 
-def _fit(file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], target: Target) -> Fit:
+def _fitted(
+    file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], target: Target
+) -> Parsed:
     try:
-        fit = fit_rows(_read(file, reader, group, names), target)
+        found = fit_rows(_read(file, reader, group, names), target)
     except _UnreadableError as error:
-        return Fit(error=str(error))
-    besides = [below("", name) for name in reader.schema_arrow.names if name not in names]
-    if fit.rows is not None and besides:
-        count(fit.unnamed, 0, besides, fit.rows.num_rows)
-    return fit
+        return no_rows(target, [Reject(index=0, offset=0, reason=str(error), raw=b"")])
+    unread = [below("", name) for name in reader.schema_arrow.names if name not in names]
+    if unread and not found.rejects:
+        count(found.unnamed, 0, unread, found.table.num_rows)
+    return found
 
 
-def _batches(fit: Fit, group: RowGroup, raw: bytes, target: Target) -> Iterator[Parsed]:
-    rows = target.output.empty_table() if fit.rows is None else fit.rows
-    for low in range(0, max(1, rows.num_rows), BATCH_ROWS):
-        part = rows.slice(low, BATCH_ROWS)
-        offset = np.arange(part.num_rows) + (group.first_row + low)
-        parsed = Parsed(table=part, index=np.zeros(part.num_rows, np.int64), offset=offset)
-        if low == 0:
-            parsed.unnamed, parsed.mismatches, parsed.new_fields = fit.unnamed, fit.mismatches, fit.new_fields
-        if fit.rows is None:
-            reason = f"Parquet: row group {group.number}: {fit.error}"
-            parsed.rejects = [Reject(index=0, offset=group.first_row, reason=reason, raw=raw)]
-        yield parsed
+def _batches(found: Parsed) -> Iterator[Parsed]:
+    """The same, `BATCH_ROWS` at a time; with the first, all that is not rows."""
+    for low in range(0, max(1, found.table.num_rows), BATCH_ROWS):
+        rows = slice(low, low + BATCH_ROWS)
+        batch = Parsed(
+            table=found.table.slice(low, BATCH_ROWS), index=found.index[rows], offset=found.offset[rows]
+        )
+        yield batch if low else replace(found, table=batch.table, index=batch.index, offset=batch.offset)
 
 
 class _File(io.RawIOBase):

@@ -3,58 +3,49 @@
 Times are cut at microseconds, where Spark's end. Casts that would guess, as of a number to a time, are none.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.formats.records import (
-    UNKNOWN_FIELD,
-    Target,
-    check_finite,
-    reason_of,
-    timestamps,
-    unnamed_columns,
+from s3notify_platform.formats.columns import check_finite, timestamps, unnamed_columns
+from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Target, no_rows, reason_of
+from s3notify_platform.formats.rescue import (
+    Rescued,
+    Tally,
+    below,
+    count,
+    fitted,
+    kinds_of,
+    text_of,
+    unnamed_in,
 )
-from s3notify_platform.formats.rescue import Rescued, Tally, below, count, fitted, text_of
 
 
-@dataclass(slots=True, kw_only=True)
-class Fit:
-    """A table's rows in the columns of a `Target`, or the `error` for which it has none. Otherwise as `Parsed`."""
-
-    rows: pa.Table | None = None
-    error: str = ""
-    unnamed: Tally = field(default_factory=dict)
-    mismatches: Tally = field(default_factory=dict)
-    new_fields: list[pa.Schema] = field(default_factory=list)
-
-
-def fit_rows(table: pa.Table, target: Target) -> Fit:
-    """The rows of a table. Never raises for bad data."""
-    schema, fit = target.schema, Fit()
+def fit_rows(table: pa.Table, target: Target) -> Parsed:
+    """The rows of a table, as object 0, or one reject in place of all. Never raises for bad data."""
+    schema, count_ = target.schema, table.num_rows
+    found = no_rows(target, [])
     unnamed, new_fields = unnamed_columns(table, schema)
     for path, places in unnamed.items():
-        count(fit.unnamed, 0, [path], len(places))
+        count(found.unnamed, 0, [path], len(places))
     if target.inferred and new_fields is not None:
-        fit.new_fields.append(new_fields)
-    if unnamed and target.inferred and not target.rescue:
-        fit.error = f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}"
-        return fit
+        found.new_fields.append(new_fields)
     rescued: dict[int, Rescued] = {}
     try:
-        columns = [_column(table, column, rescued, target, fit.mismatches) for column in schema]
+        if unnamed and target.inferred and not target.rescue:
+            raise pa.ArrowInvalid(f"column {next(iter(unnamed))!r} {UNKNOWN_FIELD}")
+        columns = [_column(table, column, rescued, target, found.mismatches) for column in schema]
     except pa.ArrowException as error:
-        fit.error = reason_of(error)
-        return fit
+        found.rejects.append(Reject(index=0, offset=0, reason=reason_of(error), raw=b""))
+        return found
     if target.rescue:
         _rescue_unnamed(table, unnamed, schema, rescued)
-    texts = [rescued.get(row) for row in range(table.num_rows)] if rescued else None
-    fit.rows = target.rows(pa.Table.from_arrays(columns, schema=schema), texts)
-    return fit
+    texts = [rescued.get(row) for row in range(count_)] if rescued else None
+    found.table = target.rows(pa.Table.from_arrays(columns, schema=schema), texts)
+    found.index, found.offset = np.zeros(count_, np.int64), np.arange(count_)
+    return found
 
 
 def _column(
@@ -107,33 +98,14 @@ def _rescue_unnamed(
 ) -> None:
     """Put what `schema` does not name into `rescued`, value by value."""
     rows = np.unique(np.concatenate(list(unnamed.values()))).tolist() if unnamed else []
-    kinds = {column.name: column.type for column in schema}
+    kinds = kinds_of(schema)
     for column in table.schema:
         if column.name in kinds and not pa.types.is_nested(column.type):
             continue
         values = table[column.name].combine_chunks()
         for row in rows:
-            found = _besides({column.name: _plain(values[row])}, kinds, "")
+            found = unnamed_in({column.name: _plain(values[row])}, kinds, "")
             rescued.setdefault(row, Rescued()).unnamed |= {path: text_of(value) for path, value in found}
-
-
-def _besides(values: dict[str, Any], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        place = below(path, name)
-        if value is None:
-            continue
-        if name not in kinds:
-            yield place, value
-        else:
-            yield from _within(value, kinds[name], place)
-
-
-def _within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        yield from _besides(value, {part.name: part.type for part in kind}, path)
-    elif pa.types.is_list(kind) and isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from _within(item, kind.value_type, f"{path}[{place}]")
 
 
 def _plain(value: pa.Scalar) -> Any:

@@ -6,7 +6,6 @@ value by value. A record with values that do not fit is a reject with its offset
 what fits, as `rescue` says. No record stops another: rows and rejects together are as many as the records.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -14,13 +13,11 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from s3notify_platform.formats.rescue import (
     RESCUED,
     Rescued,
     Tally,
-    below,
     count,
     mismatch_reason,
     renumbered,
@@ -271,7 +268,7 @@ class Parser(Protocol):
 
 def convert_or_halve(records: Records, parser: Parser) -> Parsed:
     """One block converted; its bad records, found by halving, are recovered value by value, or are rejects."""
-    rows = _Rows(records=records, parser=parser)
+    rows = _Rows(records, parser)
     pending = [(0, len(records.start))]
     while pending:
         low, high = pending.pop()
@@ -295,18 +292,15 @@ def convert_or_halve(records: Records, parser: Parser) -> Parsed:
     return rows.result()
 
 
-@dataclass(slots=True, kw_only=True)
 class _Rows:
     """The rows and rejects of a block, as they are found."""
 
-    records: Records
-    parser: Parser
-    tables: list[pa.Table] = field(default_factory=list)
-    numbers: list[Offsets] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
-    unnamed: Tally = field(default_factory=dict)
-    mismatches: Tally = field(default_factory=dict)
-    new_fields: list[pa.Schema] = field(default_factory=list)
+    def __init__(self, records: Records, parser: Parser) -> None:
+        self.records = records
+        self.parser = parser
+        self.found = no_rows(parser.target, [])
+        self.tables: list[pa.Table] = []
+        self.numbers: list[Offsets] = []
 
     def take(self, low: int, found: Converted) -> None:
         """Records that fit, from number `low` on; they may have values that the schema does not name."""
@@ -317,9 +311,9 @@ class _Rows:
         for path, places in found.unnamed.items():
             objects, times = np.unique(self.records.index[low + places], return_counts=True)
             for index, values in zip(objects.tolist(), times.tolist(), strict=True):
-                count(self.unnamed, index, [path], values)
+                count(self.found.unnamed, index, [path], values)
         if target.inferred and found.new_fields is not None:
-            self.new_fields.append(found.new_fields)
+            self.found.new_fields.append(found.new_fields)
         having = np.unique(np.concatenate(list(found.unnamed.values())))
         if target.rescue:
             rescued: list[Rescued | None] = [None] * count_
@@ -346,9 +340,9 @@ class _Rows:
                 left.append(number)
                 continue
             index = int(self.records.index[number])
-            count(self.mismatches, index, rescued.mismatches)
+            count(self.found.mismatches, index, rescued.mismatches)
             if target.rescue or not rescued.mismatches:
-                count(self.unnamed, index, rescued.unnamed)
+                count(self.found.unnamed, index, rescued.unnamed)
             if rescued.mismatches and not target.rescue:
                 self.reject(number, mismatch_reason(rescued, target.schema))
             elif rescued.unnamed and target.inferred and not target.rescue:
@@ -360,7 +354,7 @@ class _Rows:
             numbers, places, texts = zip(*kept, strict=True)
             table = recovered.table if len(kept) == place else recovered.table.take(pa.array(places))
             self._add(np.array(numbers, np.int64), target.rows(table, texts))
-        self.new_fields += recovered.new_fields
+        self.found.new_fields += recovered.new_fields
         return left
 
     def reject(self, number: int, reason: str) -> None:
@@ -369,93 +363,20 @@ class _Rows:
         if raw.strip():
             index, offset = int(self.records.index[number]), int(self.records.offset[number])
             reject = Reject(index=index, offset=offset, reason=reason[:500], raw=raw[:MAX_RAW_BYTES])
-            self.rejects.append(reject)
+            self.found.rejects.append(reject)
 
     def _add(self, numbers: Offsets, rows: pa.Table) -> None:
         self.tables.append(rows)
         self.numbers.append(numbers)
 
     def result(self) -> Parsed:
-        numbers = np.concatenate(self.numbers) if self.numbers else np.zeros(0, np.int64)
-        target = self.parser.target
-        return Parsed(
-            table=pa.concat_tables(self.tables) if self.tables else target.output.empty_table(),
-            index=self.records.index[numbers],
-            offset=self.records.offset[numbers],
-            rejects=self.rejects,
-            unnamed=self.unnamed,
-            mismatches=self.mismatches,
-            new_fields=self.new_fields,
-        )
+        if self.tables:
+            numbers = np.concatenate(self.numbers)
+            self.found.table = pa.concat_tables(self.tables)
+            self.found.index, self.found.offset = self.records.index[numbers], self.records.offset[numbers]
+        return self.found
 
 
 def reason_of(error: Exception) -> str:
     """The error as the reason of a reject."""
     return str(error).replace(" in row 0", "").strip()[:500]
-
-
-def unnamed_values(
-    values: pa.Array, kind: pa.DataType, path: str, places: Offsets
-) -> Iterator[tuple[str, Offsets]]:
-    """Paths of what is in `values` and has no field in `kind`, with the `places` of those that are not null."""
-    found = values.type
-    if pa.types.is_struct(found) and pa.types.is_struct(kind):
-        kinds = {part.name: part.type for part in kind}
-        for part, child in zip(found, values.flatten(), strict=True):
-            name = below(path, part.name)
-            if part.name not in kinds:
-                yield name, places[child.is_valid().to_numpy(zero_copy_only=False)]
-            elif pa.types.is_nested(part.type):
-                yield from unnamed_values(child, kinds[part.name], name, places)
-    elif _has_items(found) and pa.types.is_list(kind):
-        parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
-        yield from unnamed_values(values.flatten(), kind.value_type, f"{path}[]", places[parents])
-
-
-def _has_items(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Offsets], pa.Schema | None]:
-    """What a table has besides `schema`, at any depth: which rows have it, and the columns that it is in."""
-    rows = np.arange(table.num_rows)
-    found: dict[str, Offsets] = {}
-    new_fields = []
-    for column in table.schema:
-        values = table[column.name].combine_chunks()
-        if column.name not in schema.names:
-            parts = [(below("", column.name), rows[values.is_valid().to_numpy(zero_copy_only=False)])]
-        elif pa.types.is_nested(column.type):
-            kind = schema.field(column.name).type
-            parts = list(unnamed_values(values, kind, below("", column.name), rows))
-        else:
-            continue
-        having = {path: places for path, places in parts if len(places)}
-        found |= having
-        if having:
-            new_fields.append(column)
-    return found, pa.schema(new_fields) if new_fields else None
-
-
-_INFINITY: Final = re.compile(rb"(?i)inf")
-
-
-def check_finite(values: pa.Array, written: int | bytes) -> None:
-    """Refuse infinities beyond those `written` (or their number): numbers too large for a floating point column."""
-    if pa.types.is_floating(values.type) and (found := pc.sum(pc.is_inf(values)).as_py()):
-        allowed = written if isinstance(written, int) else len(_INFINITY.findall(written))
-        if found > allowed:
-            raise pa.ArrowInvalid(f"a number is too large for {values.type}")
-
-
-def timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Strings as timestamps, with a zone or (then in UTC) without; cut at microseconds, where Spark's end."""
-    if column.null_count == len(column):
-        return pa.nulls(len(column), kind)
-    column = pc.replace_substring_regex(column, r"(\.\d{6})\d+", r"\1")
-    zoned = pc.match_substring_regex(column, r":\d\d(\.\d*)?(Z|[+-]\d\d(:?\d\d)?)$")
-    none = pa.scalar(None, pa.string())
-    utc = pa.timestamp("us", tz="UTC")
-    with_zone = pc.cast(pc.if_else(zoned, column, none), utc)
-    without = pc.cast(pc.cast(pc.if_else(zoned, none, column), pa.timestamp("us")), utc)
-    return pc.cast(pc.coalesce(with_zone, without), kind)

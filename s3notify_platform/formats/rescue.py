@@ -13,7 +13,7 @@ a JSON array.
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -82,6 +82,32 @@ def below(path: str, name: str) -> str:
     """The path of a field; a name that would be mistaken for several stands in backticks."""
     name = f"`{name}`" if re.search(r"[.\[\]`]", name) else name
     return f"{path}.{name}" if path else name
+
+
+def kinds_of(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
+    """The types of columns, or of a struct's fields, by name."""
+    return {part.name: part.type for part in fields}
+
+
+def unnamed_in(
+    values: Mapping[str, Any], kinds: Mapping[str, pa.DataType], path: str
+) -> Iterator[tuple[str, Any]]:
+    """What Python values have that `kinds` do not name, at any depth, by path; nulls excepted."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        if name not in kinds:
+            yield below(path, name), value
+        elif isinstance(value, dict | list):
+            yield from _unnamed_within(value, kinds[name], below(path, name))
+
+
+def _unnamed_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        yield from unnamed_in(value, kinds_of(kind), path)
+    elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _unnamed_within(item, kind.value_type, f"{path}[{place}]")
 
 
 def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> None:

@@ -18,11 +18,11 @@ class Text(TextFormat):
     suffixes = frozenset({"txt", "log"})
     fixed_schema = _SCHEMA
 
-    def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:  # noqa: ARG002
+    def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
         """See `TextFormat`."""
         return cut_lines(body, mark=mark, final=final)
 
-    def parser(self, header: bytes, target: Target) -> Parser:  # noqa: ARG002 - there is none
+    def parser(self, header: bytes, target: Target) -> Parser:
         """See `TextFormat`."""
         return TextLines(target)
 
@@ -38,7 +38,7 @@ class TextLines:
         lines = [records.raw(number).decode("utf-8") for number in range(len(records.start))]
         return Converted(table=self.target.column("value", pa.array(lines, pa.string())))
 
-    def unnamed(self, raw: bytes) -> dict[str, str]:  # noqa: ARG002 - a line has nothing besides
+    def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
         return {}
 
@@ -46,6 +46,6 @@ class TextLines:
         """See `records.Parser`. A line is one value, or none."""
         return Recovered(table=self.target.schema.empty_table(), rescued=[None] * len(records.start))
 
-    def infer(self, records: Records) -> pa.Schema:  # noqa: ARG002 - it is fixed
+    def infer(self, records: Records) -> pa.Schema:
         """See `records.Parser`."""
         return _SCHEMA

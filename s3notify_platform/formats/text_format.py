@@ -78,11 +78,11 @@ class TextFormat(Format):
     def parser(self, header: bytes, target: Target) -> Parser:
         """The parser of texts with this header. `CorruptError` if it cannot be one."""
 
-    def header(self, head: bytes) -> slice | None:  # noqa: ARG002 - most have none
+    def header(self, head: bytes) -> slice | None:
         """Where the header stands in a text that begins with `head`, `header_bytes` of it. None: there is no record."""
         return slice(0, 0)
 
-    def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:  # noqa: ARG002
+    def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
         """A `pieces.Cut`. Here: each line that is not blank is a record."""
         starts, ends, whole = cut_lines(body, mark=mark, final=final)
         filled = ends > starts

@@ -6,15 +6,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, assert_never
 
 from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.ingest.settings import LocationSettings
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
+from s3notify_platform.slots import Slot, check_slot_count
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.conditional import dynamo_commit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.probe import Capabilities, CommitChoice, choose_commit, probe
-from s3notify_platform.stores.queue_records import QUEUE_PREFIX, queue_records, records_of
+from s3notify_platform.stores.queue_records import queue_records, records_of
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
@@ -51,23 +52,15 @@ class CommitMode:
             raise UsageError("commit: dynamodb needs a lease_table")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+@dataclass(frozen=True, kw_only=True)
+class Location(LocationSettings):
     """Where a source keeps its tables, signals, queue and records. Pickles, and travels to Spark tasks.
 
     `platform` is the bucket of all of them; it may be the source's own bucket. Records go to `records_table`, else to
     the bucket.
     """
 
-    name: str
     platform: S3Config
-    platform_prefix: str = ""
-    """Of the platform's own objects of this source. Default: `_s3notify/{name}/`."""
-    keyspace_prefix: str = ""
-    """Of the signals. Default: `{platform_prefix}keyspace/`."""
-    queue_prefix: str = QUEUE_PREFIX
-    """Of the notification queue, which the sources of a bucket share. Beside the platform's other objects."""
-    slots: int = SLOT_COUNT
     records_table: DynamoConfig | None = None
 
     def __post_init__(self) -> None:
@@ -75,9 +68,7 @@ class Location:
             raise UsageError(f"source name {self.name!r}: use a-z, 0-9 and _, beginning with a letter")
         check_slot_count(self.slots)
         if self.platform_prefix and not self.platform_prefix.endswith("/"):
-            raise UsageError(
-                f"platform_prefix {self.platform_prefix!r} of source {self.name!r}: end it with '/'"
-            )
+            raise UsageError(f"platform_prefix {self.platform_prefix!r}: end it with '/'")
         if not self.platform_prefix:
             object.__setattr__(self, "platform_prefix", f"_s3notify/{self.name}/")
         if not self.keyspace_prefix:

@@ -1,60 +1,30 @@
 """What a source is, as three values: what it reads, where it keeps what it has made, how that is committed to."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import check_encoding
-from s3notify_platform.formats.registry import AUTO, FORMATS
-from s3notify_platform.formats.rescue import MISMATCHES, Mismatches
 from s3notify_platform.ingest.location import CommitMode, Location
+from s3notify_platform.ingest.settings import InputSettings, check_settings
 from s3notify_platform.ports import ObjectStore
-from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.probe import CommitChoice
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
 
-MAX_OBJECTS: Final = 100_000
-"""Object versions that one plan holds; what is beyond is planned after the commit."""
 
-MAX_BYTES: Final = 4 << 30
-"""Bytes that one round reads before it commits; what is beyond is read after the commit, big objects in parts."""
-
-SPLIT_BYTES: Final = 64 << 20
-"""Objects up to this size are read whole by one task, larger ones in parts of it by many."""
-
-MAX_SECONDS: Final = 3600.0
-"""After so long a run begins no other round, and leaves the rest to the next."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """What a source reads, how it parses it, and how much at once. Reading needs read permission only."""
+@dataclass(frozen=True, kw_only=True)
+class Input(InputSettings):
+    """What a source reads, how it parses it, and how much at once. Needs read permission only."""
 
     bucket: S3Config
-    prefix: str = ""
-    format: str = "auto"
-    schema: str | None = None
-    encoding: str = "utf-8"
-    """Of texts that do not begin with a byte order mark, by its name in Python."""
-    mismatches: Mismatches = "quarantine"
-    """Where values go that do not fit their column: with their record to quarantine, or alone to `_rescued`."""
-    max_objects: int = MAX_OBJECTS
-    max_bytes: int = MAX_BYTES
-    max_seconds: float = MAX_SECONDS
-    split_bytes: int = SPLIT_BYTES
-    code_version: str | None = None
-    """Of the transform. Objects whose rows another version made are read again; None: whatever made them stays."""
 
     def __post_init__(self) -> None:
-        _one_of("format", self.format, (AUTO, *FORMATS))
-        _one_of("mismatches", self.mismatches, MISMATCHES)
+        check_settings(self, InputSettings)
         check_encoding(self.encoding)
-        for limit in ("max_objects", "max_bytes", "split_bytes"):
-            if getattr(self, limit) < 1:
-                raise UsageError(f"{limit}={getattr(self, limit)}: must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,26 +45,37 @@ class Source:
         for taken in (place.platform_prefix, place.keyspace_prefix, place.queue_prefix):
             if same and (taken.startswith(prefix) or prefix.startswith(taken)):
                 raise UsageError(
-                    f"source {self.name!r} reads {prefix!r} of bucket {read.bucket!r}, which "
+                    f"it reads {prefix!r} of bucket {read.bucket!r}, which "
                     f"holds the platform's own objects below {taken!r}: give the source a prefix, or the "
                     "platform another bucket"
                 )
 
     @classmethod
-    def of(cls, **settings: Any) -> Self:
-        """A source from its settings by name, those of all three values, as users give them.
+    def of(
+        cls,
+        *,
+        bucket: S3Config,
+        platform: S3Config | None = None,
+        platform_bucket: str | None = None,
+        commit: CommitChoice = "auto",
+        lease_table: DynamoConfig | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A source from settings by name, those of location and input together. `UsageError` for what cannot be.
 
-        `UsageError` for one that makes no sense. `commit` is the choice of a commit mode.
+        The platform's own objects are in `platform`, else in `platform_bucket` where `bucket` is, else in `bucket`.
         """
-        commit = {"choice": settings.pop("commit", "auto"), "lease_table": settings.pop("lease_table", None)}
-        mine = {setting.name for setting in fields(Location)}
-        location = {name: value for name, value in settings.items() if name in mine}
-        read = {name: value for name, value in settings.items() if name not in mine}
+        platform = platform or replace(bucket, bucket=platform_bucket or bucket.bucket)
+        of_location = {setting.name for setting in fields(Location)} & settings.keys()
+        location = {name: settings.pop(name) for name in of_location}
         try:
-            return cls(location=Location(**location), input=Input(**read), commit=CommitMode(**commit))
+            return cls(
+                location=Location(platform=platform, **location),
+                input=Input(bucket=bucket, **settings),
+                commit=CommitMode(choice=commit, lease_table=lease_table),
+            )
         except UsageError as error:
-            name = settings.get("name")
-            raise error if repr(name) in str(error) else UsageError(f"source {name!r}: {error}") from error
+            raise UsageError(f"source {location.get('name')!r}: {error}") from error
 
     @property
     def name(self) -> str:
@@ -116,8 +97,3 @@ class Source:
     def settle_commit_mode(self, store: ObjectStore) -> Self:
         """The source with its commit mode settled. See `Location.settle_commit_mode`."""
         return replace(self, commit=self.location.settle_commit_mode(self.commit, store))
-
-
-def _one_of(setting: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UsageError(f"{setting} {value!r}: use one of {', '.join(known)}")

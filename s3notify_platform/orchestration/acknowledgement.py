@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from s3notify_platform.ingest.batches import BatchPayload
+from s3notify_platform.ingest.follow import note_writers
 from s3notify_platform.ingest.rounds import Round
-from s3notify_platform.ingest.scheduler import BatchPayload
 from s3notify_platform.orchestration.partitions import SlotBatch
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.slots import Slot
@@ -49,11 +50,10 @@ class Acknowledgement:
         batch, opened = self.run.batch, self.run.opened
         if not batch.batch:
             return
-        waiting = sorted(done.unqueued)
-        unqueued = bool(waiting) or (opened.listing and not batch.everything and done.unannounced > 0)
-        self.clients.backlog.add(waiting, unqueued=unqueued)
+        backlog = self.clients.backlog
+        note_writers(backlog, opened.decision, unqueued=done.unqueued, unannounced=done.unannounced)
         if not batch.everything:
-            good = {*done.good(), *waiting}.difference(bad)
+            good = {*done.good(), *done.unqueued}.difference(bad)
             self._settle(good)
             self._stamp(good.intersection(map(Slot, batch.slots)))
 

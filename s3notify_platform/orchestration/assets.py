@@ -16,10 +16,10 @@ import dagster as dg
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
 from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.batches import BatchPayload
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.rounds import Round, StagedTable
-from s3notify_platform.ingest.scheduler import BatchPayload
 from s3notify_platform.orchestration.acknowledgement import SlotRun
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.io_manager import SlotIOManager
@@ -82,7 +82,7 @@ class SourceAssets:
     @property
     def name(self) -> str:
         """The source's name, which is also its ingest asset's."""
-        return self.io.source_name
+        return self.io.source.name
 
     @property
     def io_key(self) -> str:
@@ -215,7 +215,7 @@ class _Step:
             signals={Slot(int(slot)): etag for slot, etag in self.opened.signals.items()},
             listing=self.opened.listing,
             only_found=self.config.everything,
-            last_attempt=map(Slot, self.opened.last_try),
+            last_attempt=map(Slot, self.opened.last_attempt),
         ):
             each.tables = chain(each.tables, self._derived_of(each))
             yield each

@@ -9,10 +9,9 @@ Dagster plots.
 import json
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import dagster as dg
-from pydantic import Field
 
 from s3notify_platform.channels.reconciler import shared_reconciler
 from s3notify_platform.channels.registry import SERVICES
@@ -21,6 +20,7 @@ from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
 from s3notify_platform.orchestration.services import Make, build_service
+from s3notify_platform.orchestration.settings import described
 
 RECONCILE_SECONDS = 15
 TOPICS_MAX = 20
@@ -32,7 +32,7 @@ SCANNED_MAX = 500
 def service_fields() -> dict[str, Any]:
     """A field of the component for each registered service: its settings, or None, which leaves it off."""
     return {
-        kind.name: (_resolvable(kind.settings()) | None, Field(default=None, description=kind.summary))
+        kind.name: (Annotated[_resolvable(kind.settings()) | None, described(kind.summary)], None)
         for kind in SERVICES.values()
     }
 
@@ -152,4 +152,4 @@ def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation]
     cursor = json.dumps(facts)
     if not facts or cursor == before:
         return [], before
-    return [dg.AssetObservation(asset_key=f"{io.source_name}_queue", metadata=facts)], cursor
+    return [dg.AssetObservation(asset_key=f"{io.name}_queue", metadata=facts)], cursor

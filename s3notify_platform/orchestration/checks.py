@@ -146,7 +146,7 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     overdue = [chain for chain in unsettled if now_ms - chain.created_ms > OVERDUE_SECONDS * 1000]
     return dg.AssetCheckResult(
         check_name="chains_settled",
-        asset_key=io.source_name,
+        asset_key=io.name,
         passed=not overdue,
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
@@ -180,7 +180,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
     columns = ", ".join(f"{path} ({count})" for path, count in mismatches.items())
     return dg.AssetCheckResult(
         check_name="schema_changes",
-        asset_key=io.source_name,
+        asset_key=io.name,
         passed=not mismatches,
         severity=dg.AssetCheckSeverity.WARN,
         description=f"Values that do not fit their columns: {columns}" if mismatches else None,
@@ -195,7 +195,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, int]:
     """The schema generation and the event that the check's last evaluation had seen."""
-    key = dg.AssetCheckKey(dg.AssetKey(io.source_name), "schema_changes")
+    key = dg.AssetCheckKey(dg.AssetKey(io.name), "schema_changes")
     evaluated = (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
     records = instance.event_log_storage.get_asset_check_execution_history(
         key, limit=1, status=set(evaluated)
@@ -214,7 +214,7 @@ def _mismatches_since(
     io: SlotIOManager, instance: dg.DagsterInstance, seen: int
 ) -> tuple[dict[str, int], int]:
     """Misfits of the batches reported after event `seen`, by path, and the newest event."""
-    wanted = dg.AssetRecordsFilter(dg.AssetKey(io.source_name), after_storage_id=seen)
+    wanted = dg.AssetRecordsFilter(dg.AssetKey(io.name), after_storage_id=seen)
     found: list[Mapping[str, int]] = []
     newest, cursor = seen, None
     for _ in range(EVENTS_LOOKED_AT // EVENTS_AT_ONCE):

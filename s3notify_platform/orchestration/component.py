@@ -1,8 +1,7 @@
 """`S3NotifyComponent`: a source in YAML. Thin: every part is built by a plain function beside it."""
 
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import dagster as dg
 from dagster_aws.s3 import S3Resource
@@ -10,9 +9,14 @@ from pydantic import ConfigDict, Field, create_model
 
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.errors import UsageError
-from s3notify_platform.formats.registry import AUTO, FORMATS
-from s3notify_platform.ingest.scheduler import BatchSettings
-from s3notify_platform.ingest.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES
+from s3notify_platform.ingest.batches import BatchSettings
+from s3notify_platform.ingest.settings import (
+    SOURCE,
+    TableSettings,
+    TopicSizeSettings,
+    check_settings,
+    imported,
+)
 from s3notify_platform.orchestration.assets import SlotAsset, SourceAssets, build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
 from s3notify_platform.orchestration.channels import build_channels, queue_spec, service_fields
@@ -23,17 +27,20 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.quarantine_retry import build_retry
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensor import build_sensor
+from s3notify_platform.orchestration.settings import described, settings_fields, values_of
 from s3notify_platform.orchestration.summary import build_summary
-from s3notify_platform.slots import SLOT_COUNT
-from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 
 
 class SparkSettings(dg.Model, dg.Resolvable):
     """Where Spark runs. Default: embedded, `local[*]`."""
 
-    master: str | None = Field(default=None, description="local[*], spark://host:7077, yarn, …")
-    remote: str | None = Field(default=None, description="Spark Connect instead: sc://host:15002")
-    config: dict[str, Any] = Field(default={}, description="Further Spark properties")
+    master: Annotated[str | None, described("local[*], spark://host:7077, yarn, …; default: local[*]")] = None
+    remote: Annotated[str | None, described("Spark Connect instead: sc://host:15002")] = None
+    config: Annotated[dict[str, Any], described("Further Spark properties")] = Field(default={})
+
+    def resource(self) -> SlotSpark:
+        """The session."""
+        return SlotSpark(master=self.master, remote=self.remote, spark_config=self.config)
 
 
 class _AwsSettings(dg.Model, dg.Resolvable):
@@ -46,13 +53,11 @@ class _AwsSettings(dg.Model, dg.Resolvable):
     # An unknown field is refused; a secret given by value would be one.
     model_config = ConfigDict(extra="forbid")
 
-    endpoint_url: str | None = None
-    region_name: str | None = None
-    access_key_id_env: str | None = Field(default=None, description="Environment variable with the key id")
-    secret_access_key_env: str | None = Field(
-        default=None, description="Environment variable with the secret"
-    )
-    session_token_env: str | None = Field(default=None, description="Environment variable with the token")
+    endpoint_url: Annotated[str | None, described("Endpoint; default: AWS")] = None
+    region_name: Annotated[str | None, described("Region; default: AWS_REGION, or the profile's")] = None
+    access_key_id_env: Annotated[str | None, described("Environment variable with the key id")] = None
+    secret_access_key_env: Annotated[str | None, described("Environment variable with the secret")] = None
+    session_token_env: Annotated[str | None, described("Environment variable with the token")] = None
 
     def _fields(self) -> dict[str, Any]:
         """As dagster-aws' resources name them; the variables are looked up when a resource is used."""
@@ -73,28 +78,31 @@ class S3Settings(_AwsSettings):
         return S3Resource(**self._fields())
 
 
-class DynamoSettings(_AwsSettings):
-    """DynamoDB tables, made by `s3notify init`. Default: none, and the bucket carries everything."""
+_Tables = create_model("_Tables", __base__=_AwsSettings, **settings_fields(TableSettings))
 
-    records_table: str | None = Field(default=None, description="Table of ack chains and heartbeats")
-    lease_table: str | None = Field(
-        default=None, description="Table that keeps commits apart, one for each bucket"
-    )
+
+class DynamoSettings(_Tables):  # type: ignore[misc,valid-type]
+    """DynamoDB tables, made by `s3notify init`. Default: none, and the bucket carries everything."""
 
     def resource(self) -> DynamoTables:
         """The tables, and how to reach them."""
-        return DynamoTables(records_table=self.records_table, lease_table=self.lease_table, **self._fields())
+        return DynamoTables(**values_of(self, TableSettings), **self._fields())
 
 
 def _variable(name: str | None) -> str | None:
     return dg.EnvVar(name) if name else None
 
 
-_Services = create_model("_Services", __base__=dg.Model, **service_fields())
-"""The registered services, a field for each."""
+_Settings = create_model(
+    "_Settings",
+    __base__=dg.Model,
+    **settings_fields(*SOURCE, TopicSizeSettings, BatchSettings),
+    **service_fields(),
+)
+"""The declared settings and the registered services, a field for each."""
 
 
-class S3NotifyComponent(dg.Component, _Services, dg.Resolvable):  # type: ignore[misc,valid-type]
+class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore[misc,valid-type]
     """A bucket prefix as a slot-partitioned, committed table.
 
     Gives the ingest asset, its slot assets, quarantine and summary, the sensor, the sweep with its checks, the queue's
@@ -104,98 +112,29 @@ class S3NotifyComponent(dg.Component, _Services, dg.Resolvable):  # type: ignore
     # Dagster resolves a quoted "1" to a number, so a text may come as one.
     model_config = ConfigDict(populate_by_name=True, extra="forbid", coerce_numbers_to_str=True)
 
-    name: str = Field(description="Name of the source and of its asset: a-z, 0-9, _")
-    bucket: str = Field(description="Bucket to watch")
-    prefix: str = Field(default="", description="Only keys that begin with it")
-    format: str = Field(
-        default=AUTO, description="auto goes by suffix", json_schema_extra={"enum": [AUTO, *FORMATS]}
+    transform: Annotated[
+        str | None, described("Import path of a (DataFrame) -> DataFrame that keeps lineage")
+    ] = None
+    slot_assets: Annotated[list[str], described("Import paths of s3_slot_asset functions of this source")] = (
+        Field(default=[])
     )
-    row_schema: str | None = Field(
-        default=None,
-        alias="schema",
-        description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred if missing',
+    description: Annotated[str | None, described("Description of the source's asset")] = None
+    owners: Annotated[list[str], described("Owners of its assets: user@example.com or team:name")] = Field(
+        default=[]
     )
-    mismatches: Literal["quarantine", "rescue"] = Field(
-        default="quarantine",
-        description="Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued",
-    )
-    encoding: str = Field(
-        default="utf-8", description="Of texts without a byte order mark: utf-8, cp1252, latin-1, …"
-    )
-    transform: str | None = Field(
-        default=None, description="Import path of a (DataFrame) -> DataFrame that keeps lineage"
-    )
-    code_version: str | None = Field(
-        default=None,
-        description="Of the transform. Change it, and a slot's objects are read again when it is next asked for: "
-        "all of them by a backfill",
-    )
-    slot_assets: list[str] = Field(
-        default=[], description="Import paths of s3_slot_asset functions of this source"
-    )
-    description: str | None = None
-    owners: list[str] = Field(default=[], description="Of its assets: user@example.com or team:name")
-    group: str | None = None
-    platform_bucket: str | None = Field(
-        default=None, description="Bucket of the platform's own objects; default: the same"
-    )
-    platform_prefix: str | None = Field(default=None, description="Default: _s3notify/{name}/")
-    keyspace_prefix: str | None = Field(
-        default=None, description="Prefix of the signals; default: {platform_prefix}keyspace/"
-    )
-    queue_prefix: str = Field(
-        default=QUEUE_PREFIX,
-        description="Prefix of the notification queue in the platform's bucket; the same for all that share it",
-    )
-    queue_capacity: int = Field(
-        default=10_000, description="Changes that wait to be taken in at most; a writer beyond is refused"
-    )
-    queue_shards: int = Field(default=8, description="Parts of the topic: more for more writers at once")
-    slots: int = SLOT_COUNT
-    max_objects: int = Field(default=MAX_OBJECTS, description="Objects that are read before a commit")
-    max_bytes: int = Field(
-        default=MAX_BYTES, description="Bytes that are read before a commit; bigger objects in parts"
-    )
-    max_seconds: float = Field(
-        default=MAX_SECONDS, description="After so long a run leaves the rest to the next batch"
-    )
-    split_bytes: int = Field(
-        default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
-    )
-    interval_seconds: int = Field(default=5, description="Seconds between polls; 1 or more")
-    parallel_runs: int = Field(default=1, description="Runs that a batch is split into")
-    max_open: int = Field(default=1, description="Batches in flight at once; their slots are disjoint")
-    max_attempts: int = Field(
-        default=5,
-        description="Batches a slot may fail in: the last gives up objects that cannot be read to quarantine; a slot "
-        "that fails otherwise is parked",
-    )
-    backoff_seconds: float = Field(
-        default=10.0, description="Before a slot that failed is tried again; doubles"
-    )
-    parked_seconds: float = Field(
-        default=3600.0, description="Before a parked slot is tried again; as soon as it changes, too"
-    )
-    silence_seconds: float = Field(
-        default=30.0, description="A run without heartbeat for this long is given up"
-    )
-    list_seconds: float = Field(
-        default=10.0,
-        description="Between listings of the bucket, if a writer does not queue; raise it for large buckets",
-    )
-    delta: bool = Field(
-        default=False,
-        description="Keep a Delta Lake view of the table, and of each slot asset's, for other engines: {name}_delta",
-    )
-    sweep_cron: str = Field(default="0 3 * * *", description="When bucket and state are compared as a whole")
-    running: bool = Field(default=True, description="Whether sensor, sweep and automation start switched on")
-    commit: Literal["auto", "native", "dynamodb"] = Field(
-        default="auto",
-        description="auto: native where the store can, else dynamodb if there is a lease_table",
-    )
-    s3: S3Settings = S3Settings()
-    dynamodb: DynamoSettings = DynamoSettings()
-    spark: SparkSettings = SparkSettings()
+    group: Annotated[str | None, described("Group of its assets; default: {name}")] = None
+    interval_seconds: Annotated[int, Field(ge=1), described("Seconds between polls")] = 5
+    delta: Annotated[
+        bool,
+        described(
+            "Keep a Delta Lake view of the table, and of each slot asset's, for other engines: {name}_delta"
+        ),
+    ] = False
+    sweep_cron: Annotated[str, described("When bucket and state are compared as a whole")] = "0 3 * * *"
+    running: Annotated[bool, described("Whether sensor, sweep and automation start switched on")] = True
+    s3: Annotated[S3Settings, described("How to reach S3")] = S3Settings()
+    dynamodb: Annotated[DynamoSettings, described("DynamoDB tables; default: none")] = DynamoSettings()
+    spark: Annotated[SparkSettings, described("Where Spark runs; default: embedded")] = SparkSettings()
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002 - the base's signature
         """The definitions of this source."""
@@ -225,15 +164,7 @@ class S3NotifyComponent(dg.Component, _Services, dg.Resolvable):  # type: ignore
         sensor = build_sensor(
             assets,
             ingest_job,
-            settings=BatchSettings(
-                parallel_runs=self.parallel_runs,
-                max_open=self.max_open,
-                max_attempts=self.max_attempts,
-                backoff_seconds=self.backoff_seconds,
-                parked_seconds=self.parked_seconds,
-                silence_seconds=self.silence_seconds,
-                list_seconds=self.list_seconds,
-            ),
+            settings=BatchSettings(**values_of(self, BatchSettings)),
             interval_seconds=self.interval_seconds,
             status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
         )
@@ -270,40 +201,17 @@ class S3NotifyComponent(dg.Component, _Services, dg.Resolvable):  # type: ignore
 
     def assets(self) -> SourceAssets:
         """What the parts are built from; `UsageError` for settings that cannot work."""
-        for limit in ("interval_seconds", "parallel_runs", "max_open", "max_attempts"):
-            if getattr(self, limit) < 1:
-                raise UsageError(f"source {self.name!r}: {limit}={getattr(self, limit)} must be at least 1")
+        check_settings(self, TopicSizeSettings, BatchSettings)
         io = SlotIOManager(
             s3=self.s3.resource(),
             dynamodb=self.dynamodb.resource(),
-            commit_mode=self.commit,
-            spark=SlotSpark(
-                master=self.spark.master, remote=self.spark.remote, spark_config=self.spark.config
-            ),
-            source_name=self.name,
-            bucket=self.bucket,
-            prefix=self.prefix,
-            format=self.format,
-            row_schema=self.row_schema,
-            encoding=self.encoding,
-            platform_bucket=self.platform_bucket,
-            platform_prefix=self.platform_prefix or "",
-            keyspace_prefix=self.keyspace_prefix or "",
-            queue_prefix=self.queue_prefix,
-            queue_capacity=self.queue_capacity,
-            queue_shards=self.queue_shards,
-            slots=self.slots,
-            max_objects=self.max_objects,
-            mismatches=self.mismatches,
-            max_bytes=self.max_bytes,
-            max_seconds=self.max_seconds,
-            split_bytes=self.split_bytes,
-            code_version=self.code_version,
+            spark=self.spark.resource(),
+            **values_of(self, *SOURCE, TopicSizeSettings),
         )
         _ = io.source  # its own checks, before anything is built
         return SourceAssets(
             io=io,
-            transform=_imported(self.transform) if self.transform else None,
+            transform=imported(self.transform) if self.transform else None,
             slot_assets=_slot_assets(self.slot_assets),
             description=self.description,
             owners=self.owners,
@@ -312,18 +220,10 @@ class S3NotifyComponent(dg.Component, _Services, dg.Resolvable):  # type: ignore
 
 
 def _slot_assets(paths: Sequence[str]) -> list[SlotAsset]:
-    found = [_imported(path) for path in paths]
+    found = [imported(path) for path in paths]
     for path, asset in zip(paths, found, strict=True):
         if not isinstance(asset, SlotAsset):
             raise UsageError(
                 f"{path} is not a slot asset: decorate the function with @s3_slot_asset(source=…)"
             )
     return found
-
-
-def _imported(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"cannot import {path!r}: {error}; give the full path of a function") from error

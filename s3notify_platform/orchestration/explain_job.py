@@ -13,8 +13,8 @@ from dagster._core.scheduler.instigation import SensorInstigatorData
 from pydantic import Field
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.explain import Answer, Failing, OpenBatch, SensorView, explain
-from s3notify_platform.ingest.scheduler import EVERYTHING, SensorState
+from s3notify_platform.explain import Answer, BatchView, SensorView, explain
+from s3notify_platform.ingest.batches import EVERYTHING, SensorState
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.partitions import BATCH_TAG
@@ -83,25 +83,17 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     if state is None:
         return None
     slot = slot_of(key, source.location.slots)
-    failing = state.failing.get(slot) or state.failing.get(EVERYTHING)
     return SensorView(
         seen=state.watch.seen(slot) if slot < state.watch.slots else b"",
-        listing_due=not state.enumerated,
+        enumerated=state.enumerated,
         batches=tuple(
-            OpenBatch(
+            BatchView(
                 id=batch.id, opened_ms=batch.opened_ms, listing=batch.listing, runs=_runs(instance, batch.id)
             )
             for batch in state.open
             if {slot, Slot(EVERYTHING)} & set(batch.slots)
         ),
-        failing=Failing(
-            attempts=failing.attempts,
-            reason=failing.reason,
-            parked=failing.parked,
-            not_before_ms=failing.not_before_ms,
-        )
-        if failing is not None
-        else None,
+        failing=state.failing.get(slot) or state.failing.get(EVERYTHING),
     )
 
 

@@ -18,34 +18,39 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
 from dagster_aws.s3 import S3Resource
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.formats.rescue import Mismatches
+from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.rounds import Results, Round, commit_round, note_first_commits
-from s3notify_platform.ingest.scheduler import REASON_MAX
-from s3notify_platform.ingest.source import MAX_BYTES, MAX_OBJECTS, MAX_SECONDS, SPLIT_BYTES, Source
+from s3notify_platform.ingest.settings import SOURCE, TopicSizeSettings
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement, SlotRun
 from s3notify_platform.orchestration.partitions import has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
+from s3notify_platform.orchestration.settings import settings_fields, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
-from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
+from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.stores.config import S3Config, default_region
-from s3notify_platform.stores.probe import CommitChoice
-from s3notify_platform.stores.queue_records import QUEUE_PREFIX
 from s3notify_platform.table.layout import Generation, TableLayout
 
 FAILURE_TAG: Final = "s3notify/failure"
 READS_IN_FLIGHT: Final = 16
 
 
-class SlotIOManager(dg.ConfigurableIOManager):
+_Settings = create_model(
+    "_Settings", __base__=dg.ConfigurableIOManager, **settings_fields(*SOURCE, TopicSizeSettings)
+)
+"""The settings of a source, a field for each."""
+
+
+class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     """Everything Dagster needs of one source. `DataFrame`s in and out, by slot."""
 
     s3: dg.ResourceDependency[S3Resource]
@@ -53,74 +58,18 @@ class SlotIOManager(dg.ConfigurableIOManager):
     dynamodb: dg.ResourceDependency[DynamoTables] = Field(
         default_factory=DynamoTables  # type: ignore[arg-type] # a dependency with a default
     )
-    source_name: str = Field(description="Name of the source and of its ingest asset")
-    bucket: str = Field(description="Bucket that is watched")
-    prefix: str = Field(default="", description="Only keys that begin with it")
-    format: str = Field(default="auto", description="jsonl, csv, parquet, text, binary, or auto (by suffix)")
-    row_schema: str | None = Field(
-        default=None, description="Columns as Spark DDL; inferred and pinned if missing"
-    )
-    encoding: str = Field(default="utf-8", description="Of texts without a byte order mark")
-    platform_bucket: str | None = Field(default=None, description="Bucket of the platform's own objects")
-    platform_prefix: str = Field(default="", description="Prefix of the platform's own objects, ending in /")
-    keyspace_prefix: str = Field(
-        default="", description="Prefix of the signals; shared by all who write here"
-    )
-    queue_prefix: str = Field(
-        default=QUEUE_PREFIX, description="Prefix of the notification queue, which the bucket's sources share"
-    )
-    queue_capacity: int = Field(
-        default=TopicSettings().capacity, description="Entries that the source's topic holds at most"
-    )
-    queue_shards: int = Field(
-        default=TopicSettings().shards, description="Slot ranges that the topic is split into"
-    )
-    slots: int = Field(default=SLOT_COUNT, description="Slots of the keyspace, the same for all its parties")
-    max_objects: int = Field(default=MAX_OBJECTS, description="Objects that are read before a commit")
-    max_bytes: int = Field(default=MAX_BYTES, description="Bytes that are read before a commit")
-    max_seconds: float = Field(
-        default=MAX_SECONDS, description="After so long a run leaves the rest to the next batch"
-    )
-    split_bytes: int = Field(
-        default=SPLIT_BYTES, description="Size of the parts that big objects are read in"
-    )
-    mismatches: Mismatches = Field(
-        default="quarantine",
-        description="quarantine, or rescue: values that do not fit go to the column _rescued",
-    )
-    code_version: str | None = Field(
-        default=None, description="Of the transform; another one reads objects again"
-    )
-    commit_mode: CommitChoice = Field(
-        default="auto",
-        description="native, dynamodb (needs its lease_table), or auto: what the store can carry",
-    )
     _settled: Source | None = PrivateAttr(default=None)
 
     @property
     def source(self) -> Source:
         """The source as a value, with the credentials that the resources name, if they name any."""
         return self._settled or Source.of(
-            name=self.source_name,
-            bucket=self._config(self.bucket),
-            prefix=self.prefix,
-            format=self.format,
-            schema=self.row_schema,
-            encoding=self.encoding,
-            platform=self._config(self.platform_bucket or self.bucket),
-            platform_prefix=self.platform_prefix,
-            keyspace_prefix=self.keyspace_prefix,
-            queue_prefix=self.queue_prefix,
-            slots=self.slots,
-            max_objects=self.max_objects,
-            mismatches=self.mismatches,
-            max_bytes=self.max_bytes,
-            max_seconds=self.max_seconds,
-            split_bytes=self.split_bytes,
-            code_version=self.code_version,
-            commit=self.commit_mode,
-            lease_table=self.dynamodb.config(self.dynamodb.lease_table),
-            records_table=self.dynamodb.config(self.dynamodb.records_table),
+            **values_of(self, *SOURCE)
+            | {
+                "bucket": self._config(self.bucket),
+                "lease_table": self.dynamodb.config(self.dynamodb.lease_table),
+                "records_table": self.dynamodb.config(self.dynamodb.records_table),
+            }
         )
 
     def _config(self, bucket: str) -> S3Config:
@@ -168,7 +117,7 @@ class SlotIOManager(dg.ConfigurableIOManager):
         )
 
     def _layout(self, asset: str | None) -> TableLayout | None:
-        return None if asset in (None, self.source_name) else self.source.location.derived_layout(str(asset))
+        return None if asset in (None, self.name) else self.source.location.derived_layout(str(asset))
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """The upstream slots of the run's partitions; all slots for an asset without partitions."""

@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.scheduler import EVERYTHING
+from s3notify_platform.ingest.batches import EVERYTHING
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
 
 BATCH_TAG: Final = "s3notify/batch"

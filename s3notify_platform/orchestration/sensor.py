@@ -7,14 +7,8 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from s3notify_platform.ingest.scheduler import (
-    EVERYTHING,
-    BatchPlanner,
-    BatchRequest,
-    BatchSettings,
-    RunView,
-    SensorState,
-)
+from s3notify_platform.ingest.batches import EVERYTHING, BatchRequest, BatchSettings, SensorState
+from s3notify_platform.ingest.scheduler import BatchPlanner, RunView
 from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG

@@ -6,10 +6,11 @@ from functools import lru_cache
 from urllib.parse import quote
 
 from s3notify_platform.errors import NotFoundError
+from s3notify_platform.ingest.follow import ask_again
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.keyspace import Publisher, Watcher, WatcherState
+from s3notify_platform.protocols.keyspace import Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
@@ -70,17 +71,9 @@ class SourceClients:
     def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
         """Have slots taken up by the next batch, and compared by a listing; else by what is known of them.
 
-        No request without slots; else 1 read and 1 write for a listing, 1 PUT for each slot and one for the root.
+        Requests as `follow.ask_again`.
         """
-        wanted = sorted(set(slots))
-        if not wanted:
-            return
-        if listing:
-            self.backlog.add(wanted)
-        place = self.source.location
-        Publisher(self.store, prefix=place.keyspace_prefix, slots=place.slots, queued=True).signal_slots(
-            wanted
-        )
+        ask_again(self.source.location, slots, listing=listing, store=self.store)
 
     def place(self, prefix: str) -> str:
         """Where a person looks at objects below `prefix`: the AWS console, or the endpoint's own listing."""

@@ -125,7 +125,7 @@ def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any
         "slots": len({head.slot for head in [*holding, *failing]}),
         "failing_objects": sum(len(head.failing) for head in failing),
         "send_again": dg.MetadataValue.md(
-            f"`s3notify quarantine redrive {io.source_name} --all`, or the job `{io.source_name}_redrive`"
+            f"`s3notify quarantine redrive {io.name} --all`, or the job `{io.name}_redrive`"
         ),
     }
     if shown:

@@ -3,6 +3,10 @@
 import os
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Final
+
+QUEUE_PREFIX: Final = "_s3notify/queue/"
+"""Of the notification queue. Beside the sources' own prefixes, so that all of a bucket, and its writers, share one."""
 
 
 def default_region() -> str:

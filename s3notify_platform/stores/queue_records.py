@@ -7,12 +7,9 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols.notification_queue import keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
-from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.s3.fast import shared_store
-
-QUEUE_PREFIX: Final = "_s3notify/queue/"
-"""Beside the sources' own prefixes, so that all sources of a bucket, and all its writers, share one queue."""
 
 READS_IN_FLIGHT: Final = 16
 

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from tests.support.ceph import Ceph, missing_programs, running_ceph
 from tests.support.servers import S3Server
 from tests.support.site import Site
-from tests.support.spark import start_spark
 
 
 @pytest.fixture(scope="session")
@@ -30,14 +29,6 @@ def ceph() -> Iterator[Ceph]:
 def rgw(ceph: Ceph) -> S3Server:
     """Its gateway as an S3 server like the others."""
     return ceph.server
-
-
-@pytest.fixture(scope="session")
-def spark(ceph: Ceph) -> SparkSession:
-    """One session, which ends with the process."""
-    session = start_spark(master="local[2]")
-    session.sparkContext.setLogLevel("OFF")
-    return session
 
 
 @pytest.fixture

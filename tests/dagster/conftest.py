@@ -1,4 +1,4 @@
-"""A Dagster instance, one Spark session, and sources in new buckets of a real S3 server."""
+"""A Dagster instance, and sources in new buckets of a real S3 server."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,15 +9,6 @@ from pyspark.sql import SparkSession
 
 from tests.support.servers import S3Server
 from tests.support.site import Site
-from tests.support.spark import start_spark
-
-
-@pytest.fixture(scope="session")
-def spark() -> SparkSession:
-    """The session that all runs of this process share. It ends with the process."""
-    session = start_spark(master="local[2]")
-    session.sparkContext.setLogLevel("OFF")
-    return session
 
 
 @pytest.fixture

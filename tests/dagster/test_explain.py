@@ -126,7 +126,7 @@ def test_rejected_records(site: Site) -> None:
 
 
 def test_a_plain_writers_slot(site: Site) -> None:
-    """Signalled; then owed a listing, once a run has found that no entry tells of it; then committed."""
+    """Signalled; then waiting for a rescan, once a run has found that no entry tells of it; then committed."""
     site.settle()
     site.write_unqueued(7)
     store_cursor(site, site.cursor or "")
@@ -135,7 +135,7 @@ def test_a_plain_writers_slot(site: Site) -> None:
     assert site.launch(request).success
     verdict, text = asked(site, site.key(7))
     assert verdict == "rescans"
-    assert "owed: slot 7 is compared by the next batch that lists" in text
+    assert "waits for a rescan: slot 7 is compared by the next batch that lists" in text
     site.settle()
     assert asked(site, site.key(7))[0] == "committed"
 

@@ -30,7 +30,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings, decode_events
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import slot_of
-from s3notify_platform.stores.queue_records import QUEUE_PREFIX
+from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.reader import read_slots
 from tests.e2e.test_kills import processes
@@ -361,11 +361,12 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
                 fuzz.phase(Phase(seed=SEED, first=0, last=half, ways=ANNOUNCED, keys=keys), KILLS // 2)
                 plain.put(f"{PREFIX}plain.jsonl", b'{"order_id": 2}\n')
                 platform.until(
-                    "a plain writer seen", lambda: fuzz.backlog.unqueued_writers(fuzz.backlog.read())
+                    "a plain writer seen",
+                    lambda: fuzz.backlog.read().unqueued_writers(SYSTEM_CLOCK.wall_ms()),
                 )
             else:
                 half = 0
-                fuzz.backlog.add((), plain=True)
+                fuzz.backlog.add((), unqueued=True)
             ways = (QUEUED, SQS, HTTP, PLAIN)
             last = OPERATIONS // WRITERS
             kills = KILLS // 2 if half else KILLS

@@ -1,26 +1,13 @@
-"""One Spark session for all Spark tests, and lakes on real servers."""
+"""Lakes on real servers."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.stores.config import S3Config
 from tests.support.servers import S3Server
-from tests.support.spark import Lake, start_spark
-from tests.support.spark_options import ENVIRONMENT
-
-# Before any JVM starts, which hands its environment on.
-os.environ.update(ENVIRONMENT)
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = start_spark(master="local[2]")
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+from tests.support.spark import Lake
 
 
 @pytest.fixture

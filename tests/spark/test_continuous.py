@@ -11,7 +11,7 @@ from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.continuous import TableKeeper, ingest_stream
+from s3notify_platform.spark.continuous import ContinuousIngest, ingest_stream
 from tests.support.spark import Lake
 from tests.support.spark_options import options_of
 
@@ -28,12 +28,12 @@ def generations(lake: Lake) -> dict[Slot, int]:
     return {slot: len(lake.history(slot)) for slot in lake.source.location.all_slots()}
 
 
-def once(lake: Lake, checkpoint: Path, **arguments: Any) -> TableKeeper:
-    query, keeper = ingest_stream(
+def once(lake: Lake, checkpoint: Path, **arguments: Any) -> ContinuousIngest:
+    query, continuous = ingest_stream(
         lake.spark, options_of(lake.source), checkpoint=str(checkpoint), every_seconds=None, **arguments
     )
     query.awaitTermination()
-    return keeper
+    return continuous
 
 
 def test_a_query_keeps_the_table_in_step(lake: Lake, tmp_path: Path) -> None:
@@ -66,21 +66,21 @@ def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
     lake.store.put(key, b"no commit")
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % (n + 100) for n in range(12)})
     waiting: list[Any] = []
-    keeper = TableKeeper(
+    continuous = ContinuousIngest(
         spark=lake.spark, source=lake.source, later=lambda seconds, action: waiting.append(action)
     )
     watcher = Watcher(
         lake.store, prefix=lake.source.location.keyspace_prefix, slots=lake.source.location.slots
     )
     watcher.poll()
-    result = keeper.take(dict.fromkeys(lake.source.location.all_slots()), batch="b1")
-    assert {slot for slot, each in result.slots.items() if not each.ok} == {bad} == keeper.failing.keys()
+    result = continuous.take(dict.fromkeys(lake.source.location.all_slots()), batch="b1")
+    assert {slot for slot, each in result.slots.items() if not each.ok} == {bad} == continuous.failing.keys()
     assert {slot for slot, each in result.slots.items() if each.status == "committed"}
     assert [*RescanBacklog(lake.source.location.records()).read().slots] == [bad]
     assert not watcher.poll().changed
     waiting.pop()()
     assert [*watcher.poll().changed] == [bad]
-    reborn = TableKeeper(spark=lake.spark, source=lake.source)
+    reborn = ContinuousIngest(spark=lake.spark, source=lake.source)
     reborn.ask_again_for_rescans()
     assert [*watcher.poll().changed] == [bad]
     lake.store.put(key, commit.body)
@@ -99,12 +99,12 @@ def test_entries_take_the_place_of_listings(lake: Lake) -> None:
     )
     queue.topics.create(source.name, settings)
     writer = QueuedPublisher(publisher(lake), queue, bucket=source.input.bucket.bucket)
-    keeper = TableKeeper(spark=lake.spark, source=source)
+    continuous = ContinuousIngest(spark=lake.spark, source=source)
 
     def take(name: str) -> set[str]:
         """One change, told by the queue; the keys that are committed then."""
         writer.publish([Put(key=f"raw/{name}.jsonl", body=b'{"id": 1}\n')])
-        keeper.take({lake.slot(f"{name}.jsonl"): None}, batch=name)
+        continuous.take({lake.slot(f"{name}.jsonl"): None}, batch=name)
         assert not queue.entries(source.name, [lake.slot(f"{name}.jsonl")]), "what is committed is removed"
         return {row["_key"].removeprefix("raw/").removesuffix(".jsonl") for row in lake.load()}
 
@@ -113,8 +113,8 @@ def test_entries_take_the_place_of_listings(lake: Lake) -> None:
     neighbour = next(f"{n}.jsonl" for n in range(99) if lake.slot(f"{n}.jsonl") == second)
     lake.put(neighbour, [{"id": 0}])
     assert take("second") == {"there", "first", "second"}, "nothing was listed"
-    keeper = TableKeeper(spark=lake.spark, source=source)
+    continuous = ContinuousIngest(spark=lake.spark, source=source)
     assert take("third") == {"there", "first", "second", "third"}, "nor after a restart"
     publisher(lake).put("raw/plain.jsonl", b'{"id": 4}\n')
-    keeper.take({lake.slot("plain.jsonl"): None}, batch="plain")
+    continuous.take({lake.slot("plain.jsonl"): None}, batch="plain")
     assert "plain" in take("fourth"), "listed, since somebody does not queue"

@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.continuous import TableKeeper
+from s3notify_platform.spark.continuous import ContinuousIngest
 from s3notify_platform.table.quarantine import Choice, Retried, redrive
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
@@ -107,7 +108,7 @@ def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
     send_again(lake)
     result = lake.ingest(listing=False)
     assert read(proxy, result) == 1
-    assert (result.unannounced, result.plain) == (0, frozenset())
+    assert (result.unannounced, result.unqueued) == (0, frozenset())
     lake.check()
 
 
@@ -165,15 +166,15 @@ def test_continuous_ingest_gives_up_too(lake: Lake, proxy: FaultProxy) -> None:
         lake.put(f"{name}.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
     later: list[float] = []
-    keeper = TableKeeper(
+    continuous = ContinuousIngest(
         spark=lake.spark,
         source=lake.source,
-        max_attempts=2,
+        settings=BatchSettings(max_attempts=2),
         later=lambda seconds, _: later.append(seconds),
     )
-    assert not keeper.take({SLOT: None}, batch="b1").slots[SLOT].ok
+    assert not continuous.take({SLOT: None}, batch="b1").slots[SLOT].ok
     assert len(later) == 1
-    result = keeper.take({SLOT: None}, batch="b2").slots[SLOT]
+    result = continuous.take({SLOT: None}, batch="b2").slots[SLOT]
     assert (result.ok, set(result.quarantined)) == (True, {"raw/a.jsonl"})
-    assert (len(later), keeper.failing) == (1, {})
+    assert (len(later), continuous.failing) == (1, {})
     assert keys(lake) == {"raw/b.jsonl"}

@@ -17,8 +17,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
-from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.queue_records import QUEUE_PREFIX
+from s3notify_platform.stores.config import QUEUE_PREFIX, S3Config
 from s3notify_platform.stores.s3.fast import FastObjectStore
 
 KS = "ks/"

@@ -28,14 +28,14 @@ Invariants
       once: the state of the commit decides. So entries may come twice, late, and in any order.
     - An entry is removed only after a commit of a plan that was made when the entry was there.
     - An object that changes after it was enumerated fails its pinned read and is left to its own entry.
-    - A slot that was signalled by a writer without an entry is listed, and stays owed until it has been.
+    - A slot that was signalled by a writer without an entry waits for a rescan, and leaves the backlog after it.
     - A listing is complete whatever order the server lists in, and in however many chains.
     - State that was there never starts empty: lost commits are an error, not a second ingestion of everything.
 
 Limits. A plan holds at most `max_objects` changes, deletions first, and reads about `max_bytes`; a slot with more is
-`complete=False` and is planned again after its commit. A plain signal may hide behind a queued one of the same slot
-until the next plain one: from then on, for `PLAIN_SECONDS`, all that is signalled is listed; the sweep finds what came
-before.
+`complete=False` and is planned again after its commit. The signal of a writer that does not queue may hide behind one
+of a writer that does, until the former signals again: from then on, for `UNQUEUED_SECONDS`, all that is signalled is
+listed; the sweep finds what came before.
 
 Differs from the original: overwrites, deletions and emptied objects are changes like any other; notifications
 are removed when they are committed, not when they are read; ranges of slots do not overlap.
@@ -60,8 +60,8 @@ from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_
 from s3notify_platform.protocols.source_enumerator.rescan import (
     COMMITTED,
     PARTITION,
-    PLAIN_SECONDS,
     TO_LIST,
+    UNQUEUED_SECONDS,
     CommittedSlots,
     RescanBacklog,
     Rescans,
@@ -72,8 +72,8 @@ __all__ = [
     "COMMITTED",
     "OBJECT_COST_BYTES",
     "PARTITION",
-    "PLAIN_SECONDS",
     "TO_LIST",
+    "UNQUEUED_SECONDS",
     "Assignment",
     "Chain",
     "CommittedSlots",

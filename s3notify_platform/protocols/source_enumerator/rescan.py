@@ -1,4 +1,4 @@
-"""What a source remembers beside its commits: which slots are owed a listing, and which were ever committed.
+"""What a source remembers beside its commits: which slots wait for a rescan, and which were ever committed.
 
 Each is one JSON record, changed by compare-and-set. Every change may be applied twice without harm, so an answer
 that was lost needs no more than another round.
@@ -14,7 +14,7 @@ from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.ports import RecordStore, Version, Written
 from s3notify_platform.slots import Slot
 
-PLAIN_SECONDS: Final = 3600.0
+UNQUEUED_SECONDS: Final = 3600.0
 """For so long after a writer was seen that does not queue, everything that is signalled is listed."""
 
 ATTEMPTS: Final = 30
@@ -90,7 +90,7 @@ class Rescans:
     def dumps(self) -> dict[str, Any]:
         """As JSON has it."""
         slots = {str(slot): serial for slot, serial in self.slots.items()}
-        body = {"v": 1, "slots": slots, "plain_ms": self.unqueued_ms, "serial": self.serial}
+        body = {"v": 1, "slots": slots, "unqueued_ms": self.unqueued_ms, "serial": self.serial}
         return body | ({"enumerated": self.enumerated} if self.enumerated else {})
 
     @classmethod
@@ -98,7 +98,11 @@ class Rescans:
         """Inverse of `dumps`."""
         slots = {Slot(int(slot)): int(serial) for slot, serial in body["slots"].items()}
         enumerated = body.get("enumerated", "")
-        return cls(slots=slots, unqueued_ms=body["plain_ms"], serial=body["serial"], enumerated=enumerated)
+        return cls(slots=slots, unqueued_ms=body["unqueued_ms"], serial=body["serial"], enumerated=enumerated)
+
+    def unqueued_writers(self, now_ms: int) -> bool:
+        """Whether a writer that does not queue was seen lately; by the wall clock. Pure."""
+        return bool(self.unqueued_ms) and now_ms - self.unqueued_ms < UNQUEUED_SECONDS * 1000
 
 
 class RescanBacklog:
@@ -117,11 +121,14 @@ class RescanBacklog:
         )
 
     def read(self) -> Rescans:
-        """What is owed now. 1 request."""
+        """What waits now. 1 request."""
         return self._kept.read()[0]
 
     def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:
-        """Add slots; `plain`: because a writer does not queue. 1 read and 1 write, more if others come between."""
+        """Add slots. `unqueued`: a writer was seen that does not queue.
+
+        1 read and 1 write, more if others come between; none if there is nothing to add.
+        """
         wanted = set(slots)
 
         def add(rescans: Rescans) -> Rescans:
@@ -146,12 +153,6 @@ class RescanBacklog:
     def enumerated(self, epoch: str) -> None:
         """Everything was compared, and committed, since the topic had this epoch. Requests as `add`."""
         self._kept.change(lambda rescans: replace(rescans, enumerated=epoch))
-
-    def unqueued_writers(self, rescans: Rescans) -> bool:
-        """Whether a writer was seen lately that does not queue."""
-        return (
-            bool(rescans.unqueued_ms) and self._clock.wall_ms() - rescans.unqueued_ms < PLAIN_SECONDS * 1000
-        )
 
 
 class CommittedSlots:

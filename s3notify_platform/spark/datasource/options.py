@@ -7,11 +7,12 @@ and else come from boto3's own chain. What is named is looked up on the driver (
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.settings import SETTINGS
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.slots import Slot, slot_from_partition_key
 from s3notify_platform.stores.config import DynamoConfig, S3Config, default_region
@@ -22,14 +23,9 @@ T = TypeVar("T", int, float)
 Read = Literal["objects", "table", "slots"]
 Rejects = Literal["column", "fail", "drop"]
 
-TEXTS: Final = (
-    "name", "bucket", "prefix", "format", "schema", "encoding", "platform_prefix", "keyspace_prefix",
-    "queue_prefix", "code_version", "commit", "mismatches",
-)  # fmt: skip
-NUMBERS: Final = ("slots", "max_objects", "max_bytes", "split_bytes")
-PLACES: Final = (
-    "path", "platform_bucket", "endpoint_url", "region", "access_key_id_env", "secret_access_key_env",
-    "session_token_env", "dynamodb_endpoint_url", "lease_table", "records_table",
+CONNECTION: Final = (
+    "path", "endpoint_url", "region", "access_key_id_env", "secret_access_key_env", "session_token_env",
+    "dynamodb_endpoint_url",
 )  # fmt: skip
 READING: Final = ("read", "rejects", "only", "generations", "topic", "poll_seconds", "list_seconds")
 
@@ -62,7 +58,7 @@ class Reading:
 def reading_of(options: Mapping[str, str]) -> Reading:
     """What the options say; `UsageError` for one that is unknown, missing or makes no sense."""
     given = {name.lower(): value for name, value in options.items()}
-    known = (*TEXTS, *NUMBERS, *PLACES, *READING)
+    known = (*SETTINGS, *CONNECTION, *READING)
     if unknown := sorted(given.keys() - set(known)):
         raise UsageError(f"option {unknown[0]!r}: there is none; use {', '.join(known)}")
     source = _source(given)
@@ -85,8 +81,10 @@ def reading_of(options: Mapping[str, str]) -> Reading:
 
 
 def _source(given: Mapping[str, str]) -> Source:
-    fields: dict[str, object] = {name: given[name] for name in TEXTS if name in given}
-    fields |= {name: _number(name, given[name], int) for name in NUMBERS if name in given}
+    fields: dict[str, Any] = {"name": "source"}
+    for name in SETTINGS.keys() & given.keys():
+        number = SETTINGS[name].number
+        fields[name] = _number(name, given[name], number) if number else given[name]
     if path := given.get("path"):
         place = urlsplit(path)
         if place.scheme not in ("s3", "s3a") or not place.netloc or "bucket" in given:
@@ -105,20 +103,16 @@ def _source(given: Mapping[str, str]) -> Source:
     }
     region = given.get("region") or default_region()
     bucket = S3Config(
-        bucket=str(fields.pop("bucket")), region=region, endpoint_url=given.get("endpoint_url"), **keys
+        bucket=fields.pop("bucket"), region=region, endpoint_url=given.get("endpoint_url"), **keys
     )
     fields |= {
         name: DynamoConfig(
-            table=given[name], region=region, endpoint_url=given.get("dynamodb_endpoint_url"), **keys
+            table=fields[name], region=region, endpoint_url=given.get("dynamodb_endpoint_url"), **keys
         )
         for name in ("lease_table", "records_table")
-        if name in given
+        if name in fields
     }
-    return Source.of(
-        **{"name": "source"} | fields,
-        bucket=bucket,
-        platform=replace(bucket, bucket=given.get("platform_bucket", bucket.bucket)),
-    )
+    return Source.of(bucket=bucket, **fields)
 
 
 def _number(name: str, value: str, kind: Callable[[str], T]) -> T:

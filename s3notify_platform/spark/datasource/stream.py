@@ -32,9 +32,9 @@ state pages) and 2 PUTs, LISTs as `SlotTable.newest`. The driver holds the objec
 Limits: an object is never divided between micro-batches. Where a writer does not signal, nothing is seen.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -48,7 +48,8 @@ from pyspark.sql.streaming.datasource import (
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, NotFoundError
-from s3notify_platform.ingest.compare import IN_FLIGHT
+from s3notify_platform.ingest.follow import Decision, decide, topic_epoch
+from s3notify_platform.ingest.stream_plan import StreamPlanner
 from s3notify_platform.ingest.stream_state import (
     Offset,
     Poller,
@@ -59,51 +60,55 @@ from s3notify_platform.ingest.stream_state import (
     digest_at,
 )
 from s3notify_platform.ingest.wire import Batches
-from s3notify_platform.protocols.keyspace import (
-    NEVER_SEEN,
-    QUEUED,
-    digest_of,
-    signal_key,
-)
+from s3notify_platform.protocols.keyspace import NEVER_SEEN, digest_of
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import (
-    Enumerator,
-    ObjectVersion,
-    RescanBacklog,
-    SlotChanges,
-    Split,
-    changes_of_slot,
-    cut_to_bytes,
-)
+from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.datasource.options import Reading
 from s3notify_platform.spark.datasource.rows import RowReader, Work, work_of
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import SlotCommit
-from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.states import States
 
 UNLIMITED: Final = 1 << 62
 
 
-class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _PolledReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream whose offsets say which signals of the keyspace were seen."""
+
+    def __init__(self, reading: Reading, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._reading = reading
+        self._clock = clock
+        self._until: bytes | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """See `DataSourceStreamReader.initialOffset`: nothing was ever read."""
+        return Offset(digests=NEVER_SEEN * self._reading.source.location.slots).dumps()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """See `SupportsTriggerAvailableNow`: the query ends when all is read that is signalled now."""
+        self._until = self._poller.poll()
+
+    def _target(self) -> bytes:
+        """The signals up to which the query reads."""
+        return self._until or self._poller.poll()
+
+    def _offset(self, body: dict[str, Any]) -> Offset:
+        return Offset.loads(body, self._reading.source.location.slots)
+
+    @cached_property
+    def _poller(self) -> Poller:
+        source = self._reading.source
+        store = shared_store(source.location.platform)
+        return Poller(source, store, self._clock, seconds=self._reading.poll_seconds)
+
+
+class ChangesReader(_PolledReader):
     """Rows of what changed. Lives in one process of the driver for as long as the query runs."""
 
-    def __init__(
-        self,
-        reading: Reading,
-        rows: RowReader,
-        width: int,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._reading = reading
+    def __init__(self, reading: Reading, rows: RowReader, width: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(reading, clock=clock)
         self._rows = rows
         self._width = width
-        self._clock = clock
-        self._target: bytes | None = None
-        self._listed_at: float | None = None
-        self._poller: Poller | None = None
+        self._listed_ms = 0
         self._state: StreamState | None = None
         self._epoch = ""
 
@@ -111,56 +116,43 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What travels to tasks: they need no more than to read rows."""
         return {"_rows": self._rows}
 
-    # As Spark calls it, in order
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """See `DataSourceStreamReader.initialOffset`: nothing was ever read."""
-        return Offset(digests=NEVER_SEEN * self._reading.source.location.slots).dumps()
-
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader.getDefaultReadLimit`: `max_objects`, and within it `max_bytes`."""
         return ReadMaxFiles(self._reading.source.input.max_objects)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """See `SupportsTriggerAvailableNow`: the query ends when all is read that is signalled now."""
-        self._target = self._poll()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader.latestOffset`: steps 1 and 2."""
         offset = self._offset(start)
         self._state_of(offset).settle(offset.plan)
-        target = self._target or self._poll()
-        offset = self._with_topic(offset, target)
-        if not (changed := changed_between(offset.digests, target)):
+        target = self._target()
+        if self._reading.topic and (offset.epoch != self._epoch or offset.digests != target):
+            self._epoch = topic_epoch(self._reading.source.location.queue(), self._reading.topic)
+        if offset.digests == target and self._epoch in ("", offset.epoch):
             return start
-        follows = self._follows(offset)
-        listed = [slot for slot in changed if not follows or digest_at(offset.digests, slot) == NEVER_SEEN]
-        now = self._clock.monotonic()
-        soon = self._listed_at is not None and now - self._listed_at < self._reading.list_seconds
-        if listed and soon and self._target is None:
+        decision = self._decide(offset, target)
+        if decision.everything:
+            # What was written before there was this topic has no entry: begin again with all slots.
+            offset = replace(offset, digests=NEVER_SEEN * self._reading.source.location.slots)
+        offset = replace(offset, epoch=self._epoch)
+        planner = self._planner(offset)
+        if decision.how == "follow" and planner.unqueued(decision.slots):
+            self._backlog.add((), unqueued=True)
+            decision = self._decide(offset, target)
+        if decision.wait_seconds:
             return start
-        self._listed_at = now if listed else self._listed_at
+        changed = changed_between(offset.digests, target)
+        decision = replace(decision, slots=frozenset(changed))
         if (entries := self._entries(changed)) is None:
             return start
-        unqueued = self._plain(set(changed) - {*listed})
-        planned, taken = self._planned(
-            offset, {*listed} | unqueued, {*changed} - {*listed} - unqueued, entries, limit
-        )
-        digests = offset.advanced(taken, target)
-        seen = tuple(entry for entry in entries if entry.slot in taken)
-        if not planned:
-            if seen:
-                self._reading.source.location.queue().remove(seen)  # what they tell of was read before
-            return replace(offset, digests=digests).dumps()
-        stream = offset.stream or self._state_of(offset).stream
-        number = offset.number + 1
-        plan = StreamPlan(
-            name=f"{number:010d}-{unique_name(self._clock)}", slots=tuple(planned), entries=seen
-        )
-        self._state_of(offset).pin(plan)
-        if len(taken) < len(changed):
-            self._listed_at = None  # there is more to be had at once
-        return replace(offset, stream=stream, number=number, plan=plan.name, digests=digests).dumps()
+        if decision.listing:
+            self._listed_ms = self._clock.wall_ms()
+        max_objects, max_bytes = self._limits(limit)
+        work, done = planner.work(offset, decision, entries, max_objects=max_objects, max_bytes=max_bytes)
+        if len(done) < len(changed):
+            self._listed_ms = 0  # there is more to be had at once
+        end = replace(offset, digests=offset.advanced(done, target))
+        seen = tuple(entry for entry in entries if entry.slot in done)
+        return self._pinned(planner.state, end, work, seen).dumps()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """See `DataSourceStreamReader.partitions`: step 3."""
@@ -189,17 +181,6 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # How
 
-    def _offset(self, body: dict[str, Any]) -> Offset:
-        return Offset.loads(body, self._reading.source.location.slots)
-
-    def _poll(self) -> bytes:
-        if self._poller is None:
-            store = shared_store(self._reading.source.location.platform)
-            self._poller = Poller(
-                self._reading.source, store, self._clock, seconds=self._reading.poll_seconds
-            )
-        return self._poller.poll()
-
     def _state_of(self, offset: Offset) -> StreamState:
         if self._state is None or offset.stream not in ("", self._state.stream):
             store = shared_store(self._reading.source.location.platform)
@@ -211,30 +192,44 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return self._state
 
-    # The topic, if there is one
+    def _planner(self, offset: Offset) -> StreamPlanner:
+        source = self._reading.source
+        bucket = shared_store(source.input.bucket)
+        return StreamPlanner(source=source, bucket=bucket, state=self._state_of(offset))
 
-    def _with_topic(self, offset: Offset, target: bytes) -> Offset:
-        """The offset, to begin again with all slots if from now on entries are followed.
+    def _limits(self, limit: ReadLimit) -> tuple[int, int]:
+        """Objects and bytes of a micro-batch."""
+        read = self._reading.source.input
+        if isinstance(limit, ReadAllAvailable):
+            return UNLIMITED, UNLIMITED
+        return limit.max_files if isinstance(limit, ReadMaxFiles) else read.max_objects, read.max_bytes
 
-        What was written before there was the topic is compared by one listing.
-        """
-        name = self._reading.topic
-        if not name or (offset.epoch == self._epoch and offset.digests == target):
+    def _decide(self, offset: Offset, target: bytes) -> Decision:
+        """How to find out what changed since. Slots that were never read wait for a rescan."""
+        changed = changed_between(offset.digests, target)
+        unread = {slot: 0 for slot in changed if digest_at(offset.digests, slot) == NEVER_SEEN}
+        return decide(
+            changed,
+            replace(self._backlog.read() if self._epoch else Rescans(), slots=unread),
+            topic=self._epoch,
+            enumerated=offset.epoch,
+            now_ms=self._clock.wall_ms(),
+            listed_ms=self._listed_ms,
+            list_seconds=self._reading.list_seconds if self._until is None else 0,
+        )
+
+    def _pinned(
+        self, state: StreamState, offset: Offset, work: Sequence[SlotWork], entries: tuple[Entry, ...]
+    ) -> Offset:
+        """The offset with a plan of this work, if there is any. `entries` name what was read before, or is in it."""
+        if not work:
+            if entries:
+                self._reading.source.location.queue().remove(entries)
             return offset
-        try:
-            self._epoch = self._reading.source.location.queue().topics.get(name).epoch
-        except NotFoundError:
-            self._epoch = ""
-        if self._epoch == offset.epoch:
-            return offset
-        digests = NEVER_SEEN * self._reading.source.location.slots if self._epoch else offset.digests
-        return replace(offset, epoch=self._epoch, digests=digests)
-
-    def _follows(self, offset: Offset) -> bool:
-        """Whether entries tell of all changes: there is the topic, and nobody signals without queueing."""
-        if not offset.epoch or offset.epoch != self._epoch:
-            return False
-        return not self._backlog.unqueued_writers(self._backlog.read())
+        number = offset.number + 1
+        name = f"{number:010d}-{unique_name(self._clock)}"
+        state.pin(StreamPlan(name=name, slots=tuple(work), entries=entries))
+        return replace(offset, stream=state.stream, number=number, plan=name)
 
     @property
     def _backlog(self) -> RescanBacklog:
@@ -247,155 +242,28 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         queue, name = self._reading.source.location.queue(), str(self._reading.topic)
         try:
             entries = queue.entries(name, changed)
-            return entries if queue.topics.get(name).epoch == self._epoch else None
         except NotFoundError:
             return None
-
-    def _plain(self, slots: Collection[Slot]) -> set[Slot]:
-        """Those that were last signalled by a writer who does not queue. 1 HEAD each."""
-        store = shared_store(self._reading.source.location.platform)
-        prefix = self._reading.source.location.keyspace_prefix
-
-        def unqueued(slot: Slot) -> bool:
-            signal = store.head(signal_key(prefix, slot))
-            return signal is not None and QUEUED not in signal.metadata
-
-        wanted = sorted(slots)
-        with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            found = {
-                slot for slot, is_plain in zip(wanted, pool.map(unqueued, wanted), strict=True) if is_plain
-            }
-        if found:
-            self._backlog.add((), unqueued=True)
-        return found
-
-    def _planned(
-        self,
-        offset: Offset,
-        listed: Collection[Slot],
-        followed: Collection[Slot],
-        entries: Sequence[Entry],
-        limit: ReadLimit,
-    ) -> tuple[list[SlotWork], list[Slot]]:
-        """What to do next, and the slots of which that is all."""
-        source = self._reading.source
-        unlimited = isinstance(limit, ReadAllAvailable)
-        most = (
-            limit.max_files
-            if isinstance(limit, ReadMaxFiles)
-            else UNLIMITED
-            if unlimited
-            else source.input.max_objects
-        )
-        found = self._listed(listed, most) if listed else {}
-        told: dict[Slot, set[str]] = {slot: set() for slot in followed}
-        for entry in entries:
-            if entry.slot in told:
-                told[Slot(entry.slot)].add(entry.event.key)
-        found |= self._looked_up(told)
-        state = self._state_of(offset)
-        heads = state.table.heads(found)
-        state.check(offset, heads)
-        all_changes: list[SlotChanges] = []
-        known: dict[Slot, States] = {}
-        left = most
-        for slot, states in state.states(heads, told):
-            changes = changes_of_slot(slot, found[slot], states, max_objects=left, touched=told.get(slot))
-            keys = {split.version.key for split in changes.read} | {*changes.gone}
-            known[slot] = {key: states[key] for key in keys & states.keys()}
-            all_changes.append(changes)
-            left -= len(changes.read) + len(changes.gone)
-            if left <= 0:
-                break
-        # No object is cut: it would be given in two batches, of which one could be of another version.
-        fitting = cut_to_bytes(
-            all_changes,
-            UNLIMITED if unlimited else source.input.max_bytes,
-            least=source.input.split_bytes,
-            cuttable=lambda _: False,
-        )
-        work: list[SlotWork] = []
-        taken: list[Slot] = []
-        for changes in fitting:
-            if changes:
-                work.append(_slot_work(changes, known[changes.slot], heads[changes.slot]))
-            if changes.complete:
-                taken.append(changes.slot)
-        return work, taken
-
-    def _looked_up(self, told: Mapping[Slot, Collection[str]]) -> dict[Slot, list[ObjectVersion]]:
-        """What is there now under the keys that entries name. 1 HEAD each."""
-        source = self._reading.source
-        enumerator = Enumerator(
-            shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
-        )
-        with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            return {
-                slot: [v for v in pool.map(enumerator.current, sorted(keys)) if v is not None]
-                for slot, keys in sorted(told.items())
-            }
-
-    def _listed(self, changed: Collection[Slot], most: int) -> dict[Slot, list[ObjectVersion]]:
-        """The objects of changed slots, by slot: of the first ones, where all are too many to hold."""
-        source = self._reading.source
-        found: dict[Slot, list[ObjectVersion]] = {slot: [] for slot in sorted(changed)}
-        held = 0
-        enumerator = Enumerator(
-            shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
-        )
-        for version in enumerator.versions(frozenset(changed)):
-            if version.slot in found:
-                found[version.slot].append(version)
-                held += 1
-                while held > 2 * most and len(found) > 1:
-                    held -= len(found.popitem()[1])
-        return found
+        return entries if topic_epoch(queue, name) == self._epoch else None
 
 
-def _slot_work(changes: SlotChanges, states: States, head: SlotCommit | None) -> SlotWork:
-    read = tuple(split.version for split in changes.read)
-    replaced = [(v.key, states[v.key].etag) for v in read if v.key in states]
-    left = [(key, states[key].etag) for key in changes.gone]
-    objects = (head.objects if head else 0) + len(read) - len(replaced) - len(left)
-    generation = Generation(head.generation if head else 0)
-    return SlotWork(
-        slot=changes.slot, generation=generation, read=read, gone=(*replaced, *left), objects=objects
-    )
-
-
-class SlotsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SlotsReader(_PolledReader):
     """Only which slots changed, for a sink that finds out itself what that means. Keeps nothing but the checkpoint."""
-
-    def __init__(self, reading: Reading, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._reading = reading
-        self._clock = clock
-        self._poller: Poller | None = None
-        self._target: bytes | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tasks need nothing of it."""
         return {}
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """See `DataSourceStreamReader.initialOffset`."""
-        return Offset(digests=NEVER_SEEN * self._reading.source.location.slots).dumps()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """See `SupportsTriggerAvailableNow`."""
-        self._target = self._polled().poll()
-
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """See `DataSourceStreamReader.latestOffset`."""
-        target = self._target or self._polled().poll()
-        offset = Offset.loads(start, self._reading.source.location.slots)
+        offset, target = self._offset(start), self._target()
         return start if target == offset.digests else replace(offset, digests=target).dumps()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """See `DataSourceStreamReader.partitions`."""
-        slots = self._reading.source.location.slots
-        last = Offset.loads(end, slots).digests
-        changed = changed_between(Offset.loads(start, slots).digests, last)
-        signals = self._polled().signals
+        last = self._offset(end).digests
+        changed = changed_between(self._offset(start).digests, last)
+        signals = self._poller.signals
         seen = {slot: signals[slot] for slot in changed if slot in signals}
         same = {
             slot: etag
@@ -408,11 +276,3 @@ class SlotsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """See `DataSourceStreamReader.read`."""
         slots, signals = zip(*partition.value, strict=True)
         yield pa.record_batch({"slot": pa.array(slots, pa.int32()), "signal": pa.array(signals, pa.string())})
-
-    def _polled(self) -> Poller:
-        if self._poller is None:
-            store = shared_store(self._reading.source.location.platform)
-            self._poller = Poller(
-                self._reading.source, store, self._clock, seconds=self._reading.poll_seconds
-            )
-        return self._poller

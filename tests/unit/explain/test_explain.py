@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.explain import Failing, OpenBatch, SensorView, explain
+from s3notify_platform.explain import BatchView, SensorView, explain
 from s3notify_platform.explain.look import CHAINS_MAX, ENTRIES_MAX
-from s3notify_platform.ingest.scheduler import EVERYTHING, BatchPayload
+from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, Failing
+from s3notify_platform.ingest.follow import topic_epoch
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.ack_chain import AckChains
@@ -149,7 +150,8 @@ class Place:
 
     def ask(self, key=KEY, **sensor):
         self.reads.counts.clear()
-        view = SensorView(**({"seen": b"", "listing_due": False} | sensor)) if sensor else None
+        epoch = topic_epoch(self.queue, "orders")
+        view = SensorView(**({"seen": b"", "enumerated": epoch} | sensor)) if sensor else None
         return explain(
             self.source, key, sensor=view, objects=self.reads, platform=self.reads, clock=self.clock
         )
@@ -308,7 +310,7 @@ def test_in_an_open_batch_by_the_sensor(place):
     """With the run; only as long as the batch's chain misses the slot."""
     place.put()
     place.open_batch()
-    batch = OpenBatch(
+    batch = BatchView(
         id="orders-e-1", opened_ms=place.clock.wall_ms(), listing=False, runs=("run-7 (STARTED)",)
     )
     assert told(place.ask(batches=(batch,)))[1].startswith(
@@ -352,7 +354,7 @@ def test_failing(place, parked, words):
     assert text == f"failing: 2 attempts, {words}: no such column; nothing of it is committed"
 
 
-def test_owed(place):
+def test_waiting_for_a_rescan(place):
     """A plain writer's slot that waits for a listing."""
     place.put(queued=False)
     assert told(place.ask())[1].startswith(
@@ -361,7 +363,7 @@ def test_owed(place):
     place.backlog.add([SLOT], unqueued=True)
     kind, text = told(place.ask())
     assert kind == "rescans"
-    assert text.startswith(f"owed: slot {SLOT} is compared by the next batch that lists")
+    assert text.startswith(f"waits for a rescan: slot {SLOT} is compared by the next batch that lists")
 
 
 def test_the_source_is_still_to_be_listed():
@@ -371,7 +373,7 @@ def test_the_source_is_still_to_be_listed():
     assert place.ask().verdict.kind == "rescans"
     place.with_topic()
     assert place.ask().verdict.kind == "unseen"
-    assert place.ask(listing_due=True).verdict.kind == "rescans"
+    assert place.ask(enumerated="an earlier topic").verdict.kind == "rescans"
 
 
 def test_never_seen(place):
@@ -563,7 +565,7 @@ def test_the_document_is_json(place):
     """The verdict, and the facts by name."""
     place.put()
     place.commit(place.state())
-    failing = Failing(attempts=1, reason="r", parked=True)
+    failing = Failing(attempts=1, not_before_ms=0, reason="r", parked=True)
     document = json.loads(json.dumps(place.ask(failing=failing, seen=b"12345678").document()))
     assert (document["verdict"], document["slot"], document["committed"]["rows"]) == ("committed", SLOT, 3)
     assert document["failing"]["parked"]

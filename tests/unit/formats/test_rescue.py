@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats import records
@@ -353,6 +353,7 @@ texts = st.sampled_from(["", "1", "-7", "1.5", "x", '"', "a,b", "l\nm", "NA", "\
 
 
 @given(st.lists(st.lists(texts, min_size=1, max_size=5), max_size=6), st.booleans())
+@example([["", "NA", ""]], True)
 def test_no_csv_value_is_lost(contents: list[list[str]], inferred: bool) -> None:
     """Of whatever length its record is."""
     sink = io.StringIO()

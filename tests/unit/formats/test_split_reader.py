@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
@@ -241,6 +241,13 @@ def test_an_undecodable_line_is_one_reject() -> None:
 
 
 @given(bodies, places, st.integers(1, 30), tiny, tiny)
+@example(
+    ("csv", b'a,b\n0,"\n1234"\n'),
+    [],
+    3,
+    Limits(chunk_bytes=1, block_bytes=1),
+    Limits(chunk_bytes=12, block_bytes=12),
+)
 def test_records_that_are_too_long(
     made: tuple[str, bytes], at: list[int], longest: int, one: Limits, other: Limits
 ) -> None:

@@ -35,7 +35,7 @@ def manager(monkeypatch, store, **settings):
     return SlotIOManager(
         s3=S3Resource(),
         spark=SlotSpark(),
-        source_name="orders",
+        name="orders",
         bucket="any",
         prefix="in/",
         format="jsonl",
@@ -68,9 +68,7 @@ def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
 
 def test_a_manager_without_tables():
     """Made by hand, as in other people's definitions: the bucket carries everything."""
-    manager = SlotIOManager(
-        s3=S3Resource(), spark=SlotSpark(), source_name="orders", bucket="b", prefix="in/"
-    )
+    manager = SlotIOManager(s3=S3Resource(), spark=SlotSpark(), name="orders", bucket="b", prefix="in/")
     with dg.build_resources({"io": manager}) as resources:
         source = resources.io.source
         assert isinstance(resources.io.clients.records, ObjectRecordStore)
@@ -109,7 +107,7 @@ def test_commits_follow_the_store_and_the_choice(monkeypatch, ignores, commit, e
     """Also in another process, which reads what the first one found."""
     store = IgnoringStore(MemoryObjectStore(), ignores)
     for _ in range(2):
-        io = manager(monkeypatch, store, commit_mode=commit, **TABLES)
+        io = manager(monkeypatch, store, commit=commit, **TABLES)
         io.settle_commit_mode()
         assert type(io.source.commit.commits(io.source.location.platform, store)) is expected
     stored = json.loads(store.get(PLACE).body)
@@ -124,9 +122,9 @@ def test_two_ways_to_commit_are_never_mixed(monkeypatch):
     manager(monkeypatch, store).settle_commit_mode()
     reason = r"by dynamodb \(lease table 'leases'\).*by native.*stop all its runs"
     with pytest.raises(UsageError, match=reason):
-        manager(monkeypatch, store, commit_mode="dynamodb", **TABLES).settle_commit_mode()
+        manager(monkeypatch, store, commit="dynamodb", **TABLES).settle_commit_mode()
     store.delete(PLACE)
-    manager(monkeypatch, store, commit_mode="dynamodb", **TABLES).settle_commit_mode()
+    manager(monkeypatch, store, commit="dynamodb", **TABLES).settle_commit_mode()
     for changed in ({}, {"commit": "dynamodb", **TABLES, "lease_table": "others"}):
         with pytest.raises(UsageError, match="stop all its runs"):
             manager(monkeypatch, store, **changed).settle_commit_mode()

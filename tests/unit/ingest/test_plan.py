@@ -8,7 +8,7 @@ import pytest
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ingest.plan import collected
 from s3notify_platform.ingest.results import SlotResult, added_result
-from s3notify_platform.ingest.source import SPLIT_BYTES, Source
+from s3notify_platform.ingest.source import Input, Source
 from s3notify_platform.ingest.splits import TASK_BYTES, Assigned, assign_splits, is_big
 from s3notify_platform.ingest.wire import (
     PLANNED,
@@ -30,6 +30,7 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 
 BUCKET = S3Config(bucket="b")
+SPLIT_BYTES = Input(bucket=BUCKET).split_bytes
 
 
 def source(**fields: object) -> Source:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.ingest.scheduler import (
+from s3notify_platform.ingest.batches import (
     EVERYTHING,
     REASON_MAX,
     BatchPayload,
@@ -13,8 +13,8 @@ from s3notify_platform.ingest.scheduler import (
     Failing,
     OpenBatch,
     SensorState,
-    Tick,
 )
+from s3notify_platform.ingest.scheduler import Tick
 from s3notify_platform.protocols.ack_chain import Stamped
 from s3notify_platform.protocols.keyspace import WatcherState
 from tests.support.batches import World
@@ -41,7 +41,7 @@ def test_what_failed_in_the_batch_of_everything_is_tried_again_alone() -> None:
     world.clock.sleep(10)
     tick = world.tick()
     assert world.keys(tick) == [["5", "7"]]
-    assert last_try(world, tick) == (5, 7)
+    assert last_attempt(world, tick) == (5, 7)
     (run,) = world.active()
     world.finish(run)
     world.tick()
@@ -68,7 +68,7 @@ def test_an_idle_tick_is_one_head() -> None:
 
 
 def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
-    """The PUT opens the batch's ack chain, the GET is of what is owed; while it is open, a tick reads the chain."""
+    """The PUT opens the batch's ack chain, the GET is of the backlog; while it is open, a tick reads the chain."""
     world = settled()
     world.publish(3, 999, 42)
     world.counts()
@@ -212,7 +212,7 @@ def test_a_parked_slot_is_tried_again_apart_from_others() -> None:
     world.clock.sleep(1)
     tick = world.tick()
     assert world.keys(tick) == [["1", "2"]]
-    assert last_try(world, tick) == (1, 2)
+    assert last_attempt(world, tick) == (1, 2)
     (run,) = world.active()
     world.finish(run, failing=frozenset({2}))
     tick = world.tick()
@@ -224,19 +224,19 @@ def test_a_parked_slot_is_tried_again_apart_from_others() -> None:
     assert world.keys(world.tick()) == [["2"]]
 
 
-def last_try(world: World, tick: Tick) -> tuple[int, ...]:
-    """What the run of a batch is told to give up."""
+def last_attempt(world: World, tick: Tick) -> tuple[int, ...]:
+    """The slots whose unreadable objects the run of a batch takes to quarantine."""
     (request,) = tick.requests
-    return BatchPayload.loads(world.chains.state(request.batch).payload).last_try
+    return BatchPayload.loads(world.chains.state(request.batch).payload).last_attempt
 
 
-def test_the_last_try_is_told() -> None:
+def test_the_last_attempt_is_told() -> None:
     """The slots that would be parked, and no others of the batch; a new start is a new count."""
     world = settled(max_attempts=3, backoff_seconds=0)
     world.publish(1, 2)
     told = []
     for _ in range(3):
-        told.append(last_try(world, tick := world.tick()))
+        told.append(last_attempt(world, tick := world.tick()))
         (run,) = world.active()
         world.publish(1)
         world.finish(run, failing=frozenset({2}))
@@ -247,19 +247,19 @@ def test_the_last_try_is_told() -> None:
         world.finish(run)
     world.tick()
     world.publish(2)
-    assert last_try(world, world.tick()) == ()
+    assert last_attempt(world, world.tick()) == ()
 
 
-def test_with_one_attempt_every_try_is_the_last() -> None:
+def test_with_one_attempt_every_attempt_is_the_last() -> None:
     """But for the batch of everything, whose slots come again by themselves."""
     world = World(settings=BatchSettings(max_attempts=1))
     world.evaluate()
-    assert last_try(world, world.tick()) == ()
+    assert last_attempt(world, world.tick()) == ()
     for run in world.active():
         world.finish(run)
     world = settled(max_attempts=1)
     world.publish(4)
-    assert last_try(world, world.tick()) == (4,)
+    assert last_attempt(world, world.tick()) == (4,)
 
 
 def test_backoff_has_a_ceiling() -> None:
@@ -439,7 +439,7 @@ def test_the_cursor_round_trips_and_stays_small() -> None:
     state = SensorState(
         epoch="ab",
         next_batch=7,
-        enumerated=True,
+        enumerated="life 0",
         listed_ms=3,
         watch=WatcherState(),
         open=(
@@ -455,7 +455,7 @@ def test_the_cursor_round_trips_and_stays_small() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"epoch": 1}', "7", '{"watch": "x"}'])
-def test_a_cursor_that_is_not_ours_is_refused_with_what_to_do(text: str) -> None:
+def test_a_cursor_of_another_format_is_refused_with_what_to_do(text: str) -> None:
     """Somebody typed it into the UI."""
     with pytest.raises(CorruptError, match="reset it in the UI"):
         SensorState.loads(text)

@@ -1,0 +1,82 @@
+"""What the formats do to Arrow columns: timestamps from texts, numbers that are too large, and what has no column."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.formats.rescue import below
+
+Places = npt.NDArray[np.int64]
+"""Numbers of rows."""
+
+
+def _unnamed_values(
+    values: pa.Array, kind: pa.DataType, path: str, places: Places
+) -> Iterator[tuple[str, Places]]:
+    """Paths of what is in `values` and has no field in `kind`, with the `places` of those that are not null."""
+    found = values.type
+    if pa.types.is_struct(found) and pa.types.is_struct(kind):
+        kinds = {part.name: part.type for part in kind}
+        for part, child in zip(found, values.flatten(), strict=True):
+            name = below(path, part.name)
+            if part.name not in kinds:
+                yield name, places[child.is_valid().to_numpy(zero_copy_only=False)]
+            elif pa.types.is_nested(part.type):
+                yield from _unnamed_values(child, kinds[part.name], name, places)
+    elif _has_items(found) and pa.types.is_list(kind):
+        parents = pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
+        yield from _unnamed_values(values.flatten(), kind.value_type, f"{path}[]", places[parents])
+
+
+def _has_items(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
+    """What a table has besides `schema`, at any depth: which rows have it, and the columns that it is in."""
+    rows = np.arange(table.num_rows)
+    found: dict[str, Places] = {}
+    new_fields = []
+    for column in table.schema:
+        values = table[column.name].combine_chunks()
+        if column.name not in schema.names:
+            parts = [(below("", column.name), rows[values.is_valid().to_numpy(zero_copy_only=False)])]
+        elif pa.types.is_nested(column.type):
+            kind = schema.field(column.name).type
+            parts = list(_unnamed_values(values, kind, below("", column.name), rows))
+        else:
+            continue
+        having = {path: places for path, places in parts if len(places)}
+        found |= having
+        if having:
+            new_fields.append(column)
+    return found, pa.schema(new_fields) if new_fields else None
+
+
+_INFINITY: Final = re.compile(rb"(?i)inf")
+
+
+def check_finite(values: pa.Array, written: int | bytes) -> None:
+    """Refuse infinities beyond those `written` (or their number): numbers too large for a floating point column."""
+    if pa.types.is_floating(values.type) and (found := pc.sum(pc.is_inf(values)).as_py()):
+        allowed = written if isinstance(written, int) else len(_INFINITY.findall(written))
+        if found > allowed:
+            raise pa.ArrowInvalid(f"a number is too large for {values.type}")
+
+
+def timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Strings as timestamps, with a zone or (then in UTC) without; cut at microseconds, where Spark's end."""
+    if column.null_count == len(column):
+        return pa.nulls(len(column), kind)
+    column = pc.replace_substring_regex(column, r"(\.\d{6})\d+", r"\1")
+    zoned = pc.match_substring_regex(column, r":\d\d(\.\d*)?(Z|[+-]\d\d(:?\d\d)?)$")
+    none = pa.scalar(None, pa.string())
+    utc = pa.timestamp("us", tz="UTC")
+    with_zone = pc.cast(pc.if_else(zoned, column, none), utc)
+    without = pc.cast(pc.cast(pc.if_else(zoned, none, column), pa.timestamp("us")), utc)
+    return pc.cast(pc.coalesce(with_zone, without), kind)

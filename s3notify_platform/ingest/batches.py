@@ -1,0 +1,211 @@
+"""What a batch is, what its runs are told of it, and what the sensor keeps between its ticks: values and their JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Final
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.ingest.follow import Decision
+from s3notify_platform.ingest.settings import About
+from s3notify_platform.protocols.keyspace import WatcherState
+from s3notify_platform.slots import Slot
+
+EVERYTHING: Final = -1
+"""Stands for all slots in a batch that compares the whole source: the first one, and one for each new topic."""
+
+REASON_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """Limits of a source's batches."""
+
+    parallel_runs: Annotated[
+        int, About(description="Runs that a batch is split into", unit="runs", minimum=1)
+    ] = 1
+    max_open: Annotated[
+        int,
+        About(description="Batches in flight at once; their slots are disjoint", unit="batches", minimum=1),
+    ] = 1
+    max_attempts: Annotated[
+        int,
+        About(
+            description="Batches a slot may fail in: the last puts objects that cannot be read to quarantine; a slot "
+            "that fails otherwise is parked",
+            unit="batches",
+            minimum=1,
+        ),
+    ] = 5
+    backoff_seconds: Annotated[
+        float, About(description="Before a slot that failed is tried again; doubles", unit="seconds")
+    ] = 10.0
+    backoff_ceiling_seconds: float = 900.0
+    parked_seconds: Annotated[
+        float,
+        About(description="Before a parked slot is tried again; as soon as it changes, too", unit="seconds"),
+    ] = 3600.0
+    silence_seconds: Annotated[
+        float, About(description="A run without heartbeat for this long is taken for dead", unit="seconds")
+    ] = 30.0
+    startup_seconds: float = 180.0
+    relist_seconds: float = 300.0
+    list_seconds: Annotated[
+        float,
+        About(
+            description="Between listings of the bucket, if a writer does not queue; raise it for large buckets",
+            unit="seconds",
+        ),
+    ] = 10.0
+
+    def is_last(self, failed: int) -> bool:
+        """Whether the next attempt is the last one, for a slot that has failed so many times."""
+        return failed >= self.max_attempts - 1
+
+    def retry_seconds(self, failed: int) -> float:
+        """How long a slot waits that has failed so many times. Doubles each time, up to a ceiling."""
+        doubled: float = self.backoff_seconds * 2.0 ** max(0, min(failed - 1, 20))
+        return min(self.backoff_ceiling_seconds, doubled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPayload:
+    """What a batch's ack chain keeps for its runs: the signals seen, by slot, and how to find out what changed.
+
+    `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`:
+    slots that are parked if they fail again, so that objects which cannot be read go to quarantine. `topic`: its epoch
+    when the batch was opened.
+    """
+
+    slots: tuple[int, ...] = ()
+    signals: Mapping[str, str] = field(default_factory=dict)
+    listing: bool = True
+    rescans: Mapping[str, int] = field(default_factory=dict)
+    last_attempt: tuple[int, ...] = ()
+    topic: str = ""
+
+    @property
+    def decision(self) -> Decision:
+        """How the batch finds out what changed."""
+        if EVERYTHING in self.slots:
+            return Decision(how="everything", topic=self.topic)
+        slots = frozenset(map(Slot, self.slots))
+        return Decision(how="rescan" if self.listing else "follow", topic=self.topic, slots=slots)
+
+    def dumps(self) -> str:
+        """JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def loads(cls, text: str) -> "BatchPayload":
+        """Inverse of `dumps`; without text, a batch that lists."""
+        body = json.loads(text) if text else {}
+        return cls(**body | {name: tuple(body.get(name, ())) for name in ("slots", "last_attempt")})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """A run to be requested, for `slots`, or for `EVERYTHING`."""
+
+    batch: str
+    part: int
+    parts: int
+    slots: tuple[int, ...]
+
+    @property
+    def run_key(self) -> str:
+        """The same for the same request, so that Dagster launches it once."""
+        return f"{self.batch}-{self.part}of{self.parts}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBatch:
+    """A batch in flight. `topic`: its epoch when the batch was opened.
+
+    `progress` is (beats, when they last moved, in the sensor's wall ms) by run.
+    """
+
+    id: str
+    slots: tuple[int, ...]
+    parts: int
+    opened_ms: int
+    listing: bool = False
+    topic: str = ""
+    progress: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failing:
+    """A slot whose last batch did not commit it, and when it is asked for again; sooner if it is parked and changes."""
+
+    attempts: int
+    not_before_ms: int
+    reason: str
+    parked: bool = False
+    """It failed `max_attempts` times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorState:
+    """The cursor: 11 KB of digests, 5 bytes for each slot in flight or failing, whatever the bucket holds.
+
+    `enumerated`: epoch of the topic since which everything was compared, "" if that is still to be done. `backlog`:
+    slots waited for a rescan when that was last looked at. `listed_ms` is of the keyspace, `bucket_listed_ms` of the
+    bucket.
+    """
+
+    epoch: str
+    next_batch: int = 0
+    enumerated: str = ""
+    backlog: bool = False
+    listed_ms: int = 0
+    bucket_listed_ms: int = 0
+    watch: WatcherState = field(default_factory=WatcherState)
+    open: tuple[OpenBatch, ...] = ()
+    failing: Mapping[int, Failing] = field(default_factory=dict)
+
+    def dumps(self) -> str:
+        """JSON, for Dagster's cursor."""
+        body = {
+            "epoch": self.epoch,
+            "next_batch": self.next_batch,
+            "enumerated": self.enumerated,
+            "backlog": self.backlog,
+            "listed_ms": self.listed_ms,
+            "bucket_listed_ms": self.bucket_listed_ms,
+            "watch": self.watch.dumps(),
+            "open": [asdict(batch) for batch in self.open],
+            "failing": _failing_together(self.failing),
+        }
+        return json.dumps(body, separators=(",", ":"))
+
+    @classmethod
+    def loads(cls, text: str) -> "SensorState":
+        """Inverse of `dumps`; `CorruptError` (reset the cursor) for anything else."""
+        try:
+            body = json.loads(text)
+            body["watch"] = WatcherState.loads(body["watch"])
+            body["open"] = tuple(_open_batch(item) for item in body["open"])
+            body["failing"] = {
+                slot: Failing(attempts=attempts, not_before_ms=not_before_ms, reason=reason, parked=parked)
+                for attempts, not_before_ms, reason, parked, slots in body["failing"]
+                for slot in slots
+            }
+            return cls(**body)
+        except (ValueError, KeyError, TypeError, AttributeError, CorruptError) as error:
+            raise CorruptError(
+                "the sensor's cursor is not one of this version: reset it in the UI; nothing is lost by that"
+            ) from error
+
+
+def _open_batch(item: Mapping[str, Any]) -> OpenBatch:
+    progress = {run: (beats, moved_ms) for run, (beats, moved_ms) in item["progress"].items()}
+    return OpenBatch(**{**item, "slots": tuple(item["slots"]), "progress": progress})
+
+
+def _failing_together(failing: Mapping[int, Failing]) -> list[list[object]]:
+    """Slots that failed together, together: the reason is stored once."""
+    groups: dict[tuple[int, int, str, bool], list[int]] = {}
+    for slot, item in sorted(failing.items()):
+        groups.setdefault((item.attempts, item.not_before_ms, item.reason, item.parked), []).append(slot)
+    return [[*fields, slots] for fields, slots in groups.items()]

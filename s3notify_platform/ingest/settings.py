@@ -1,0 +1,225 @@
+"""The settings of a source, each declared once: name, type, default, description, unit.
+
+The component's YAML fields, the IO manager's configuration, the data source's options, the command line and the values
+of `ingest.source` and `ingest.location` all come from here. A new setting is one field of one of these classes, and the
+line that uses it. Imports nothing heavy, since `--help` reads it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
+from importlib import import_module
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.stores.config import QUEUE_PREFIX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What people are told of a setting, and what is refused. `choices` are looked up when they are needed."""
+
+    description: str
+    unit: str = ""
+    minimum: float | None = None
+    choices: Callable[[], Sequence[str]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A declared setting. `default` is `dataclasses.MISSING` where one has to be given."""
+
+    name: str
+    kind: Any
+    default: Any
+    about: About
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values it may have; empty if any will do."""
+        if get_origin(self.kind) is Literal:
+            return get_args(self.kind)
+        return tuple(self.about.choices()) if self.about.choices else ()
+
+    @property
+    def number(self) -> type[int] | type[float] | None:
+        """`int` or `float` if it is a number."""
+        return self.kind if self.kind in (int, float) else None
+
+    @property
+    def help(self) -> str:
+        """Description, unit and default in one line."""
+        unit = f" ({self.about.unit})" if self.about.unit else ""
+        default = f"; default: {self.default}" if self.default not in (MISSING, None, "") else ""
+        return f"{self.about.description}{unit}{default}"
+
+    def check(self, value: Any) -> None:
+        """`UsageError` for a value that it cannot have."""
+        if (choices := self.choices) and value not in choices:
+            raise UsageError(f"{self.name} {value!r}: use one of {', '.join(choices)}")
+        if self.about.minimum is not None and value < self.about.minimum:
+            raise UsageError(f"{self.name}={value}: must be at least {self.about.minimum:g}")
+
+
+@lru_cache(maxsize=64)
+def settings_of(*declared: type) -> tuple[Setting, ...]:
+    """The settings that dataclasses declare: their fields with an `About`."""
+    found = []
+    for owner in declared:
+        hints = get_type_hints(owner, include_extras=True)
+        for field in fields(owner):
+            of_field = getattr(hints[field.name], "__metadata__", ())
+            if about := next((one for one in of_field if isinstance(one, About)), None):
+                kind = hints[field.name].__origin__
+                found.append(Setting(name=field.name, kind=kind, default=field.default, about=about))
+    return tuple(found)
+
+
+def check_settings(values: object, *declared: type) -> None:
+    """`UsageError` for the first of these settings that has a value in `values` that it cannot have."""
+    for setting in settings_of(*declared):
+        setting.check(getattr(values, setting.name))
+
+
+def imported(path: str) -> Any:
+    """What an import path names. `UsageError` if there is nothing."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"cannot import {path!r}: {error}; give the full path of a function") from error
+
+
+def _formats() -> Sequence[str]:
+    from s3notify_platform.formats.registry import AUTO, FORMATS
+
+    return (AUTO, *FORMATS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocationSettings:
+    """Where a source keeps what it has made."""
+
+    name: Annotated[str, About(description="Name of the source and of its asset: a-z, 0-9, _")]
+    slots: Annotated[
+        int, About(description="Slots of the keyspace, the same for all who write and read it", unit="slots")
+    ] = SLOT_COUNT
+    platform_prefix: Annotated[
+        str,
+        About(description="Prefix of the platform's own objects, ending in /; default: _s3notify/{name}/"),
+    ] = ""
+    keyspace_prefix: Annotated[
+        str, About(description="Prefix of the signals; default: {platform_prefix}keyspace/")
+    ] = ""
+    queue_prefix: Annotated[
+        str,
+        About(
+            description="Prefix of the notification queue in the platform's bucket; the same for all that share it"
+        ),
+    ] = QUEUE_PREFIX
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSettings:
+    """What a source reads, how it is parsed, and how much at once."""
+
+    prefix: Annotated[str, About(description="Only keys that begin with it")] = ""
+    format: Annotated[
+        str, About(description="Format of the objects; auto goes by suffix", choices=_formats)
+    ] = "auto"
+    schema: Annotated[
+        str | None,
+        About(
+            description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred and pinned if missing'
+        ),
+    ] = None
+    encoding: Annotated[
+        str, About(description="Encoding of texts without a byte order mark: utf-8, cp1252, latin-1, …")
+    ] = "utf-8"
+    mismatches: Annotated[
+        Literal["quarantine", "rescue"],
+        About(
+            description="Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued"
+        ),
+    ] = "quarantine"
+    max_objects: Annotated[
+        int,
+        About(description="Objects that a round reads at most before it commits", unit="objects", minimum=1),
+    ] = 100_000
+    max_bytes: Annotated[
+        int,
+        About(
+            description="What a round reads at most before it commits; bigger objects in parts",
+            unit="bytes",
+            minimum=1,
+        ),
+    ] = 4 << 30
+    max_seconds: Annotated[
+        float,
+        About(
+            description="After so long a run begins no other round, and leaves the rest to the next",
+            unit="seconds",
+        ),
+    ] = 3600.0
+    split_bytes: Annotated[
+        int, About(description="Larger objects are read in parts of this size", unit="bytes", minimum=1)
+    ] = 64 << 20
+    code_version: Annotated[
+        str | None,
+        About(
+            description="Version of the transform. Change it, and a slot's objects are read again when it is next "
+            "asked for: all of them by a backfill"
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketSettings:
+    """The buckets of a source, and how its tables are committed to."""
+
+    bucket: Annotated[str, About(description="Bucket to watch")]
+    platform_bucket: Annotated[
+        str | None, About(description="Bucket of the platform's own objects; default: the same")
+    ] = None
+    commit: Annotated[
+        Literal["auto", "native", "dynamodb"],
+        About(description="auto: native where the store can, else dynamodb if there is a lease_table"),
+    ] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSettings:
+    """DynamoDB tables of a source, made by `s3notify init`. Without them the bucket carries everything."""
+
+    records_table: Annotated[
+        str | None,
+        About(description="DynamoDB table of queue, ack chains and heartbeats; default: on the bucket"),
+    ] = None
+    lease_table: Annotated[
+        str | None, About(description="DynamoDB table that keeps commits apart, one for each bucket")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicSizeSettings:
+    """How large the source's topic is made."""
+
+    queue_capacity: Annotated[
+        int,
+        About(
+            description="Changes that wait to be taken in at most; writers beyond are refused",
+            unit="entries",
+            minimum=1,
+        ),
+    ] = 10_000
+    queue_shards: Annotated[
+        int, About(description="Parts of the topic: more for more writers at once", unit="shards", minimum=1)
+    ] = 8
+
+
+SOURCE: Final = (BucketSettings, LocationSettings, InputSettings)
+"""What is the same in component, IO manager, data source and command line."""
+
+SETTINGS: Final = {setting.name: setting for setting in settings_of(*SOURCE, TableSettings)}
+"""What data source and command line can be told of a source, by name."""

@@ -1,0 +1,115 @@
+"""Settings: what is declared once is everywhere, with its description, and has its effect."""
+
+import dataclasses
+from typing import Any
+
+import click
+import pytest
+
+from s3notify_platform.cli import main
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.batches import BatchSettings
+from s3notify_platform.ingest.settings import (
+    SETTINGS,
+    SOURCE,
+    InputSettings,
+    Setting,
+    TableSettings,
+    TopicSizeSettings,
+    settings_of,
+)
+from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
+from s3notify_platform.orchestration.component import DynamoSettings
+from s3notify_platform.orchestration.settings import field_name
+from s3notify_platform.spark.datasource.options import reading_of
+
+OWN = settings_of(*SOURCE)
+OF_COMPONENT = settings_of(*SOURCE, TopicSizeSettings, BatchSettings)
+
+OTHERS: dict[str, Any] = {
+    "name": "clicks",
+    "bucket": "b",
+    "platform_bucket": "own",
+    "commit": "native",
+    "slots": 7,
+    "platform_prefix": "p/",
+    "keyspace_prefix": "k/",
+    "queue_prefix": "q/",
+    "prefix": "raw/",
+    "format": "csv",
+    "schema": "a int",
+    "encoding": "cp1252",
+    "mismatches": "rescue",
+    "code_version": "2",
+}
+"""Values that are no defaults. Numbers that are not here get one more than their default."""
+
+
+def other(setting: Setting) -> Any:
+    return OTHERS[setting.name] if setting.name in OTHERS else setting.default + 1
+
+
+def ids(settings: Any) -> Any:
+    return pytest.mark.parametrize("setting", settings, ids=lambda setting: setting.name)
+
+
+@ids([*OF_COMPONENT, *settings_of(TableSettings)])
+def test_every_setting_is_described(setting: Setting) -> None:
+    """And has a default that it may have; a number has a unit."""
+    assert setting.about.description[0].isupper() or setting.name == "commit"
+    assert setting.about.unit or setting.number is None
+    if setting.default is dataclasses.MISSING:
+        assert setting.name in ("name", "bucket")
+    else:
+        setting.check(setting.default)
+
+
+@ids(OF_COMPONENT)
+def test_in_the_component(setting: Setting) -> None:
+    """By its name, with its description, as the YAML's schema shows them."""
+    shown = S3NotifyComponent.model().model_json_schema()["properties"][setting.name]
+    assert shown["description"] == setting.help
+    assert shown.get("default", dataclasses.MISSING) == setting.default
+    assert shown.get("enum", []) == [*setting.choices]
+
+
+def test_all_that_the_component_takes_is_described() -> None:
+    """Its own fields, and those of its groups."""
+    schema = S3NotifyComponent.model().model_json_schema()
+    assert [name for name, of in schema["properties"].items() if not of.get("description")] == []
+    for setting in settings_of(TableSettings):
+        assert DynamoSettings.model().model_json_schema()["properties"][setting.name]["description"]
+
+
+@ids(settings_of(*SOURCE, TopicSizeSettings))
+def test_in_the_io_manager(setting: Setting) -> None:
+    assert SlotIOManager.model_fields[field_name(setting.name)].description == setting.help
+
+
+@ids(SETTINGS.values())
+def test_on_the_command_line(setting: Setting) -> None:
+    command = main.get_command(click.Context(main), "ingest")
+    assert command is not None
+    (option,) = (each for each in command.params if each.name == setting.name)
+    assert isinstance(option, click.Option)
+    assert option.opts == [f"--{setting.name.replace('_', '-')}"]
+    assert option.help == f"{setting.help}."
+    assert option.required == (setting.default is dataclasses.MISSING)
+
+
+def test_it_has_its_effect_from_everywhere() -> None:
+    """Each with another value than its default: component, IO manager and data source make the same source of them."""
+    given = {setting.name: other(setting) for setting in OWN}
+    source = S3NotifyComponent(**given).assets().io.source
+    assert reading_of({name: str(value) for name, value in given.items()}).source == source
+    for setting in settings_of(InputSettings):
+        assert getattr(source.input, setting.name) == given[setting.name] != setting.default
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("max_open", 0), ("queue_shards", 0), ("split_bytes", 0), ("interval_seconds", 0)]
+)
+def test_what_cannot_be_is_refused(setting: str, value: int) -> None:
+    """When the definitions are built, not in the first run."""
+    with pytest.raises((UsageError, ValueError), match=setting):
+        S3NotifyComponent(name="orders", bucket="b", prefix="raw/", **{setting: value}).assets()
