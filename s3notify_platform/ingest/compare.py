@@ -13,11 +13,11 @@ from itertools import chain
 from typing import Final, assert_never
 
 from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
     LISTED,
     PLANNED,
-    Batches,
     ComparedSlot,
     FailedSlot,
     Gone,

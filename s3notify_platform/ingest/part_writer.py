@@ -10,10 +10,11 @@ from dataclasses import replace
 import pyarrow as pa
 
 from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.slot_files import SlotFiles
 from s3notify_platform.ingest.slot_writer import StageContext, add_rows, slot_pieces
 from s3notify_platform.ingest.splits import work_of
-from s3notify_platform.ingest.wire import READ, Batches, Read, ReadObject, ReadSlot, SharedFiles
+from s3notify_platform.ingest.wire import READ, Read, ReadObject, ReadSlot, SharedFiles
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable, TableFile

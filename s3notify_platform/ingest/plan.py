@@ -20,7 +20,7 @@ from s3notify_platform.ingest.wire import (
     UnqueuedSlot,
 )
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import SlotChanges
+from s3notify_platform.protocols.source_enumerator import Assignment, SlotChanges, assign_slots
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.layout import Generation
 
@@ -63,6 +63,23 @@ class Plan:
     committed: frozenset[Slot] = frozenset()
     chains: int = 0
     overran: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Readers:
+    """Which of the tasks that follow entries has which slots.
+
+    A task has neighbours, since a shard of the queue is a range of slots. When the cluster grows or shrinks from one
+    round of a run to the next, as few slots as can be move to another task.
+    """
+
+    _assigned: Assignment | None = None
+
+    def assign(self, slots: Iterable[Slot], width: int) -> Sequence[Sequence[Slot]]:
+        """The slots of each of at most `width` tasks."""
+        wanted = sorted(set(slots))
+        self._assigned = assign_slots(wanted, max(1, min(width, len(wanted))), self._assigned)
+        return self._assigned.ranges
 
 
 def refuse_missing(found: Plan, committed: frozenset[Slot], source: Source) -> None:

@@ -1,7 +1,7 @@
 """A task reads splits: it fetches objects, or parts of them, and parses them to Arrow.
 
-Splits are dealt by slots, so that a task can stage what it read (`slot_writer.read_stager`) and no row passes through
-the JVM. Where one slot has much more to read than others, or an object is big, they are dealt one by one: each task
+Splits are assigned by slots, so that a task can stage what it read (`slot_writer.read_stager`) and no row passes
+through the JVM. Where one slot has much more to read than others, or an object is big, they are assigned one by one: each task
 writes its rows to files (`part_writer`), and who stages the slot gets their names. Only where a transform has to
 see the rows does Spark's shuffle bring those of a slot together.
 
@@ -28,20 +28,13 @@ from s3notify_platform.formats.records import Parsed, Target, rejected_whole
 from s3notify_platform.formats.registry import FORMATS, format_of
 from s3notify_platform.formats.rescue import Tally, added
 from s3notify_platform.ingest.fetch import Fetched, fetch, gets_of
+from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import is_big, work_of
 from s3notify_platform.ingest.task_chain import TaskChain
-from s3notify_platform.ingest.wire import (
-    READ,
-    Batches,
-    Lineage,
-    Outcome,
-    Read,
-    ReadObject,
-    ReadSlot,
-    Reject,
-)
+from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, ReadSlot, Reject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.stores.s3.fast import shared_store
 

@@ -7,11 +7,11 @@ commit are made here; the driver stores them as they are.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.slot_files import SlotFiles
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import work_of
@@ -28,10 +30,8 @@ from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.ingest.wire import (
     READ,
     STAGED,
-    Batches,
     FailedSlot,
     Lineage,
-    Outcome,
     Read,
     ReadObject,
     Reject,
@@ -206,51 +206,6 @@ def _rows(part: pa.RecordBatch) -> pa.Table:
     dropped = {*READ.schema.names} - {"_key", "_etag", "_offset"}
     names = [name for name in part.schema.names if name not in dropped]
     return pa.Table.from_batches([part]).select(names)
-
-
-def _none_of(
-    outcome: Outcome, status: Literal["failed", "deleted", "superseded"], reason: str = ""
-) -> Outcome:
-    return replace(
-        outcome, status=status, reason=reason or outcome.reason, rows=0, rejects=0, bytes=0, data=(), rejected=(),
-        unnamed={}, mismatches={},
-    )  # fmt: skip
-
-
-def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
-    """The outcome of an object from those of its parts, which one task read or several. Pure.
-
-    What was read without a gap from the first part on counts, `failed` is what came of the rest; with `whole`, a rest
-    that failed is a failure of all. Superseded or deleted in one part is so in all: the parts may be of two versions.
-    """
-    for status in ("deleted", "superseded"):
-        if any(part.status == status for part in parts):
-            return _none_of(parts[0], status)
-    ordered = sorted(parts, key=lambda part: part.start)
-    first = ordered[0]
-    if first.status == "ok" and first.by_record:
-        ordered = [first]  # its siblings found that the object cannot be read from the middle
-    count = next((n for n, part in enumerate(ordered) if part.status != "ok"), len(ordered))
-    read = ordered[:count]
-    failed = "" if count == len(ordered) else ordered[count].reason or ordered[count].status
-    if read and not read[-1].reach_end and read[-1].offset <= first.start:
-        read, failed = [], failed or "no record of it ends within what one round reads: raise max_bytes"
-    if not read or (failed and whole):
-        return _none_of(first, "failed", failed)
-    return replace(
-        first,
-        rows=sum(part.rows for part in read),
-        rejects=sum(part.rejects for part in read),
-        bytes=sum(part.bytes for part in read),
-        new_fields=tuple(fields for part in ordered for fields in part.new_fields),
-        unnamed=added(part.unnamed for part in read),
-        mismatches=added(part.mismatches for part in read),
-        offset=read[-1].offset,
-        reach_end=read[-1].reach_end and not failed,
-        data=tuple(file for part in read for file in part.data),
-        rejected=tuple(file for part in read for file in part.rejected),
-        failed=failed,
-    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,17 +13,9 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.csv_splits import Scout, scout, starts_in_quotes
 from s3notify_platform.formats.registry import format_of
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
+from s3notify_platform.ingest.rows import Batches, Task
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.wire import (
-    SCOUTED,
-    WORK,
-    Batches,
-    Scouted,
-    SlotOfTask,
-    SplitOfTask,
-    Task,
-    Work,
-)
+from s3notify_platform.ingest.wire import SCOUTED, WORK, Scouted, SlotOfTask, SplitOfTask, Work
 from s3notify_platform.protocols.source_enumerator import (
     OBJECT_COST_BYTES,
     Split,
@@ -146,7 +138,7 @@ def assign_splits(
 
 
 def one_by_one(parts: Sequence[Split], tasks: int) -> Assigned:
-    """The parts dealt in turn to `tasks` tasks. Pure."""
+    """The parts assigned in turn to `tasks` tasks. Pure."""
     tasks = max(1, min(len(parts), tasks))
     split_tasks = [number % tasks for number in range(len(parts))]
     return Assigned(splits=parts, tasks=tasks, slot_tasks=[], split_tasks=split_tasks, together=False)

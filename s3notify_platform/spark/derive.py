@@ -18,10 +18,11 @@ from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.rounds import StagedTable
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.run_state import Progress
 from s3notify_platform.ingest.slot_writer import slot_pieces
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.wire import WRITTEN, Batches, FailedSlot, StagedSlot, WrittenFile
+from s3notify_platform.ingest.wire import WRITTEN, FailedSlot, StagedSlot, WrittenFile
 from s3notify_platform.ports import Written
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform

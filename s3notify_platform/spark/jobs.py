@@ -18,8 +18,9 @@ from s3notify_platform.ingest.compare import comparer, follower, lister
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.listing import begin_listing
 from s3notify_platform.ingest.part_writer import part_writer
-from s3notify_platform.ingest.plan import Plan, SlotPlan, collected, refuse_missing
+from s3notify_platform.ingest.plan import Plan, Readers, SlotPlan, collected, refuse_missing
 from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.slot_writer import StageContext, read_stager, stager
 from s3notify_platform.ingest.source import Source
@@ -43,13 +44,12 @@ from s3notify_platform.ingest.wire import (
     SCOUTED,
     STAGED,
     WORK,
-    Batches,
     FailedSlot,
     Lineage,
     Requests,
     Staged,
 )
-from s3notify_platform.protocols.source_enumerator import Assignment, CommittedSlots, Split, assign_slots
+from s3notify_platform.protocols.source_enumerator import CommittedSlots, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
 from s3notify_platform.spark.declared import arrow_schema
@@ -90,7 +90,7 @@ class SparkJobs:
         self._schemas = BatchSchemas(spark, source, transform=transform, clock=clock, progress=progress)
         self._clock = clock
         self._progress = progress
-        self._readers: Assignment | None = None
+        self._readers = Readers()
 
     @property
     def width(self) -> int:
@@ -131,10 +131,7 @@ class SparkJobs:
                 .mapInArrow(comparer(source, quota, skip), PLANNED.ddl)
             )
         else:
-            # Neighbours together: a shard of the queue is a range of slots. A slot stays with its reader from one
-            # round to the next, though the cluster grows or shrinks in between.
-            self._readers = assign_slots(wanted, tasks, self._readers)
-            parts_of_slots = self._readers.ranges
+            parts_of_slots = self._readers.assign(wanted, tasks)
             planned = self._tasks(len(parts_of_slots)).mapInArrow(
                 follower(source, parts_of_slots, quota, skip), PLANNED.ddl
             )
@@ -308,7 +305,7 @@ _UNSAID: Final = "a task that read or staged something of it did not come to its
 
 
 def read_task(reader: SplitReader, chain: TaskChain) -> Callable[[Batches], Batches]:
-    """The function of a task that reads what it is dealt, for a transform."""
+    """The function of a task that reads what it is assigned, for a transform."""
 
     def run(batches: Batches) -> Batches:
         yield from reader.read(batches, chain)

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.slot_writer import SlotStage, StageContext
-from s3notify_platform.ingest.wire import READ, Lineage, Outcome, Read, ReadObject, Reject, StagedSlot
+from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, Reject, StagedSlot
 from s3notify_platform.ports import Conflict, ETag, ObjectStore, Written
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split, changes_of_slot

@@ -12,10 +12,12 @@ from pyspark.sql.types import StructField, StructType
 from s3notify_platform.errors import ConflictError, UnavailableError, UsageError
 from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import TASK_BYTES, is_big, may_be_cut, may_be_quoted
-from s3notify_platform.ingest.wire import READ, Batches, Lineage, Outcome, ReadObject, Reject
+from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign, parts_of
 from s3notify_platform.spark.datasource.options import Reading, Rejects
 from s3notify_platform.spark.declared import arrow_schema

@@ -49,6 +49,7 @@ from pyspark.sql.streaming.datasource import (
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, NotFoundError
 from s3notify_platform.ingest.follow import Decision, decide, topic_epoch
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.stream_plan import StreamPlanner
 from s3notify_platform.ingest.stream_state import (
     Offset,
@@ -59,7 +60,6 @@ from s3notify_platform.ingest.stream_state import (
     changed_between,
     digest_at,
 )
-from s3notify_platform.ingest.wire import Batches
 from s3notify_platform.protocols.keyspace import NEVER_SEEN, digest_of
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans, Split

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ingest.plan import collected
+from s3notify_platform.ingest.plan import Readers, collected
 from s3notify_platform.ingest.results import SlotResult, added_result
 from s3notify_platform.ingest.source import Input, Source
 from s3notify_platform.ingest.splits import TASK_BYTES, Assigned, assign_splits, is_big
@@ -68,6 +68,22 @@ def test_collected() -> None:
     (entry,) = found.entries[Slot(4)]
     assert (entry.topic, entry.shard, entry.epoch, entry.key) == ("topic", 2, "epoch", "004.id")
     assert (entry.quota, entry.version, entry.event.key) == (7, "v1", "k")
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 5), (4, 6), (8, 7), (3, 2)])
+def test_few_slots_move_when_the_cluster_grows_or_shrinks(before: int, after: int) -> None:
+    """From one round to the next: no more than the tasks that join take, or those that leave had, and some slack."""
+    slots = [Slot(n) for n in range(1000)]
+    readers = Readers()
+    first = readers.assign(slots, before)
+    owner = {slot: task for task, of_task in enumerate(first) for slot in of_task}
+    second = readers.assign(slots, after)
+    assert sorted(slot for of_task in second for slot in of_task) == slots
+    assert max(map(len, second)) <= 1.1 * -(-len(slots) // after)
+    moved = sum(owner[slot] != task for task, of_task in enumerate(second) for slot in of_task)
+    from_scratch = enumerate(Readers().assign(slots, after))
+    assert moved < sum(owner[slot] != task for task, of_task in from_scratch for slot in of_task)
+    assert moved <= 1000 * abs(after - before) / max(before, after) * 1.1
 
 
 def splits(sizes: dict[int, list[int]]) -> list[Split]:

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.slot_files import MAX_SMALL_FILES
-from s3notify_platform.ingest.slot_writer import joined
-from s3notify_platform.ingest.wire import Outcome
 from s3notify_platform.ports import Written
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from s3notify_platform.formats.registry import RESERVED
+from s3notify_platform.ingest.outcome import Outcome
+from s3notify_platform.ingest.rows import Rows, Task
 from s3notify_platform.ingest.wire import (
     LISTED,
     PLANNED,
@@ -14,17 +16,14 @@ from s3notify_platform.ingest.wire import (
     WORK,
     FailedSlot,
     Lineage,
-    Outcome,
     ReadObject,
     ReadSlot,
     Reject,
     Requests,
-    Rows,
     SharedFiles,
     SlotOfTask,
     SplitOfTask,
     StagedSlot,
-    Task,
     ToRead,
     WantedSlot,
     WiderSlot,
