@@ -1,9 +1,9 @@
 """A task reads splits: it fetches objects, or parts of them, and parses them to Arrow.
 
 Splits are assigned by slots, so that a task can stage what it read (`slot_writer.read_stager`) and no row passes
-through the JVM. Where one slot has much more to read than others, or an object is big, they are assigned one by one: each task
-writes its rows to files (`part_writer`), and who stages the slot gets their names. Only where a transform has to
-see the rows does Spark's shuffle bring those of a slot together.
+through the JVM. Where one slot has much more to read than others, or an object is big, they are assigned one by one:
+each task writes its rows to files (`part_writer`), and who stages the slot gets their names. Only where a transform
+has to see the rows does Spark's shuffle bring those of a slot together.
 
 A batch of the output holds one kind of record (`wire.READ`): a slot of the job (so that a slot with nothing to
 read is staged too), the outcome of an object or of a part of one, files, rejects, or rows. The driver never sees
