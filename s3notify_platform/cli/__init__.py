@@ -362,6 +362,7 @@ def _table(title: str, found: "Capabilities") -> "Table":
 
 
 def _add_commands() -> None:
+    from s3notify_platform.cli.backfill import backfill
     from s3notify_platform.cli.explain import explain
     from s3notify_platform.cli.ingest import ingest
     from s3notify_platform.cli.inlet import inlet
@@ -375,6 +376,7 @@ def _add_commands() -> None:
         topics,
         inlet,
         reconcile,
+        backfill,
         explain,
         ingest,
         history,

@@ -1,22 +1,24 @@
 """What several commands share: where the queue stands, errors for people, and how a service runs in the foreground."""
 
 import functools
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.settings import SETTINGS
-from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
     from s3notify_platform.channels.service import Service
-    from s3notify_platform.ingest.location import Location
+    from s3notify_platform.ingest.location import CommitMode, Location
+    from s3notify_platform.ports import ObjectStore
     from s3notify_platform.protocols.notification_queue import NotificationQueue
     from s3notify_platform.stores.config import DynamoConfig, S3Config
 
@@ -93,8 +95,6 @@ class SourcePlace:
 
     def location(self, name: str) -> "Location":
         """The location of the source of this name. No request."""
-        from dataclasses import replace
-
         from s3notify_platform.ingest.location import Location
 
         bucket = self.place.s3()
@@ -107,6 +107,15 @@ class SourcePlace:
             slots=self.slots,
             records_table=self.place.records_config(),
         )
+
+    def table_of(self, name: str, lease_table: str | None) -> "tuple[Location, ObjectStore, CommitMode]":
+        """Where the source of this name is, its store, and its commit mode, not settled yet. No request."""
+        from s3notify_platform.ingest.location import CommitMode
+        from s3notify_platform.stores.s3.fast import shared_store
+
+        location = self.location(name)
+        mode = CommitMode(lease_table=self.place.table_config(lease_table))
+        return location, shared_store(location.platform), mode
 
 
 def options_as(place: type[Any], *options: Option) -> Option:
@@ -149,7 +158,7 @@ _source_options = options_as(
     setting_option("platform_bucket"),
     setting_option("platform_prefix"),
     setting_option("keyspace_prefix", "--keyspace", "keyspace"),
-    setting_option("slots", type=click.IntRange(1, SLOT_COUNT)),
+    setting_option("slots", "--slot-count", "slots", type=click.IntRange(1, SLOT_COUNT)),
 )
 
 
@@ -171,16 +180,34 @@ def keyspace_options(command: Command) -> Command:
             "Like: --keyspace _s3notify/orders/keyspace/ raw/orders/",
         ),
         click.option(
-            "--slots",
+            "--slot-count",
+            "slots",
             type=click.IntRange(1, SLOT_COUNT),
             default=SLOT_COUNT,
             show_default=True,
-            help="Of the keyspaces, as in the sources.",
+            help="How many slots the keyspaces have, as in the sources.",
         ),
         click.option("--source-bucket", help="Bucket that the objects are in, if another than --bucket."),
     ):
         command = option(command)
     return command
+
+
+def slots_of(_context: click.Context, _option: click.Parameter, text: str | None) -> frozenset[Slot] | None:
+    """Slots as an option gives them, like 3,17,20-29; or: all."""
+    if text is None:
+        return None
+    if text == "all":
+        return frozenset(Slot(slot) for slot in range(SLOT_COUNT))
+    found: set[Slot] = set()
+    for part in text.split(","):
+        if not (match := re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?", part.strip())):
+            raise click.BadParameter(f"{part!r}: give slots like 3,17,20-29, or all")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise click.BadParameter(f"{part!r}: {first} is above {last}; give slots like 3,17,20-29, or all")
+        found.update(Slot(slot) for slot in range(first, last + 1))
+    return frozenset(found)
 
 
 @contextmanager

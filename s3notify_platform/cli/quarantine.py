@@ -1,4 +1,4 @@
-"""`s3notify quarantine …`: what could not be taken in, why, and how it is sent again after a fix."""
+"""`s3notify quarantine …`: what could not be taken in, why, and how it is read again after a fix."""
 
 import base64
 import json
@@ -20,9 +20,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="One JSON document,
 _slots = click.option("--slot", "only", type=int, multiple=True, help="Only this slot; repeatable.")
 
 
-@click.group(short_help="Count, show, and send again what was rejected.")
+@click.group(short_help="Count, show, and read again what was rejected.")
 def quarantine() -> None:
-    """Rejected records, and objects that could not be read: how many, which, why; and sent again after a fix."""
+    """Rejected records, and objects that could not be read: how many, which, why; and read again after a fix."""
 
 
 @quarantine.command("list", short_help="Count rejects by slot and reason.")
@@ -49,7 +49,7 @@ def list_quarantine(
         click.echo(json.dumps(document, indent=2))
         return
     print_table(
-        ("Slot", "What", "Objects", "Records", "Sent again", "Reason"),
+        ("Slot", "What", "Objects", "Records", "Waiting", "Reason"),
         (
             (one.slot, one.kind, one.objects, one.records or "", one.waiting or "", _line(one.reason))
             for one in found[:limit]
@@ -111,7 +111,7 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
         read = f", {state.rows} rows up to {state.offset} are committed" if state.rows else ""
         click.echo(f"fails{read}: {_line(state.reason)}")
     if found.waiting:
-        click.echo("sent again: the slot's next batch reads it")
+        click.echo("asked for again: the slot's next batch reads it")
     for row in rejects:
         raw = row["raw"] or b""
         cut = f"… ({len(raw)} bytes)" if len(raw) > RAW_SHOWN else ""
@@ -121,7 +121,7 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
         click.echo(f"{state.rejects - len(rejects)} more rejects: raise --limit")
 
 
-@quarantine.command(short_help="Send again what is in quarantine.")
+@quarantine.command(short_help="Read again what is in quarantine.")
 @click.argument("name")
 @source_options
 @setting_option("lease_table")
@@ -129,9 +129,9 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
 @_slots
 @click.option("--all", "everything", is_flag=True, help="All slots.")
 @click.option("--reason", default="", help="Only what has a reason that contains this text.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be sent again.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be read again.")
 @_json
-def redrive(
+def retry(
     name: str,
     *,
     place: SourcePlace,
@@ -143,37 +143,29 @@ def redrive(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Send again what is in quarantine of source NAME: the next batch reads these objects, on or again.
+    """Have the next batch read again what is in quarantine of source NAME: name keys, slots, or everything.
 
-    They leave the quarantine in the commit that takes them in; what fails again stays, with its new reason. Safe to
+    Objects leave the quarantine in the commit that takes them in; what fails again stays, with its new reason. Safe to
     repeat. Exit code 1 if a key is given and none of them is in quarantine.
     """
-    from s3notify_platform.ingest.location import CommitMode
-    from s3notify_platform.protocols.keyspace import Publisher
-    from s3notify_platform.slots import slot_of
-    from s3notify_platform.stores.s3.fast import shared_store
-    from s3notify_platform.table.quarantine import Choice
-    from s3notify_platform.table.quarantine import redrive as send_again
+    from s3notify_platform.errors import UsageError
+    from s3notify_platform.ingest.reread import RetryRequest
 
-    if (bool(keys), bool(only), everything).count(True) != 1:
-        raise click.UsageError("say what: --key, --slot or --all, one of them")
-    location = place.location(name)
-    store = shared_store(location.platform)
-    slots = {slot_of(key, location.slots) for key in keys} if keys else _wanted(place, only)
-    choice = Choice(keys=frozenset(keys) if keys else None, reason=reason)
-    signals = Publisher(store, prefix=location.keyspace_prefix, slots=location.slots, queued=True)
-    found = send_again(location.table(), slots, signals, choice, dry_run=True)
+    try:
+        request = RetryRequest(keys=keys, slots=only, everything=everything, reason=reason)
+    except UsageError as error:
+        raise click.UsageError("say what: --key, --slot or --all, one of them") from error
+    location, store, mode = place.table_of(name, lease_table)
+    found = request.run(location, store, mode, dry_run=True)
     missing = sorted(set(keys) - found.keys)
     if not as_json:
         click.echo(f"in quarantine: {_said(found)}")
         for key in missing:
             click.echo(f"not in quarantine: {_text(key)}", err=True)
     if found.objects and not dry_run:
-        mode = CommitMode(lease_table=place.place.table_config(lease_table))
-        table = location.table(commit=location.settle_commit_mode(mode, store))
-        found = send_again(table, slots, signals, choice)
+        found = request.run(location, store, location.settle_commit_mode(mode, store))
         if not as_json:
-            click.echo(f"sent again: {_said(found)}; the next batch reads them")
+            click.echo(f"asked for: {_said(found)}; the next batch reads them")
     if found.left and not as_json:
         click.echo(f"{found.left} objects are too many at once: repeat it when the others have been read")
     if as_json:
@@ -200,7 +192,7 @@ def _totals(found: "list[ReasonCount]") -> dict[str, int]:
 
 
 def _said(found: "Retried") -> str:
-    waiting = f", {found.waiting} of them sent again before" if found.waiting else ""
+    waiting = f", {found.waiting} of them asked for before" if found.waiting else ""
     return (
         f"{found.failing} failing objects, {found.records} rejected records of {found.rejected} objects, "
         f"in {len(found.slots)} slots{waiting}"

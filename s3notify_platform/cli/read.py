@@ -128,7 +128,8 @@ def rows(
 @click.command(short_help="Bring the Delta Lake view of a source up to date.")
 @table_options
 @click.option(
-    "--slots",
+    "--slot-count",
+    "slots",
     type=click.IntRange(1, SLOT_COUNT),
     default=SLOT_COUNT,
     help="How many slots the source has; default: 1000.",

@@ -1,11 +1,9 @@
 """`s3notify table …`: what a person may have to decide about a source's table."""
 
-import re
-
 import click
 
-from s3notify_platform.cli.common import QueuePlace, queue_options, setting_option
-from s3notify_platform.slots import SLOT_COUNT, Slot
+from s3notify_platform.cli.common import QueuePlace, queue_options, setting_option, slots_of
+from s3notify_platform.slots import Slot
 
 
 @click.group()
@@ -13,26 +11,12 @@ def table() -> None:
     """Decide about the table of a source that has lost commits."""
 
 
-def _slots_of(_context: click.Context, _option: click.Parameter, text: str) -> frozenset[Slot]:
-    if text == "all":
-        return frozenset(Slot(slot) for slot in range(SLOT_COUNT))
-    found: set[Slot] = set()
-    for part in text.split(","):
-        if not (match := re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?", part.strip())):
-            raise click.BadParameter(f"{part!r}: give slots like 3,17,20-29, or all")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first > last:
-            raise click.BadParameter(f"{part!r}: {first} is above {last}; give slots like 3,17,20-29, or all")
-        found.update(Slot(slot) for slot in range(first, last + 1))
-    return frozenset(found)
-
-
 @table.command(short_help="Accept that the commits of slots are lost.")
 @queue_options
 @setting_option("name")
 @setting_option("platform_prefix")
 @click.option(
-    "--slots", required=True, callback=_slots_of, help="Slots that are lost, like 3,17,20-29; or: all."
+    "--slots", required=True, callback=slots_of, help="Slots that are lost, like 3,17,20-29; or: all."
 )
 def forget(*, place: QueuePlace, name: str, platform_prefix: str, slots: frozenset[Slot]) -> None:
     """Accept that the commits of slots are lost, so that their objects are taken in again.

@@ -4,7 +4,7 @@ Verdicts, of which `committed` and `deleted` say that the table holds what the b
 
     committed   the object as it is now, all its records
     rejected    the object as it is now, but for some records, which are in quarantine
-    quarantined the object as it is now could not be read, or not to its end, and was given up
+    quarantined the object as it is now could not be read, or not to its end
     reading     the object as it is now, in part: the slot's next batch reads on
     deleted     the object has left, and so have its rows
     writing     space is reserved in the queue: its writer has begun, or died, and is resolved in a while
@@ -12,9 +12,9 @@ Verdicts, of which `committed` and `deleted` say that the table holds what the b
     failing     the last batch failed; comes again after a while, and, parked, after the slot's next change too
     waiting     an entry in the queue names the key
     dead        its entry became a dead letter of the source's topic
-    owed        a listing that is due will find it
+    rescan      a listing that is due will find it
     signalled   by a writer that does not queue: the next batch lists its slot
-    unseen      nothing tells of the change; the sweep will find it
+    unseen      nothing announced the change; the sweep will find it
     unknown     neither object nor rows nor entry under this key
 """
 
@@ -27,7 +27,7 @@ from s3notify_platform.ingest.follow import How
 
 Kind = Literal[
     "committed", "rejected", "quarantined", "reading", "deleted", "writing", "in_batch", "failing", "waiting",
-    "dead", "rescans", "signalled", "unseen", "unknown",
+    "dead", "rescan", "signalled", "unseen", "unknown",
 ]  # fmt: skip
 
 SETTLED: Final[frozenset[Kind]] = frozenset({"committed", "deleted"})
@@ -246,10 +246,10 @@ def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
     if dead := [notice for notice in found.notices if notice.state == "dead"]:
         return "dead", f"dead letter of topic {found.source!r}: {_cut(dead[0].reason or dead[0].last_error)}"
     if found.rescans:
-        return "rescans", f"waits for a rescan: slot {found.slot} is compared by the next batch that lists"
+        return "rescan", f"waits for a rescan: slot {found.slot} is compared by the next batch that lists"
     if compared:
         return (
-            "rescans",
+            "rescan",
             "waits for a listing of the source, by its first batch since its topic was made",
         )
     return _unannounced(found)
@@ -261,31 +261,31 @@ def _oldest(notices: list[Notice]) -> int:
 
 def _unannounced(found: Answer) -> tuple[Kind, str]:
     """No entry, no batch, no rescan: what the slot's signal says."""
-    told, now = found.signal, found.object
+    signal, now = found.signal, found.object
     sweep = "the sweep will find it"
     blind = (
         "no entry that was looked at" if any(topic.cut for topic in found.topics if topic.own) else "no entry"
     )
-    if told is None:
+    if signal is None:
         return "unseen", f"never seen: {blind}, and slot {found.slot} was never signalled; {sweep}"
-    if now is not None and told.modified_ms < now.modified_ms:
+    if now is not None and signal.modified_ms < now.modified_ms:
         return "unseen", (
-            f"never seen: {blind}, and the slot's signal is older than the object: its writer told nobody, "
+            f"never seen: {blind}, and the slot's signal is older than the object: its writer announced nothing, "
             f"or an inlet has yet to; {sweep}"
         )
-    taken = found.signal_taken if found.signal_taken is not None else told.etag == found.head_signal
+    taken = found.signal_taken if found.signal_taken is not None else signal.etag == found.head_signal
     if taken:
         return (
             "unseen",
             f"never seen: {blind}, and the slot's signal was followed up without finding it; {sweep}",
         )
-    if told.queued and found.next_batch == "follow":
+    if signal.queued and found.next_batch == "follow":
         return "unseen", (
             f"never seen: {blind}, and the slot's signal is of a writer that queues, so of another key; {sweep}"
         )
     return (
         "signalled",
-        f"signalled {found.ago(told.modified_ms)} ago without an entry: the next batch lists its slot",
+        f"signalled {found.ago(signal.modified_ms)} ago without an entry: the next batch lists its slot",
     )
 
 
@@ -331,14 +331,14 @@ def _facts(found: Answer) -> Iterator[str]:
 
 
 def _signal_fact(found: Answer) -> str:
-    told = found.signal
-    if told is None:
+    signal = found.signal
+    if signal is None:
         return "never signalled"
-    who = "a writer that queues" if told.queued else "a writer that does not queue"
+    who = "a writer that queues" if signal.queued else "a writer that does not queue"
     taken = {True: ", taken up by the sensor", False: ", not yet taken up by the sensor", None: ""}[
         found.signal_taken
     ]
-    return f"signalled {found.ago(told.modified_ms)} ago by {who} (ETag {told.etag}){taken}"
+    return f"signalled {found.ago(signal.modified_ms)} ago by {who} (ETag {signal.etag}){taken}"
 
 
 def _topic_facts(found: Answer, topic: TopicView) -> Iterator[str]:
@@ -379,7 +379,7 @@ def _table_facts(found: Answer) -> Iterator[str]:
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
     if held.reason:
-        yield f"quarantine: given up because: {_cut(held.reason)}; see s3notify quarantine redrive {found.source}"
+        yield f"quarantine: could not be read: {_cut(held.reason)}; see s3notify quarantine retry {found.source}"
     for file in held.files:
         yield f"data file: {file}"
     for rejection in found.rejections:

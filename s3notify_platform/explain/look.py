@@ -106,7 +106,7 @@ def _round(
     clock: Clock,
 ) -> Answer:
     slot = slot_of(key, source.location.slots)
-    told = platform.head(signal_key(source.location.keyspace_prefix, slot))
+    signal = platform.head(signal_key(source.location.keyspace_prefix, slot))
     queue = source.location.queue(platform)
     every = tuple(islice(_topics_of(queue, source, key), TOPICS_MAX + 1))
     topics = tuple(_topic_view(queue, source, topic, key) for topic in every[:TOPICS_MAX])
@@ -134,8 +134,8 @@ def _round(
         object=ObjectNow(etag=now.etag, size=now.size, modified_ms=now.modified_ms)
         if now is not None
         else None,
-        signal=Signal(etag=told.etag, modified_ms=told.modified_ms, queued=QUEUED in told.metadata)
-        if told is not None
+        signal=Signal(etag=signal.etag, modified_ms=signal.modified_ms, queued=QUEUED in signal.metadata)
+        if signal is not None
         else None,
         topics=topics,
         topic_exists=bool(epoch),
@@ -149,8 +149,8 @@ def _round(
         head=head.generation if head is not None else 0,
         head_signal=head.signal if head is not None else None,
         rejections=_rejections(table, head, state) if head is not None and state is not None else (),
-        signal_taken=digest_of(ETag(told.etag)) == sensor.seen
-        if told is not None and sensor is not None
+        signal_taken=digest_of(ETag(signal.etag)) == sensor.seen
+        if signal is not None and sensor is not None
         else None,
         sensor=sensor,
     )

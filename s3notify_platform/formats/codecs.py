@@ -1,15 +1,15 @@
 """Compression and text encodings: chunks of an object's bytes in, chunks of its text in UTF-8 out.
 
 Guarantees. Memory is a few chunks, whatever the content: nothing is decompressed further than the next piece
-of `PIECE_BYTES` (zstd besides holds its window, of at most `WINDOW_LOG` bits). Concatenated members are read
-on, zeros between and behind them passed over. What is truncated or damaged gives all that stands before the
+of `PIECE_BYTES` (zstd also holds its window, of at most `WINDOW_LOG` bits). Concatenated members are read one after
+the other, zeros between and behind them skipped. What is truncated or damaged gives all that comes before the
 damage, then `CorruptError` with the reason. Bytes that are not in the encoding damage their record alone: it
 comes out as no UTF-8, which every format rejects.
 
 What an object is. Content decides: gzip, bz2, zstd and framed snappy begin with bytes that no text begins
-with, and so does a byte order mark. Where the content says nothing, the name tells Hadoop's snappy blocks
-(`.snappy`), which begin with nothing in particular, and the source tells the encoding. An object that is named
-as compressed and is not is read as it stands.
+with, and so does a byte order mark. Where the content says nothing, the name decides on Hadoop's snappy blocks
+(`.snappy`), which begin with nothing in particular, and the source on the encoding. An object that is named as
+compressed but is not is read as it is.
 """
 
 import bz2
@@ -36,7 +36,7 @@ SUFFIXES: Final = frozenset({"gz", "zst", "bz2", "snappy", "sz"})
 
 PIECE_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 16
-"""What has to be seen of an object to tell what it is."""
+"""How much of an object decides on its compression and encoding."""
 
 WINDOW_LOG: Final = 27
 """What zstd itself holds, in bits (128 MB): streams that need more are refused, as its own tool does."""

@@ -18,7 +18,7 @@ Places = npt.NDArray[np.int64]
 def _unnamed_values(
     values: pa.Array, kind: pa.DataType, path: str, places: Places
 ) -> Iterator[tuple[str, Places]]:
-    """Paths of what is in `values` and has no field in `kind`, with the `places` of those that are not null."""
+    """Paths of fields of `values` that `kind` does not have, each with the `places` where it is not null."""
     found = values.type
     if pa.types.is_struct(found) and pa.types.is_struct(kind):
         kinds = {part.name: part.type for part in kind}
@@ -38,7 +38,7 @@ def _has_items(kind: pa.DataType) -> bool:
 
 
 def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
-    """What a table has besides `schema`, at any depth: which rows have it, and the columns that it is in."""
+    """What a table has, at any depth, that `schema` does not name: by path which rows, and the columns that hold it."""
     rows = np.arange(table.num_rows)
     found: dict[str, Places] = {}
     new_fields = []
@@ -62,7 +62,10 @@ _INFINITY: Final = re.compile(rb"(?i)inf")
 
 
 def check_finite(values: pa.Array, written: int | bytes) -> None:
-    """Refuse infinities beyond those `written` (or their number): numbers too large for a floating point column."""
+    """Refuse numbers that are too large for a floating point column: infinities, but for those that were `written`.
+
+    `written`: their number, or the text in which they are counted.
+    """
     if pa.types.is_floating(values.type) and (found := pc.sum(pc.is_inf(values)).as_py()):
         allowed = written if isinstance(written, int) else len(_INFINITY.findall(written))
         if found > allowed:

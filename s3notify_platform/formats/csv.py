@@ -47,13 +47,13 @@ _CSV_RECORD: Final = re.compile(_CSV_VALUE + b"(?:," + _CSV_VALUE + b")*+")
 """One well-formed record. A quote opens a value only at its start; inside others it is a letter."""
 
 _CSV_NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a")
-"""What stands for null, except in a string column."""
+"""Texts that mean null, except in a string column."""
 
 HEADER_BYTES: Final = 1 << 20
 
 
 _OPEN: Final = re.compile(rb'"(?:[^"]++|"")*+"?+\Z')
-"""A quoted value that may go on behind the end."""
+"""A quoted value whose end may follow behind this text."""
 
 
 class Csv(TextFormat):
@@ -87,7 +87,7 @@ class Csv(TextFormat):
 
 
 def csv_cut(body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
-    """Byte ranges of the records of a body that begins with one, and where the first begins that may go on behind it.
+    """Byte ranges of the records of a body that begins with one, and where the first begins that may end behind it.
 
     The header is among them, blank lines are not. Unless `final`, more may follow. A record longer than `limit` counts
     as malformed. `mark`: this is the object's beginning.
@@ -125,10 +125,10 @@ def _short(breaks: npt.NDArray[np.bool_], whole: int, limit: int) -> bool:
 
 
 def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: npt.NDArray[np.bool_]) -> bool:
-    """Whether each second quote closes a value: all stand at a border of theirs, or are doubled.
+    """Whether every second quote closes a value: each is at the border of its value, or is doubled.
 
-    `inside`: whether a quoted value is open behind each byte. A carriage return that stands alone outside of quotes
-    makes its record malformed, and so is not plain either.
+    `inside`: whether a quoted value is open behind each byte. A carriage return without a line feed, outside of
+    quotes, makes its record malformed, and so is not plain either.
     """
     if len(octets) and inside[-1]:
         return False
@@ -146,7 +146,7 @@ def could_open(padded: npt.NDArray[np.uint8], places: Offsets) -> bool:
 
 
 def could_close(padded: npt.NDArray[np.uint8], places: Offsets) -> bool:
-    """The same, of closing."""
+    """Whether quotes at all these places may close values."""
     return bool(_BEHIND[padded[places + 2]].all())
 
 
@@ -198,11 +198,11 @@ class CsvRecords:
     def __init__(self, names: list[str], target: Target) -> None:
         self.target = target
         self._names = names
-        self._besides = [name for name in names if name not in target.schema.names]
+        self._unnamed_columns = [name for name in names if name not in target.schema.names]
         # Timestamps are read as strings: the CSV reader insists on a zone, or on none.
         kinds = {c.name: pa.string() if pa.types.is_timestamp(c.type) else c.type for c in target.schema}
-        kinds |= dict.fromkeys(self._besides, pa.string())
-        self._options = csv_options([*target.schema.names, *self._besides], pa.schema(kinds))
+        kinds |= dict.fromkeys(self._unnamed_columns, pa.string())
+        self._options = csv_options([*target.schema.names, *self._unnamed_columns], pa.schema(kinds))
 
     def convert(self, records: Records) -> Converted:
         """See `records.Parser`."""
@@ -214,11 +214,11 @@ class CsvRecords:
         for values in columns:
             check_finite(values, joined)
         named = pa.Table.from_arrays(columns, schema=schema)
-        if not self._besides:
+        if not self._unnamed_columns:
             return Converted(table=named)
         # What is empty is no value.
-        besides = {name: _without_empty(table[name].combine_chunks()) for name in self._besides}
-        unnamed, found = unnamed_columns(pa.table(besides), pa.schema([]))
+        texts = {name: _without_empty(table[name].combine_chunks()) for name in self._unnamed_columns}
+        unnamed, found = unnamed_columns(pa.table(texts), pa.schema([]))
         new_fields = None
         if found is not None and self.target.inferred:
             new_fields = read_csv(joined, self._names, csv_options(found.names, None)).schema
@@ -267,12 +267,12 @@ class CsvRecords:
 
     def _new_fields(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
         """What an inferred schema lacks of recovered records."""
-        names = [name for name in self._besides if any(values.get(name) for values in split)]
+        names = [name for name in self._unnamed_columns if any(values.get(name) for values in split)]
         rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
         return [read_csv(rows.encode(), names, csv_options(names, None)).schema]
 
     def _unnamed(self, values: dict[str, str]) -> dict[str, str]:
-        return {below("", name): values[name] for name in self._besides if values.get(name)}
+        return {below("", name): values[name] for name in self._unnamed_columns if values.get(name)}
 
     def _fitted(self, values: Sequence[str | None], column: pa.Field, records: Sequence[Rescued]) -> pa.Array:
         def single(number: int) -> pa.Array:
@@ -329,7 +329,7 @@ def csv_names(header: bytes, schema: pa.Schema | None) -> list[str]:
     except (UnicodeError, csv.Error, StopIteration) as error:
         raise CorruptError(f"CSV header: {reason_of(error) or 'unreadable'}") from error
     if len(set(names)) != len(names):
-        raise CorruptError("CSV header: a column name stands twice")
+        raise CorruptError("CSV header: a column name is there twice")
     if schema is not None and not set(names) & set(schema.names):
         raise CorruptError(f"CSV header: column {names[0]!r} {UNKNOWN_FIELD}")
     return names

@@ -1,9 +1,9 @@
-"""Where quoted values are open in a CSV object, so that several tasks can read it at once.
+"""Where quoted values are open in a CSV object, so that several tasks can read parts of it.
 
-A line end in a quoted value ends no record, so that a task which begins in mid-object has to know whether a value
-is open there: whether an odd number of quotes stands before. Tasks count them first, each in its part (`scout`),
-and `starts_in_quotes` puts the counts together. It holds only where every quote stands at a border of its value or is
-doubled. Where one does not, records can be told apart only from the beginning on, and one task reads the object.
+A line end in a quoted value ends no record. A task that begins in the middle of an object therefore has to know
+whether a value is open there: whether the number of quotes before it is odd. Tasks count them first, each in its part
+(`scout`), and `starts_in_quotes` puts the counts together. That is right only if every quote is at the border of its
+value, or is doubled. If one is not, records can be found only from the beginning on, and one task reads the object.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,11 +75,11 @@ def scout(source: ObjectBytes, split: Split, *, chunk_bytes: int = CHUNK_BYTES) 
         octets = padded[1:-1]
         quoted = octets == _QUOTE
         places = np.flatnonzero(quoted)
-        even, odd = places[quotes % 2 :: 2], places[1 - quotes % 2 :: 2]
+        opening, closing = places[quotes % 2 :: 2], places[1 - quotes % 2 :: 2]
         within = np.logical_xor.accumulate(quoted) ^ bool(quotes % 2)
         alone = within[(octets == RETURN) & (padded[2:] != NEWLINE)]
-        outside &= bool(could_open(padded, even) and could_close(padded, odd) and alone.all())
-        inside &= bool(could_open(padded, odd) and could_close(padded, even) and not alone.any())
+        outside &= bool(could_open(padded, opening) and could_close(padded, closing) and alone.all())
+        inside &= bool(could_open(padded, closing) and could_close(padded, opening) and not alone.any())
         quotes += len(places)
         left = left[-2:]
     return Scout(quotes=quotes, well_formed=(outside, inside))

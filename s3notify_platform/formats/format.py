@@ -1,9 +1,9 @@
 """What the rest of the platform has to know of one format, and how a split of an object is read.
 
 Guarantees. The splits of an object, however it is cut, give each of its records once, with the same offset, and the
-same as an object read whole; a split that begins at another's `SplitEnd.offset` goes on exactly there. All is read
-from one version: what was overwritten or deleted in mid-read ends in that status, and nothing of it counts. Nothing
-is lost in silence: what cannot be read is a reject that says where it begins.
+same as an object read whole; a split that begins at another's `SplitEnd.offset` continues exactly there. All is read
+from one version: an object that is overwritten or deleted meanwhile ends in that status, and nothing of it counts.
+Nothing is lost in silence: what cannot be read is a reject that says where it begins.
 
 `_offset` is the byte at which a record starts in its object, of a decoded text; for Parquet, the row number.
 """
@@ -22,7 +22,7 @@ from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.protocols.source_enumerator import Split
 
 PIECE_BYTES: Final = 2 << 20
-"""What is parsed at once: pieces that stay in the processor's caches are copied a third faster than `CHUNK_BYTES`."""
+"""What is parsed together: pieces that stay in the processor's caches are copied a third faster than `CHUNK_BYTES`."""
 
 HEAD_SAMPLE_BYTES: Final = 1 << 20
 """What is read of an object to infer a schema."""
@@ -46,7 +46,7 @@ class SplitEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bytes that are held at once."""
+    """How much is held in memory, in bytes."""
 
     chunk_bytes: int = CHUNK_BYTES
     block_bytes: int = PIECE_BYTES
@@ -65,7 +65,7 @@ class Format(ABC):
     """
 
     name: ClassVar[str]
-    """As a source's setting names it."""
+    """The value of a source's setting `format`."""
 
     suffixes: ClassVar[frozenset[str]] = frozenset()
     """Of keys, in small letters; the suffix of a compression does not count."""
@@ -74,7 +74,7 @@ class Format(ABC):
     """The columns that all objects have, if nothing is to be inferred."""
 
     quoted: ClassVar[bool] = False
-    """Line ends may stand in quoted values: a split has to say whether it begins in one (`csv_splits`)."""
+    """Quoted values may contain line ends: a split has to say whether it begins in one (`csv_splits`)."""
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
         """Whether an object can be read in parts, going by its name and the source's encoding. Pure."""

@@ -17,8 +17,8 @@ from s3notify_platform.formats.text_format import TextFormat
 def infer(samples: Iterable[tuple[Format, pa.Schema]]) -> pa.Schema | None:
     """A schema, nullable, from those that `Format.schemas` gave of sample objects; None without any column.
 
-    Types are the widest seen. Where two cannot be one, `Format.common_type` says what stands: what does not fit it is
-    rejected later, and stops nothing now. Types that Spark lacks become their nearest wider one; columns that are null
+    Types are the widest seen. Where two cannot be one, `Format.common_type` decides: what does not fit is rejected
+    later, and stops nothing now. Types that Spark lacks become their nearest wider one; columns that are null
     everywhere become strings. `UsageError` if a column has a name kept for lineage.
     """
     columns = _widest(samples)
@@ -111,4 +111,4 @@ _SPARK_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType | Non
     (pa.types.is_floating, None),
     (pa.types.is_decimal128, None),
 )
-"""What Spark has in place of an Arrow type; None stands for the type itself."""
+"""What Spark has in place of an Arrow type; None means the type itself."""

@@ -1,6 +1,6 @@
 """JSON lines to Arrow rows: each line that is not blank is one record, and has to be one object in UTF-8.
 
-A key that stands twice in an object makes its line a reject: nobody can say which value was meant. NaN and
+A key that is in an object twice makes its line a reject: nobody can say which value was meant. NaN and
 infinities are taken for floating point columns, as many writers write them. Fractions of a second end at
 microseconds.
 """
@@ -296,7 +296,7 @@ def split_object(text: str) -> dict[str, str]:
     for key, value in _pieces(text, "{}"):
         name = json.loads(key)
         if name in found:
-            raise ValueError(f"key {name!r} stands twice")
+            raise ValueError(f"key {name!r} is there twice")
         found[name] = value
     return found
 
@@ -331,7 +331,7 @@ def _pieces(text: str, borders: str) -> Iterator[tuple[str, str]]:
         if not closed:
             end = _past_space(text, end + 1)
     if _past_space(text, end + 1) != len(text):
-        raise ValueError("something stands behind the JSON object")
+        raise ValueError("something follows the JSON object")
 
 
 def _value_end(text: str, start: int) -> int:

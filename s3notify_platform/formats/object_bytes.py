@@ -49,7 +49,7 @@ class BytesInMemory:
 def chunks(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """Bytes from `start` to before `end`, in order; at most `ahead` chunks wait besides the one given out.
+    """Bytes from `start` to before `end`, in order; at most `ahead` chunks are held in addition to the one given out.
 
     Without any bytes, one read all the same: that the object is still there is known only then.
     """
@@ -72,7 +72,7 @@ def chunks(
 def chunks_on(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """The same, and then on to the end of the object for as long as it is asked for more, nothing ahead."""
+    """`chunks`, and then, as long as more is asked for, what follows up to the end of the object, nothing ahead."""
     yield from chunks(source, start, end, chunk_bytes=chunk_bytes, ahead=ahead)
     place, step = end, min(TAIL_BYTES, chunk_bytes)
     while place < source.size:

@@ -36,7 +36,7 @@ from s3notify_platform.limits import MAX_RAW_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
-"""Of one row group's columns, uncompressed: what a task takes in at once."""
+"""Of one row group's columns, uncompressed: the most that a task takes in together."""
 
 FOOTER_BYTES: Final = 64 << 10
 MAX_FOOTER_BYTES: Final = 32 << 20
@@ -261,7 +261,7 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
 
 def _read(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> pa.Table:
     if group.bytes > MAX_ROW_GROUP_BYTES:
-        raise _UnreadableError(f"{group.bytes} bytes, and a task takes in {MAX_ROW_GROUP_BYTES} at once")
+        raise _UnreadableError(f"{group.bytes} bytes, and a task takes in at most {MAX_ROW_GROUP_BYTES}")
     with _reading(file):
         table = reader.read_row_group(group.number, columns=names, use_threads=False)
         table.validate(full=True)

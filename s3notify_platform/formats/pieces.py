@@ -1,8 +1,8 @@
 """Records of a text that comes in chunks: cut off as soon as they are whole, one piece of them at a time.
 
 Memory is a chunk and what is left of the one before, hence no more than a chunk and `RECORD_BYTES`. A record
-that is longer is a reject with its first bytes, and the next one goes on: how the text was cut into chunks
-makes no difference to what is found.
+that is longer is a reject with its first bytes, and reading continues with the next one. How the text was cut
+into chunks makes no difference to what is found.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +29,7 @@ RECORD_BYTES: Final = 64 << 20
 
 Cut = Callable[..., tuple[Offsets, Offsets, int]]
 """`cut(body, mark=…, final=…, limit=…)`: the records of a body that begins with one, and where the first begins
-that may go on behind it. `mark`: it may begin with a byte order mark; `final`: nothing follows."""
+that may end behind it. `mark`: it may begin with a byte order mark; `final`: nothing follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
         left = body[whole:]
         place += whole
         if len(left) > limit + len(BOM) + 1:
-            # However it goes on, and whether it ends in a return or not, it is too long.
+            # Whatever follows, and whether it ends in a return or not, it is too long.
             mark = len(BOM) if place == 0 and left.startswith(BOM) else 0
             too_long, begin = _too_long(left[mark:], place + mark, limit), place
             place += len(left)

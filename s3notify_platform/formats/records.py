@@ -1,4 +1,4 @@
-"""What the formats of records share: byte ranges, blocks, and the search for the records that are bad.
+"""What formats of records share: byte ranges, blocks, rows and rejects, and the search for bad records.
 
 Small objects are joined and parsed at once (5 to 10 times faster than one by one); when that fails, or gives
 another number of rows than there are records, the block is halved until few records are left, and these are taken
@@ -20,7 +20,6 @@ from s3notify_platform.formats.rescue import (
     Tally,
     count,
     mismatch_reason,
-    renumbered,
     rescued_column,
 )
 from s3notify_platform.limits import MAX_RAW_BYTES
@@ -29,7 +28,7 @@ BLOCK_BYTES: Final = 8 << 20
 """Records are parsed in blocks of about this size."""
 
 UNKNOWN_FIELD: Final = "is not in the schema"
-"""Part of the reason of such rejects."""
+"""Part of the reason of a reject that has a field which an inferred schema does not name."""
 
 BOM: Final = b"\xef\xbb\xbf"
 RECOVER_RECORDS: Final = 32
@@ -49,11 +48,6 @@ class Reject:
     offset: int
     reason: str
     raw: bytes
-
-    @property
-    def unknown_field(self) -> bool:
-        """Whether the record has a field that the inferred schema does not have."""
-        return UNKNOWN_FIELD in self.reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +98,13 @@ class Parsed:
     new_fields: list[pa.Schema] = field(default_factory=list)
 
     def of(self, index: int) -> "Parsed":
-        """The same rows and rejects of one object, now as object number `index`."""
-        return Parsed(
-            table=self.table,
+        """Rows and rejects of object 0, as those of object number `index`."""
+        return replace(
+            self,
             index=np.full(len(self.index), index),
-            offset=self.offset,
             rejects=[replace(reject, index=index) for reject in self.rejects],
-            unnamed=renumbered(self.unnamed, [index]),
-            mismatches=renumbered(self.mismatches, [index]),
-            new_fields=self.new_fields,
+            unnamed={index: self.unnamed[0]} if self.unnamed else {},
+            mismatches={index: self.mismatches[0]} if self.mismatches else {},
         )
 
 
@@ -237,7 +229,7 @@ class Converted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """Records that did not fit together, value by value; None for one that cannot be split, which `table` lacks."""
+    """Records converted value by value. One that cannot be split into values is None, and not in `table`."""
 
     table: pa.Table
     rescued: list[Rescued | None]
@@ -250,11 +242,11 @@ class Parser(Protocol):
     target: Target
 
     def convert(self, records: Records) -> Converted:
-        """All at once; raises if any does not fit."""
+        """All records together; raises if any does not fit."""
         ...
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
-        """What a record that fits has besides, by path."""
+        """Of a record that fits, the texts of the values that the schema does not name, by path."""
         ...
 
     def recover(self, records: Records) -> Recovered:

@@ -43,7 +43,7 @@ RESERVED: Final = frozenset(
 def format_of(key: str, setting: str) -> Format | None:
     """The format of an object: as set, or under `auto` by the key's last suffix, or None. Pure.
 
-    The suffix of a compression is passed over.
+    The suffix of a compression does not count.
     """
     if setting != AUTO:
         return FORMATS[setting]

@@ -92,7 +92,7 @@ def kinds_of(fields: pa.Schema | pa.StructType) -> dict[str, pa.DataType]:
 def unnamed_in(
     values: Mapping[str, Any], kinds: Mapping[str, pa.DataType], path: str
 ) -> Iterator[tuple[str, Any]]:
-    """What Python values have that `kinds` do not name, at any depth, by path; nulls excepted."""
+    """Paths and values, at any depth, that `kinds` do not name; not those that are null."""
     for name, value in values.items():
         if value is None:
             continue
@@ -111,19 +111,14 @@ def _unnamed_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[
 
 
 def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> None:
-    """Count `paths` of object `index`; places in lists are not told apart."""
+    """Count `paths` of object `index`; all places of a list count as one."""
     counter = tally.setdefault(index, Counter())
     for path in paths:
         counter[re.sub(r"\[\d+\]", "[]", path)] += times
 
 
-def renumbered(tally: Tally, numbers: Sequence[int]) -> Tally:
-    """The same, of objects that have other `numbers`."""
-    return {numbers[index]: counts for index, counts in tally.items()}
-
-
 def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """The sum; beyond `MAX_PATHS` the rarest are one."""
+    """The sum of counts by path. Of more than `MAX_PATHS`, the rarest are counted together as `OTHERS`."""
     total: Counter[str] = Counter()
     for one in counts:
         total.update(one)
@@ -138,9 +133,9 @@ Read = Callable[[Any, pa.DataType], pa.Array]
 
 
 def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], pa.Array]) -> pa.Array:
-    """`values`, which can be sliced, as `kind`, by `read`; those that it raises for, found by halving, by `single`.
+    """Convert `values`, which can be sliced, to `kind` with `read`; where it raises, halve them.
 
-    `single` gets the value's number and returns an array of one.
+    A value for which it raises alone becomes what `single` returns for its number, an array of one.
     """
     done: list[pa.Array] = []
     pending = [(0, len(values))]

@@ -1,12 +1,12 @@
-"""Formats of text: records that stand between line ends, possibly behind a header, in texts that may be encoded.
+"""Formats of text: records between line ends, possibly behind a header; a text may be compressed or encoded.
 
-Whole objects are joined and parsed at once. Splits, after Hadoop: one reads the records that begin in it, and reads
-on for the end of the last. To know where its first begins, it looks at the byte before. A quoted format besides has
-to know whether a quoted value is open there (`csv_splits`).
+Whole objects are joined and parsed together. A split is read as in Hadoop: the records that begin in it, and the last
+of them to its end. To find where its first record begins, it looks at the byte before. In a quoted format the split
+also has to say whether a quoted value is open there (`csv_splits`).
 
 What is compressed or not in UTF-8 (`codecs`) can be read from its beginning only, and is counted in records: the
-split with `start` 0 reads it, or with `by_record` any one goes on behind `start` records. Where only the content
-tells, the other splits of the object end at once, with nothing.
+split with `start` 0 reads it, or with `by_record` any split reads what follows `start` records. If only the content
+shows it, the other splits of the object end without a record.
 """
 
 from abc import abstractmethod
@@ -79,7 +79,7 @@ class TextFormat(Format):
         """The parser of texts with this header. `CorruptError` if it cannot be one."""
 
     def header(self, head: bytes) -> slice | None:
-        """Where the header stands in a text that begins with `head`, `header_bytes` of it. None: there is no record."""
+        """Where the header is, in a text that begins with `head` (`header_bytes` of it). None: there is no record."""
         return slice(0, 0)
 
     def cut(self, body: bytes, *, mark: bool, final: bool, limit: int) -> tuple[Offsets, Offsets, int]:
@@ -204,7 +204,7 @@ class TextFormat(Format):
     def _opened(
         self, head: bytes, target: Target, *, reject: bool
     ) -> Generator[Parsed, None, _Opened | None]:
-        """A text that begins with `head`; None if there is nothing to read, which is told if `reject`."""
+        """A text that begins with `head`; None if there is nothing to read. `reject`: say why, with a reject."""
         place = self.header(head[: self.header_bytes])
         if place is None:
             return None

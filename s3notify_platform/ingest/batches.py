@@ -1,4 +1,4 @@
-"""What a batch is, what its runs are told of it, and what the sensor keeps between its ticks: values and their JSON."""
+"""What a batch is, what its runs know of it, and what the sensor keeps between its ticks: values and their JSON."""
 
 import json
 from collections.abc import Mapping
@@ -194,7 +194,7 @@ class SensorState:
             return cls(**body)
         except (ValueError, KeyError, TypeError, AttributeError, CorruptError) as error:
             raise CorruptError(
-                "the sensor's cursor is not one of this version: reset it in the UI; nothing is lost by that"
+                "the sensor's cursor is not one of this version: reset it in the UI, which is harmless"
             ) from error
 
 

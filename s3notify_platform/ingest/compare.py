@@ -44,6 +44,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.reread import backfilled_keys
 
 IN_FLIGHT: Final = 32
 _WINDOW: Final = 4 * IN_FLIGHT
@@ -217,7 +218,8 @@ class _Comparison:
             version = self._source.input.code_version
             # All rows of the slot have to be made again, or some that an earlier batch could not.
             other = version is not None and head is not None and head.code_version != version
-            looked_at = None if found.touched is None or other else found.touched | pending
+            whole = other or (head is not None and head.backfill > 0)
+            looked_at = None if found.touched is None or whole else found.touched | pending
             states = self._table.states(head, looked_at)
         except UsageError:
             raise
@@ -225,6 +227,7 @@ class _Comparison:
             return [_failed(found.slot, error)]
         # What is in quarantine as a whole is left there, whatever the code.
         stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
+        stale |= backfilled_keys(head, states)
         versions, touched = found.versions, found.touched
         if touched is not None:
             versions = versions + [

@@ -397,6 +397,7 @@ class SlotStage:
             signal=self.context.signals.get(self.slot),
             schema=self.context.schema_generation,
             code_version=version if head is None or done else None,
+            backfill=0 if done else None,
         )
 
     def _state(self, key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:

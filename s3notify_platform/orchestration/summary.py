@@ -44,7 +44,7 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
                 f"{assets.name}_quarantine",
                 description="Records that could not be taken in, with key, offset and reason, and objects that "
                 "could not be read. They block nothing, and are sent again by "
-                f"`s3notify quarantine redrive {assets.name}` or the job `{assets.name}_redrive`.",
+                f"`s3notify quarantine retry {assets.name}` or the job `{assets.name}_retry`.",
                 kinds={"parquet"},
                 **common,
             ),
@@ -125,7 +125,7 @@ def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any
         "slots": len({head.slot for head in [*holding, *failing]}),
         "failing_objects": sum(len(head.failing) for head in failing),
         "send_again": dg.MetadataValue.md(
-            f"`s3notify quarantine redrive {io.name} --all`, or the job `{io.name}_redrive`"
+            f"`s3notify quarantine retry {io.name} --all`, or the job `{io.name}_retry`"
         ),
     }
     if shown:

@@ -1,7 +1,7 @@
 """A committed table kept in step with its bucket by a streaming query, without Dagster.
 
 The stream says which slots changed (`read="slots"`), and for each micro-batch `Ingest.run` takes them in. The heads of
-the table are the truth and the checkpoint only a hint: a micro-batch that is repeated, or a checkpoint that was lost,
+the table are the truth and the checkpoint only a hint: a micro-batch that is repeated, or a lost checkpoint,
 finds what is committed and commits nothing twice. Several of these, and Dagster besides, may work on one table.
 
 As for the sensor's batches, `follow` decides whether a micro-batch lists the bucket or follows the entries of the

@@ -50,7 +50,7 @@ from s3notify_platform.ingest.wire import (
     Staged,
 )
 from s3notify_platform.protocols.source_enumerator import CommittedSlots, Split
-from s3notify_platform.slots import Slot
+from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
 from s3notify_platform.spark.declared import arrow_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, raise_own, reason_of
@@ -244,6 +244,7 @@ class SparkJobs:
         evolving: bool,
     ) -> DataFrame:
         slots = [p.slot for p in part]
+        skipped = {slot_of(key, self._source.location.slots) for key in run.skip}
         work = self._in_parts(_splits(part))
         assigned = self._assigned(part, work)
         frame = self._work(slots, assigned, chain.cut(objects, work) if objects else ())
@@ -258,7 +259,7 @@ class SparkJobs:
             schema_generation=schema.generation,
             transformed=self._transform is not None,
             code_version=self._source.input.code_version or "",
-            complete=frozenset(p.slot for p in part if p.changes.complete),
+            complete=frozenset(p.slot for p in part if p.changes.complete) - skipped,
             last_attempt=run.last_attempt.intersection(slots),
             evolving=evolving,
             chain=chain,

@@ -96,7 +96,8 @@ class SlotCommit:
 
     `objects` counts the live ones. `pending` keys are to be read on, or again, although their ETag is the same.
     `failing` keys are in quarantine as a whole, at most `FAILING_MAX`: their states say why.
-    `code_version`: the transform's that made all rows, if one did.
+    `code_version`: the transform's that made all rows, if one did. `backfill`: rows that were taken in before this
+    generation are to be read again (`reread`); 0: none.
     """
 
     slot: Slot
@@ -114,6 +115,7 @@ class SlotCommit:
     pending: tuple[str, ...] = ()
     failing: tuple[str, ...] = ()
     code_version: str = ""
+    backfill: int = 0
     pages: tuple[StatePage, ...] = ()
     deltas: tuple[ObjectState, ...] = field(default=())
 
@@ -139,6 +141,7 @@ class SlotCommit:
         schema: int | None = None,
         source_generation: Generation | None = None,
         code_version: str | None = None,
+        backfill: int | None = None,
     ) -> "SlotCommit":
         """The commit that follows `head`, under the next generation. No request.
 
@@ -170,6 +173,7 @@ class SlotCommit:
             pending=tuple(sorted(set(before.pending) - moved | unfinished | {*read_again})),
             failing=tuple(sorted(set(before.failing) - moved | failing)),
             code_version=before.code_version if code_version is None else code_version,
+            backfill=before.backfill if backfill is None else backfill,
             pages=states.pages,
             deltas=states.deltas,
         )

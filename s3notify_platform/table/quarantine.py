@@ -1,51 +1,37 @@
-"""Quarantine: what could not be taken in, why, and how it is sent again after a fix.
+"""Quarantine: what could not be taken in, why, and how it is asked for again after a fix.
 
 Two kinds. *Rejected records*, of objects whose other records are committed: in files that commits name. *Failing
 objects*, which could not be read, or not to their end: commits name them (`failing`), their states say why.
 
-Steps of sending again (`redrive`)
-    1. A commit of the slot, the same but that its `pending` has the keys.
-    2. The slots' signals move, marked as queued, then the root: the next batch takes these slots up.
-    3. It reads what is pending although its ETag is the same: an object that was read in part from where that ended,
-       any other from its beginning.
-    4. The commit that takes an object in, or finds it gone, holds neither its old rejects nor its failure any more.
-
-Invariants
-    - What is in quarantine leaves it in the commit that takes in its rows, and in no other.
-    - Sent again twice, or killed between steps 1 and 2 and repeated: signalled again, and read once.
-    - What fails again is in quarantine again, with its new reason.
+After a fix `retry` has objects read again, by the steps of `reread`: an object that was read in part from where that
+ended, any other from its beginning. What is in quarantine leaves it in the commit that takes in its rows, or finds the
+object gone, and in no other. What fails again is in quarantine again, with its new reason.
 
 Limits. `WAITING_MAX` keys of a slot are pending at once, since each commit of the slot carries them until they are
 read; of more, the rest is left to another call. An object that is being read in parts, and has not failed, is pending
-anyway: its rejects can be sent again when it has been read to its end.
+anyway: its rejects can be asked for again when it has been read to its end.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar, assert_never
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import ConflictError, S3NotifyError
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.reader import REJECT_SCHEMA, read_file
+from s3notify_platform.table.reread import ask_again, in_parallel
 
 WAITING_MAX: Final = 100_000
 """Keys of one slot that wait to be read on or again; about 60 bytes each of every commit until they are read."""
 
-ATTEMPTS: Final = 8
-SLOTS_IN_FLIGHT: Final = 16
-BATCH: Final = "redrive"
-"""In place of a batch's name, in commits that send again."""
-
-T = TypeVar("T")
+RETRY: Final = "retry"
+"""In place of a batch's name, in commits that ask for what is in quarantine."""
 
 Kind = Literal["failing", "rejected"]
 
@@ -68,7 +54,7 @@ class ReasonCount:
     objects: int
     records: int
     waiting: int
-    """Of the objects, those that have been sent again and not been read yet."""
+    """Of the objects, those that have been asked for again and not been read yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +119,7 @@ class KeyQuarantine:
     """What is in quarantine of one object version, whose `state.reason` says why it fails, if it does.
 
     `rejects`: the first of them, as `REJECT_SCHEMA` has them, in order; `state.rejects` counts all. `waiting`: it has
-    been sent again, or is being read in parts.
+    been asked for again, or is being read in parts.
     """
 
     commit: SlotCommit
@@ -144,9 +130,9 @@ class KeyQuarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retried:
-    """What is, or would be, sent again: failing objects, and objects with the rejected `records` that were chosen.
+    """What is, or would be, read again: failing objects, and objects with the rejected `records` that were chosen.
 
-    `waiting` of these had been sent again before; `left`, beyond `WAITING_MAX`, wait for another call.
+    `waiting` of these had been asked for before; `left`, beyond `WAITING_MAX`, wait for another call.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -189,7 +175,7 @@ def reasons_of(table: SlotTable, slots: Iterable[Slot]) -> list[ReasonCount]:
         found = quarantine_of(table, slot)
         return found.reasons() if found is not None else []
 
-    return [count for counts in _in_parallel(of, slots) for count in counts]
+    return [count for counts in in_parallel(of, slots) for count in counts]
 
 
 def key_quarantine(table: SlotTable, slot: Slot, key: str, *, limit: int) -> KeyQuarantine | None:
@@ -209,7 +195,7 @@ def key_quarantine(table: SlotTable, slot: Slot, key: str, *, limit: int) -> Key
     return KeyQuarantine(commit=head, state=state, rejects=rejects, waiting=key in head.pending)
 
 
-def redrive(
+def retry(
     table: SlotTable,
     slots: Iterable[Slot],
     signals: Publisher,
@@ -218,26 +204,38 @@ def redrive(
     dry_run: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Retried:
-    """Send again what `choice` says of `slots`, by the next batch of the source. `signals`: of its keyspace.
+    """Have what `choice` says of `slots` read again by the next batch of the source. `signals`: of its keyspace.
 
-    Safe to repeat. Raises the error of a slot after all others have been sent again. Requests of `quarantine_of` for
-    each slot, 1 PUT of a commit for each with something new to send again, 1 PUT for its signal, and 1 for the root.
+    Safe to repeat. Raises the error of a slot after all others have been asked for. Requests of `quarantine_of` for
+    each slot, 1 PUT of a commit for each with something new to ask for, 1 PUT for its signal, and 1 for the root.
     With `dry_run` nothing is written.
     """
 
-    def again(slot: Slot) -> Retried | S3NotifyError:
-        try:
-            return _sent_again(table, slot, choice, dry_run=dry_run, clock=clock)
-        except S3NotifyError as error:
-            return error
+    def decide(slot: Slot) -> tuple[Retried, SlotCommit | None]:
+        found = quarantine_of(table, slot)
+        if found is None:
+            return Retried(), None
+        failing, rejects = found.chosen(choice)
+        rejected = frozenset(pc.unique(rejects["_key"]).to_pylist())
+        if not failing and not rejected:
+            return Retried(), None
+        head = found.commit
+        new = sorted((failing | rejected).difference(head.pending))
+        taken = new[: max(0, WAITING_MAX - len(head.pending))]
+        asked = Retried(
+            slots=(slot,),
+            failing=len(failing),
+            rejected=len(rejected),
+            records=rejects.num_rows,
+            waiting=len(failing | rejected) - len(new),
+            left=len(new) - len(taken),
+            keys=failing | rejected,
+        )
+        if not taken:
+            return asked, None
+        return asked, SlotCommit.after(head, slot, batch=RETRY, clock=clock, read_again=taken)
 
-    outcomes = _in_parallel(again, slots)
-    done = [one for one in outcomes if isinstance(one, Retried) and one.slots]
-    if not dry_run:
-        signals.signal(min(one.keys) for one in done)
-    for one in outcomes:
-        if isinstance(one, S3NotifyError):
-            raise one
+    done = ask_again(table, slots, signals, decide, dry_run=dry_run, clock=clock)
     return Retried(
         slots=tuple(slot for one in done for slot in one.slots),
         failing=sum(one.failing for one in done),
@@ -249,48 +247,5 @@ def redrive(
     )
 
 
-def _sent_again(table: SlotTable, slot: Slot, choice: Choice, *, dry_run: bool, clock: Clock) -> Retried:
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            clock.sleep(backoff_seconds(attempt, clock))
-        planned_at = clock.monotonic()
-        found = quarantine_of(table, slot)
-        if found is None:
-            return Retried()
-        failing, rejects = found.chosen(choice)
-        rejected = frozenset(pc.unique(rejects["_key"]).to_pylist())
-        if not failing and not rejected:
-            return Retried()
-        head = found.commit
-        pending = set(head.pending)
-        new = sorted((failing | rejected) - pending)
-        taken = new[: max(0, WAITING_MAX - len(pending))]
-        done = Retried(
-            slots=(slot,),
-            failing=len(failing),
-            rejected=len(rejected),
-            records=rejects.num_rows,
-            waiting=len(failing | rejected) - len(new),
-            left=len(new) - len(taken),
-            keys=failing | rejected,
-        )
-        if dry_run or not taken:
-            return done
-        commit = SlotCommit.after(head, slot, batch=BATCH, clock=clock, read_again=taken)
-        match table.commit(commit.staged(), planned_at=planned_at):
-            case Written():
-                return done
-            case Conflict():
-                continue  # a run was first: what it took in is not sent again
-            case _ as unreachable:
-                assert_never(unreachable)
-    raise ConflictError(f"slot {slot}: other commits were first {ATTEMPTS} times; send it again")
-
-
 def _is_in(rows: pa.Table, keys: Collection[str]) -> pa.ChunkedArray:
     return pc.is_in(rows["_key"], pa.array(sorted(keys), pa.string()))
-
-
-def _in_parallel(function: Callable[[Slot], T], slots: Iterable[Slot]) -> list[T]:
-    with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
-        return list(pool.map(function, sorted(set(slots))))

@@ -28,7 +28,7 @@ from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.benchmarks.figures import Figure, short, timed, times
 from tests.support.ceph import Ceph, missing_programs, running_ceph
-from tests.support.outlet_process import Place, delivering, endpoint
+from tests.support.programs.outlet import Place, delivering, endpoint
 from tests.support.recorder import REFUSE, Recorder
 from tests.support.servers import running_ministack
 

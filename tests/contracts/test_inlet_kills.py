@@ -35,7 +35,7 @@ def start(world, dies_at, **more):
         "dies_at": dies_at,
         **more,
     }
-    command = [sys.executable, "-m", "tests.support.inlet_program", json.dumps(told)]
+    command = [sys.executable, "-m", "tests.support.programs.inlet", json.dumps(told)]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "RECEIVER_SECRET": SECRET})
 
 

@@ -18,7 +18,7 @@ from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3.fast import FastObjectStore
-from tests.support.dying_writer import KS, STALE_SECONDS, TOPICS
+from tests.support.programs.dying_writer import KS, STALE_SECONDS, TOPICS
 
 pytestmark = pytest.mark.server
 
@@ -74,7 +74,7 @@ class Site:
     @contextmanager
     def writer(self, how):
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.dying_writer", how],
+            [sys.executable, "-m", "tests.support.programs.dying_writer", how],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.deploy import Places, Role, Tables, policy
-from s3notify_platform.orchestration.quarantine_retry import RetryConfig, send_again
+from s3notify_platform.orchestration.quarantine_retry import RetryConfig, retry
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.protocols.keyspace import Publisher
@@ -197,7 +197,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     proxy.answered[:] = by_runs
     site.settle()
     io.clients.ask_again([Slot(3)])
-    assert send_again(io, RetryConfig(everything=True)).records == 1
+    assert retry(io, RetryConfig(everything=True)).records == 1
     DynamoLeases(source.commit.lease_table).read("what a waiting run reads", "*")
     check("run")
 

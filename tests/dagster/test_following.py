@@ -10,8 +10,10 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import UnavailableError
+from s3notify_platform.ingest.reread import backfill
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
+from s3notify_platform.slots import Slot
 from tests.contracts.fault_proxy import Answered, FaultProxy
 from tests.support.faults import Call, Fault, FaultyStore
 from tests.support.servers import S3Server
@@ -270,6 +272,25 @@ def test_another_code_version_reads_a_followed_slot_again(site_of: Callable[...,
     assert other.launch(request).success
     assert other.metadata(3)["objects"] == 3
     assert sorted(other.rows()[3]) == [3, 31, 32]
+
+
+def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
+    """All objects of the slots that are named, once, by the next batch, which lists nothing."""
+    site = watched
+    site.write(3, 7)
+    site.write(3, number=1, body=site.line(31))
+    site.settle()
+    site.io.settle_commit_mode()
+    source = site.io.source
+    found = backfill(source.location, site.io.clients.store, source.commit, [Slot(3)])
+    assert (found.slots, found.objects) == ((3,), 2)
+    (request,) = site.tick()
+    assert site.slots_of(request) == [3]
+    assert site.launch(request).success
+    assert site.metadata(3)["objects"] == 2
+    assert site.metadata(3)["batch_unannounced"] == 0
+    assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31], 7: [7]}
+    assert site.tick() == []
 
 
 def test_the_queue_is_observed(watched: Site) -> None:

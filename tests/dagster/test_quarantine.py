@@ -1,4 +1,4 @@
-"""An object that cannot be read, from the sensor's first try to the quarantine, and back by the redrive job."""
+"""An object that cannot be read, from the sensor's first try to the quarantine, and back by the retry job."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,11 +30,11 @@ def site(spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: 
     return Site.of(server, instance, max_attempts=2)
 
 
-def redrive(site: Site, **config: Any) -> dg.ExecuteInProcessResult:
-    return site.defs.resolve_job_def("orders_redrive").execute_in_process(
+def retry(site: Site, **config: Any) -> dg.ExecuteInProcessResult:
+    return site.defs.resolve_job_def("orders_retry").execute_in_process(
         instance=site.instance,
         raise_on_error=False,
-        run_config={"ops": {"orders_redrive_quarantine": {"config": config}}},
+        run_config={"ops": {"orders_retry_quarantine": {"config": config}}},
     )
 
 
@@ -76,12 +76,12 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     (record,) = shown["failing"].records
     assert record.data["key"] == bad
     assert "AccessDenied" in record.data["reason"]
-    assert "s3notify quarantine redrive orders --all" in shown["send_again"]
+    assert "s3notify quarantine retry orders --all" in shown["send_again"]
     (lost,) = [c for c in site.job("sweep").get_asset_check_evaluations() if c.check_name == "nothing_lost"]
     assert lost.passed
 
     proxy.forbidden.clear()
-    assert redrive(site, keys=[bad, site.key(5)]).success
+    assert retry(site, keys=[bad, site.key(5)]).success
     (observed,) = site.instance.fetch_observations(dg.AssetKey("orders_quarantine"), limit=1).records
     assert observed.asset_observation is not None
     told = {name: value.value for name, value in observed.asset_observation.metadata.items()}
@@ -98,6 +98,6 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
 @pytest.mark.parametrize("config", [{}, {"everything": True, "slots": [3]}, {"slots": [99]}])
 def test_the_job_wants_to_know_what(site: Site, config: dict[str, Any]) -> None:
     """One of keys, slots and everything; slots that there are."""
-    result = redrive(site, **config)
+    result = retry(site, **config)
     assert not result.success
     assert ("unknown slot" if config == {"slots": [99]} else "one of them") in site.failure(result)

@@ -21,7 +21,7 @@ from s3notify_platform.protocols.notification_queue import Event, NotificationQu
 from s3notify_platform.stores.s3.fast import shared_store
 from tests.support.changing import place_of
 from tests.support.drivers import WAIT_SECONDS, Driver
-from tests.support.fuzz_objects import SCHEMA, SCHEMA_DDL, Drawn
+from tests.support.fuzz.objects import SCHEMA, SCHEMA_DDL, Drawn
 from tests.support.independent import differences, rows_of
 from tests.support.servers import S3Server
 
@@ -117,9 +117,7 @@ class Fuzz:
         suffix = dice.choice(SUFFIXES[name])
         key = f"raw/{name}/{dice.randrange(NAMES)}{suffix}"
         there = key in self.bodies
-        what = dice.choice(
-            ("write", "write", "write", "append", "append", "empty", "delete", "rename", "restore", "same")
-        )
+        what = dice.choice(WHAT)
         if what == "append" and there and len(self.bodies[key]) < 100_000:
             self.put(key, self.drawn.body(key, self.bodies[key]))
         elif what == "empty" and there:
@@ -204,7 +202,7 @@ class Fuzz:
                 if self.strike():
                     return done
         assert not answer.get("error"), (answer, self.facts())
-        assert not answer["plain"], answer
+        assert not answer["unqueued"], answer
         self.superseded += answer["superseded"]
         self.cut_short += not answer["complete"]
         self.show(f"{name} {'listed' if listing else 'told'} {limits or ''}: {done} operations, {answer}")

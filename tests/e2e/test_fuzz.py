@@ -35,8 +35,8 @@ from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.reader import read_slots
 from tests.e2e.test_kills import processes
 from tests.support.endpoints import Receiver
-from tests.support.fuzz_kills import Killer, Supervised
-from tests.support.fuzz_operations import (
+from tests.support.fuzz.kills import Killer, Supervised
+from tests.support.fuzz.operations import (
     ANNOUNCED,
     BUCKET,
     HTTP,
@@ -125,7 +125,7 @@ class Fuzz:
                 *cli, "deliver", *place, "--allow-network", "127.0.0.0/8", "--allow-http",
                 "--poll-seconds", "1",
             ],
-            "reconcile": [sys.executable, "-m", "tests.support.fuzz_reconciler", platform.server.endpoint_url],
+            "reconcile": [sys.executable, "-m", "tests.support.fuzz.reconciler", platform.server.endpoint_url],
         }  # fmt: skip
         self.services = {
             name: Supervised(
@@ -147,7 +147,7 @@ class Fuzz:
                 "endpoint_url": self.platform.server.endpoint_url, "sqs_url": self.sqs_endpoint,
                 "queue_url": self.queue_url,
             }  # fmt: skip
-            command = [sys.executable, "-m", "tests.support.fuzz_writer", json.dumps(told)]
+            command = [sys.executable, "-m", "tests.support.fuzz.writer", json.dumps(told)]
             name = f"writer {number}"
             writers[name] = Supervised(
                 name=name, command=command, environment=self.environment, log=self.folder / f"{name}.log",

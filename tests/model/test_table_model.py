@@ -13,7 +13,7 @@ from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import states as paging
-from s3notify_platform.table.quarantine import Choice, redrive
+from s3notify_platform.table.quarantine import Choice, retry
 from tests.support.slot_writer import (
     SLOT,
     Body,
@@ -105,7 +105,7 @@ class TableMachine(RuleBasedStateMachine):
         }
         choice = Choice(keys=None if names is None else frozenset(names))
         signals = Publisher(self.store, prefix="signals/", queued=True)
-        done = redrive(self.table, [SLOT], signals, choice)
+        done = retry(self.table, [SLOT], signals, choice)
         assert done.keys == wanted
         assert done.failing == sum(now.versions[key].failing for key in wanted)
         assert done.waiting == len(wanted & now.pending)

@@ -74,7 +74,7 @@ def wait_for(port: int, log: Path, started: subprocess.Popen[bytes]) -> None:
 
 
 def run_program(
-    bucket: S3Config, program: str = "tests.support.spark_program", **session: str
+    bucket: S3Config, program: str = "tests.support.programs.clusters", **session: str
 ) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", program],
@@ -202,7 +202,7 @@ def test_lost_executors_and_speculative_duplicates_change_no_row(ministack: S3Se
         proxy.before = meddler.before
         found = run_program(
             replace(bucket, endpoint_url=proxy.url),
-            "tests.support.lost_executors_program",
+            "tests.support.programs.lost_executors",
             master=url,
             **ON_STANDALONE,
             **SPECULATION,

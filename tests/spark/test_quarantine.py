@@ -12,7 +12,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.continuous import ContinuousIngest
-from s3notify_platform.table.quarantine import Choice, Retried, redrive
+from s3notify_platform.table.quarantine import Choice, Retried, retry
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -43,7 +43,7 @@ def send_again(lake: Lake) -> Retried:
     signals = Publisher(
         source.table().store, prefix=source.location.keyspace_prefix, slots=source.location.slots, queued=True
     )
-    return redrive(source.table(), source.location.all_slots(), signals, Choice())
+    return retry(source.table(), source.location.all_slots(), signals, Choice())
 
 
 def clean(rows: DataFrame) -> DataFrame:

@@ -12,6 +12,7 @@ from s3notify_platform.ingest.batches import (
     BatchSettings,
     SensorState,
 )
+from s3notify_platform.ingest.follow import note_writers
 from s3notify_platform.ingest.scheduler import BatchPlanner, RunView, Tick
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import QUEUED, Watcher, root_key, signal_body, signal_key
@@ -183,8 +184,7 @@ class World:
         bad = [slot for slot in work if slot in failing]
         unqueued = [] if opened.listing else [slot for slot in good if self._plain(slot)]
         unannounced = self.commit(good, listing=opened.listing)
-        found = unqueued or (opened.listing and not everything and unannounced)
-        self.backlog.add(map(Slot, unqueued), unqueued=bool(found))
+        note_writers(self.backlog, opened.decision, unqueued=map(Slot, unqueued), unannounced=unannounced)
         rescans = {Slot(int(slot)): serial for slot, serial in opened.rescans.items() if int(slot) in good}
         self.backlog.settle(rescans)
         children = [EVERYTHING] if everything else good

@@ -1,4 +1,4 @@
-"""A long-lived driver for tests (`ingest_program`), that can be killed with all that it started, or a worker of it."""
+"""A long-lived driver for tests (`programs.ingest`), that can be killed with all that it started, or a worker of it."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.fuzz_kills import ROOT
+from tests.support.fuzz.kills import ROOT
 
 WAIT_SECONDS = 240.0
 
@@ -29,7 +29,7 @@ class Driver:
     def start(self) -> None:
         if self.process is not None and self.process.poll() is None:
             return
-        command = [sys.executable, "-m", "tests.support.ingest_program", json.dumps(self.config)]
+        command = [sys.executable, "-m", "tests.support.programs.ingest", json.dumps(self.config)]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,

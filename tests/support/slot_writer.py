@@ -18,6 +18,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.reader import read_slots
+from s3notify_platform.table.reread import backfilled_keys
 
 SLOT = Slot(7)
 LAYOUT = TableLayout(prefix="t/table/")
@@ -77,7 +78,12 @@ class SlotWriter:
             for key, body in bucket.items()
         ]
         changes = changes_of_slot(
-            SLOT, listed, states, max_objects=max_objects, pending=head.pending if head else ()
+            SLOT,
+            listed,
+            states,
+            max_objects=max_objects,
+            pending=head.pending if head else (),
+            stale=backfilled_keys(head, states),
         )
         return Planned(head=head, changes=changes, at=at)
 
@@ -106,6 +112,7 @@ class SlotWriter:
             schema_generation=1,
             transformed=False,
             last_attempt=frozenset({SLOT} if last_attempt else ()),
+            complete=frozenset({SLOT} if planned.changes.complete else ()),
             evolving=False,
             chain=None,  # type: ignore[arg-type] - as the source
         )

@@ -1,7 +1,7 @@
 """What a source remembers beside its commits: which slots wait for a rescan, and which were ever committed.
 
-Each is one JSON record, changed by compare-and-set. Every change may be applied twice without harm, so an answer
-that was lost needs no more than another round.
+Each is one JSON record, changed by compare-and-set. Every change may be applied twice without harm, so a write in
+doubt is just repeated.
 """
 
 import json
@@ -156,12 +156,12 @@ class RescanBacklog:
 
 
 class CommittedSlots:
-    """Which slots of a source have a commit, told beside the commits: so that one whose commits are lost is noticed.
+    """Which slots of a source have a commit, kept beside the commits: so that missing commits are noticed.
 
-    A slot is added after its first commit is there, and taken out only by a person who accepts the loss. So a
-    slot in it whose table has no commit has lost them, never merely not got there: there is no false alarm. A run
-    that dies before it has added a slot leaves that to the next one that finds its commit; until then, and if the
-    record is lost together with the commits, a loss goes unnoticed. Thread-safe; any process may add.
+    A slot is added after its first commit is there, and taken out only by a person who accepts that it starts again.
+    So where a slot in it has no commit, its commits are missing: there is no false alarm. A run that dies before it has
+    added a slot leaves that to the next one that finds its commit. Until then, and if the record goes together with the
+    commits, nobody notices. Thread-safe; any process may add.
     """
 
     def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -51,6 +51,7 @@ from s3notify_platform.spark.datasource.stream import ChangesReader, SlotsReader
 from s3notify_platform.spark.load import LINEAGE, loader
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.commit import HEADS_IN_FLIGHT
 from s3notify_platform.table.layout import Generation
 
 FORMAT: Final = "s3notify"
@@ -61,8 +62,6 @@ SAMPLED_FROM: Final = 1000
 
 WIDTH: Final = 4
 """Tasks at once, where nobody has said."""
-
-REQUESTS_IN_FLIGHT: Final = 32
 
 
 def register(spark: SparkSession) -> None:
@@ -117,7 +116,7 @@ class S3NotifyDataSource(DataSource):
         reading = self.reading
         match reading.read:
             case "slots":
-                raise UsageError("read='slots' tells what changes: use readStream")
+                raise UsageError("read='slots' says what changes: use readStream")
             case "table":
                 return TableReader(reading, schema, self.width)
             case "objects":
@@ -202,7 +201,7 @@ class TableReader(DataSourceReader):
         table = self._reading.source.table()
         newest = {**table.newest(set(slots) - given.keys()), **given}
         unknown = [slot for slot, generation in newest.items() if generation is None]
-        with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
+        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
             for slot, head in zip(unknown, pool.map(table.head, unknown), strict=True):
                 newest[slot] = Generation(head.generation if head else 0)
         wanted = [(slot, newest[slot]) for slot in slots if newest[slot]]

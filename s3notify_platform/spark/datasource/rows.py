@@ -146,7 +146,7 @@ class RowReader:
         if self.rejects == "fail":
             first = rejects.slice(0, 1).to_pylist()[0]
             raise UsageError(
-                f"{first['_key']!r} at {first['_offset']}: {first['_reason']}; mend it, or read with "
+                f"{first['_key']!r} at {first['_offset']}: {first['_reason']}; correct it, or read with "
                 "rejects='column' (a column _rejected) or 'drop'"
             )
         return self.rejects == "column"
@@ -163,7 +163,7 @@ class Work(InputPartition):
 def work_of(
     source: Source, splits: Iterable[Split], width: int, gone: Sequence[tuple[int, str, str]] = ()
 ) -> list[Work]:
-    """The work, dealt to as many tasks as are worth it, by bytes; big objects in parts. Pure."""
+    """The work, assigned by bytes to as many tasks as are worth it; big objects in parts. Pure."""
     parts: list[Split] = []
     for split in splits:
         # Where a value is quoted is known only when all before it was read.

@@ -3,31 +3,33 @@
 Steps
     1. `latestOffset` polls the keyspace. Slots whose signal differs from the start offset's have changed; in a new
        stream all slots have.
-    2. What is in these slots now is listed and compared with what the stream has read of them: its own state, in a
-       table of object states without files. What fits is written down as a plan, and the end offset names the plan.
-    3. `partitions` deals the plan's object versions to tasks, which read them pinned to their ETag.
+    2. What is in these slots now is found by a listing, or with a topic by its entries (`ingest.follow`), and compared
+       with what the stream has read of them: its own state, in a table of object states without files. What fits is
+       written down as a plan, and the end offset names the plan.
+    3. `partitions` assigns the plan's object versions to tasks, which read them pinned to their ETag.
     4. When Spark has committed the batch, the states of the plan's slots are committed and the plan is removed.
 
 Storage, below `{platform_prefix}streams/{stream}/`
     plans/{number}-{random}.json   object versions to read, and versions that have left, of one micro-batch
     commits/ state/                object states, as in a table
 
-The offset is `{stream, number, plan, digests}`: digests has 8 bytes for the signal of each slot, 11 KB for 1000. The
-stream's name is drawn when its first batch is planned, and kept by the checkpoint alone: so state and checkpoint
-belong together, and a new checkpoint is a new stream, which reads everything.
+The offset is `{stream, number, plan, epoch, digests}`: `digests` has 8 bytes for the signal of each slot, 11 KB for
+1000; `epoch` is the topic's. The stream's name is drawn when its first batch is planned, and kept by the checkpoint
+alone: so state and checkpoint belong together, and a new checkpoint is a new stream, which reads everything.
 
 Guarantees
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same plan, and so the same rows, but
-      for objects that were overwritten or deleted since: these have none, and are told of by their own signal.
+      for objects that were overwritten or deleted since: these have none, and have moved their own signal.
     - Each record of each object version is given once, with `_change` "row" (or "reject"). A version that was replaced,
       or whose object left, is given as one row with `_change` "gone", its `_key` and `_etag`, in the batch that has its
       successor. A sink that applies "gone" before "row" holds what the bucket holds.
     - A checkpoint older than the state, or a state that is gone, is an error, never a gap or a second reading.
 
-Requests: an idle poll is 1 HEAD, at most one in `poll_seconds`. A changed one is 1 HEAD and 1 LIST of the keyspace, 1
-LIST for each 1000 objects below the prefix, at most once in `list_seconds`, and for each changed slot 1 GET (and its
-state pages) and 2 PUTs, LISTs as `SlotTable.newest`. The driver holds the objects of the changed slots, at most twice
-`max_objects` and one slot's.
+Requests: an idle poll is 1 HEAD, at most one in `poll_seconds`. A changed one is 1 HEAD and 1 LIST of the keyspace;
+for a listing 1 LIST for each 1000 objects below the prefix, at most once in `list_seconds`; and for each changed slot
+1 GET (and its state pages) and 2 PUTs, LISTs as `SlotTable.newest`. With a topic, 3 GETs and
+`NotificationQueue.entries`; to follow these, 1 HEAD for each slot's signal and 1 for each key, and no listing. The
+driver holds the objects of the changed slots, at most twice `max_objects` and one slot's.
 
 Limits: an object is never divided between micro-batches. Where a writer does not signal, nothing is seen.
 """

@@ -36,7 +36,7 @@ def quarantine(ministack, monkeypatch):
         def run(command, *arguments):
             options = ["--bucket", config.bucket, "--endpoint-url", ministack.endpoint_url]
             options += ["--platform-prefix", "t/"]
-            if command == "redrive" or "--slot" in arguments:
+            if command == "retry" or "--slot" in arguments:
                 return CliRunner().invoke(main, ["quarantine", command, "orders", *arguments, *options])
             options += ["--slot", str(SLOT)] if command == "list" else []
             return CliRunner().invoke(main, ["quarantine", command, "orders", *arguments, *options])
@@ -91,44 +91,44 @@ def test_show(quarantine):
     assert "nothing of it is in quarantine" in result.stderr
 
 
-def test_redrive(quarantine):
+def test_retry(quarantine):
     """Said before and after; a commit with the keys, then the signal; a dry run writes nothing."""
     before = head(quarantine)
-    result = quarantine("redrive", "--slot", str(SLOT), "--dry-run")
+    result = quarantine("retry", "--slot", str(SLOT), "--dry-run")
     counts = "1 failing objects, 3 rejected records of 1 objects, in 1 slots"
     assert result.output == f"in quarantine: {counts}\n"
     assert head(quarantine) == before
     signal = signal_key("t/keyspace/", SLOT)
     assert quarantine.store.head(signal) is None
-    result = quarantine("redrive", "--slot", str(SLOT))
+    result = quarantine("retry", "--slot", str(SLOT))
     assert result.exit_code == 0, result.output
-    assert result.output == f"in quarantine: {counts}\nsent again: {counts}; the next batch reads them\n"
+    assert result.output == f"in quarantine: {counts}\nasked for: {counts}; the next batch reads them\n"
     assert head(quarantine).pending == tuple(sorted(KEYS))
     assert quarantine.store.head(signal) is not None
-    assert "2 of them sent again before" in quarantine("redrive", "--slot", str(SLOT)).stdout
-    assert "sent again" in quarantine("show", BAD).stdout
+    assert "2 of them asked for before" in quarantine("retry", "--slot", str(SLOT)).stdout
+    assert "asked for again" in quarantine("show", BAD).stdout
     quarantine.writer.run(quarantine.bucket)
     assert head(quarantine).failing == ()
 
 
-def test_redrive_of_keys_and_reasons(quarantine):
+def test_retry_of_keys_and_reasons(quarantine):
     """Those alone; keys that are not in quarantine are named, and none at all is exit code 1."""
-    result = quarantine("redrive", "--key", BAD, "--key", "raw/nobody", "--json")
+    result = quarantine("retry", "--key", BAD, "--key", "raw/nobody", "--json")
     document = json.loads(result.stdout)
     assert (document["failing"], document["rejected"], document["missing"]) == (1, 0, ["raw/nobody"])
     assert head(quarantine).pending == (BAD,)
-    result = quarantine("redrive", "--key", "raw/nobody")
+    result = quarantine("retry", "--key", "raw/nobody")
     assert result.exit_code == 1
     assert "not in quarantine: raw/nobody" in result.stderr
-    result = quarantine("redrive", "--slot", str(SLOT), "--reason", "bad")
+    result = quarantine("retry", "--slot", str(SLOT), "--reason", "bad")
     assert "0 failing objects, 3 rejected records" in result.stdout
     assert head(quarantine).pending == tuple(sorted(KEYS))
 
 
 @pytest.mark.parametrize("what", [[], ["--all", "--slot", "7"], ["--key", "a", "--all"], ["--reason", "x"]])
-def test_redrive_wants_to_know_what(quarantine, what):
-    """Nothing is sent again by mistake."""
-    result = quarantine("redrive", *what)
+def test_retry_wants_to_know_what(quarantine, what):
+    """Nothing is read again by mistake."""
+    result = quarantine("retry", *what)
     assert result.exit_code == 2
     assert "--key, --slot or --all" in result.stderr
 

@@ -187,7 +187,7 @@ def test_quarantined(place):
     assert told(answer) == ("quarantined", "quarantined because it could not be read: 403 AccessDenied")
     assert not answer.verdict.settled
     (line,) = [line for line in answer.lines if line.startswith("quarantine: ")]
-    assert line.endswith("s3notify quarantine redrive orders")
+    assert line.endswith("s3notify quarantine retry orders")
     state = place.state(reach_end=False, reason="timed out")
     place.commit(state, failing=(KEY,), pending=(KEY,))
     text = told(place.ask())[1]
@@ -362,7 +362,7 @@ def test_waiting_for_a_rescan(place):
     )
     place.backlog.add([SLOT], unqueued=True)
     kind, text = told(place.ask())
-    assert kind == "rescans"
+    assert kind == "rescan"
     assert text.startswith(f"waits for a rescan: slot {SLOT} is compared by the next batch that lists")
 
 
@@ -370,10 +370,10 @@ def test_the_source_is_still_to_be_listed():
     """No topic yet, or the sensor says so: nothing that is there is lost."""
     place = Place()
     place.store.put(KEY, b"one")
-    assert place.ask().verdict.kind == "rescans"
+    assert place.ask().verdict.kind == "rescan"
     place.with_topic()
     assert place.ask().verdict.kind == "unseen"
-    assert place.ask(enumerated="an earlier topic").verdict.kind == "rescans"
+    assert place.ask(enumerated="an earlier topic").verdict.kind == "rescan"
 
 
 def test_never_seen(place):
@@ -387,7 +387,7 @@ def test_never_seen(place):
     kind, text = told(place.ask())
     assert kind == "unseen"
     assert text.startswith(
-        "never seen: no entry, and the slot's signal is older than the object: its writer told nobody, or an inlet"
+        "never seen: no entry, and the slot's signal is older than the object: its writer announced nothing, or an"
     )
     place.pass_time(5)
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)

@@ -9,7 +9,6 @@ from s3notify_platform.ingest import slot_writer as stage
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import quarantine
@@ -19,7 +18,7 @@ from s3notify_platform.table.quarantine import (
     key_quarantine,
     quarantine_of,
     reasons_of,
-    redrive,
+    retry,
 )
 from s3notify_platform.table.reader import read_slots
 from tests.support.clocks import HandClock
@@ -45,14 +44,14 @@ class Place:
         self.unreadable = unreadable
         assert isinstance(self.run(last_attempt=True), Written)
 
-    def redrive(self, choice=EVERYTHING, **options):
+    def retry(self, choice=EVERYTHING, **options):
         signals = Publisher(self.store, prefix="signals/", queued=True)
-        return redrive(self.table, [SLOT], signals, choice, **options)
+        return retry(self.table, [SLOT], signals, choice, **options)
 
     def send_again(self):
         """After a fix: all that is in quarantine, and a batch."""
         self.unreadable = {}
-        self.redrive()
+        self.retry()
         return self.run()
 
     @property
@@ -107,7 +106,7 @@ def test_what_is_held_of_the_very_version_stays():
     """It was sent again for its rejects, and cannot be read any more."""
     place = Place(a=Body(etag="1", rows=2, rejects=1))
     place.run()
-    place.redrive()
+    place.retry()
     place.give_up(a=0)
     assert place.is_exact()
     assert place.head.failing == ("a",)
@@ -119,7 +118,7 @@ def test_sent_again_it_leaves_with_the_commit_that_has_its_rows():
     place = Place(a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2))
     place.give_up(a=0)
     place.unreadable = {}
-    done = place.redrive()
+    done = place.retry()
     assert (done.failing, done.rejected, done.records, done.waiting) == (1, 1, 2, 0)
     assert place.head.failing == ("a",)
     assert place.head.pending == ("a", "b")
@@ -135,7 +134,7 @@ def test_sent_again_it_leaves_with_the_commit_that_has_its_rows():
 def test_what_fails_again_is_back_with_its_new_reason():
     place = Place(a=Body(etag="1", rows=3))
     place.give_up(a=0)
-    place.redrive()
+    place.retry()
     place.give_up(a=2)
     assert place.state("a").reason == "row 2 of 1 cannot be read"
     assert place.head.failing == ("a",)
@@ -150,7 +149,7 @@ def test_what_was_read_in_part_goes_on_from_there():
     assert (state.rows, state.offset, state.reach_end) == (3, 3, False)
     assert bool(state.reason)
     assert place.writer.plan(place.bucket).changes.read == ()
-    place.redrive()
+    place.retry()
     (split,) = place.writer.plan(place.bucket).changes.read
     assert split.start == 3
     place.give_up(a=3)
@@ -166,7 +165,7 @@ def test_deleted_or_overwritten_in_quarantine(unreadable):
     place = Place(a=Body(etag="1", rows=2), b=Body(etag="1", rows=2))
     place.give_up(a=unreadable, b=unreadable)
     place.unreadable = {}
-    place.redrive()
+    place.retry()
     del place.bucket["a"]
     place.bucket["b"] = Body(etag="2", rows=1)
     assert isinstance(place.run(), Written)
@@ -180,7 +179,7 @@ def test_reasons_are_counted():
         a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
     )
     place.give_up(a=0)
-    place.redrive(Choice(keys=frozenset({"c"})))
+    place.retry(Choice(keys=frozenset({"c"})))
     failing, rejected = reasons_of(place.table, [SLOT])
     assert (failing.slot, failing.kind, failing.reason) == (SLOT, "failing", "row 0 of 1 cannot be read")
     assert (failing.objects, failing.records, failing.waiting) == (1, 0, 0)
@@ -203,7 +202,7 @@ def test_one_key_is_shown():
         ("a", 1, "bad", b"raw"),
     ]
     assert not found.waiting
-    place.redrive(Choice(keys=frozenset({"a"})))
+    place.retry(Choice(keys=frozenset({"a"})))
     assert key_quarantine(place.table, SLOT, "a", limit=2).waiting
     assert key_quarantine(place.table, SLOT, "c", limit=2) is None
     assert key_quarantine(place.table, SLOT, "nobody", limit=2) is None
@@ -226,9 +225,9 @@ def test_what_is_chosen(choice, pending):
     )
     place.give_up(a=0)
     before = place.head
-    assert place.redrive(choice, dry_run=True).keys == set(pending)
+    assert place.retry(choice, dry_run=True).keys == set(pending)
     assert place.head == before
-    assert place.redrive(choice).keys == set(pending)
+    assert place.retry(choice).keys == set(pending)
     assert place.head.pending == pending
 
 
@@ -237,9 +236,9 @@ def test_signals_move_after_the_commit_and_say_that_nothing_need_be_listed():
     place = Place(a=Body(etag="1", rows=1, rejects=1))
     place.run()
     place.store.counts.clear()
-    place.redrive()
+    place.retry()
     assert place.store.counts == {"LIST": 1, "GET": 2, "PUT": 3}
-    signal = place.store.head(signal_key("signals/", slot_of("a")))
+    signal = place.store.head(signal_key("signals/", SLOT))
     assert QUEUED in signal.metadata
 
 
@@ -249,23 +248,23 @@ def test_a_signal_that_was_lost_is_made_up_for_by_a_repetition():
     place.run()
 
     class Silent(Publisher):
-        def signal(self, keys, *, queued=None):
+        def signal_slots(self, slots):
             raise UnavailableError("killed here")
 
     with pytest.raises(UnavailableError):
-        redrive(place.table, [SLOT], Silent(place.store, prefix="signals/"), EVERYTHING)
+        retry(place.table, [SLOT], Silent(place.store, prefix="signals/"), EVERYTHING)
     generation = place.head.generation
-    done = place.redrive()
+    done = place.retry()
     assert (done.rejected, done.waiting, place.head.generation) == (1, 1, generation)
-    assert place.store.head(signal_key("signals/", slot_of("a"))) is not None
+    assert place.store.head(signal_key("signals/", SLOT)) is not None
 
 
 def test_what_is_pending_stays_so():
     """Other keys that were sent again, and have not been read yet."""
     place = Place(a=Body(etag="1", rows=1, rejects=1), b=Body(etag="1", rows=1, rejects=1))
     place.run()
-    place.redrive(Choice(keys=frozenset({"a"})))
-    place.redrive(Choice(keys=frozenset({"b"})))
+    place.retry(Choice(keys=frozenset({"a"})))
+    place.retry(Choice(keys=frozenset({"b"})))
     assert place.head.pending == ("a", "b")
 
 
@@ -273,7 +272,7 @@ def test_nothing_in_quarantine_is_no_request_more():
     place = Place(a=Body(etag="1", rows=1))
     place.run()
     place.store.counts.clear()
-    assert place.redrive() == Retried()
+    assert place.retry() == Retried()
     assert place.store.counts == {"LIST": 1, "GET": 1}
 
 
@@ -302,7 +301,7 @@ def test_overtaken_by_a_run():
     clock = HandClock()
     table = slot_table(place.store, clock, commits=Overtaken(place.store, other))
     signals = Publisher(place.store, prefix="signals/", queued=True)
-    done = redrive(table, [SLOT], signals, EVERYTHING, clock=clock)
+    done = retry(table, [SLOT], signals, EVERYTHING, clock=clock)
     assert (done.keys, place.head.generation, place.head.pending) == ({"b"}, 3, ("b",))
 
 
@@ -317,8 +316,8 @@ def test_overtaken_for_ever():
 
     clock = HandClock()
     table = slot_table(place.store, clock, commits=Overtaken(place.store, other))
-    with pytest.raises(ConflictError, match="send it again"):
-        redrive(table, [SLOT], Publisher(place.store, prefix="s/"), EVERYTHING, clock=clock)
+    with pytest.raises(ConflictError, match="ask again"):
+        retry(table, [SLOT], Publisher(place.store, prefix="s/"), EVERYTHING, clock=clock)
 
 
 def test_what_waits_is_bounded(monkeypatch):
@@ -326,12 +325,12 @@ def test_what_waits_is_bounded(monkeypatch):
     monkeypatch.setattr(quarantine, "WAITING_MAX", 2)
     place = Place(**{f"{n}": Body(etag="1", rows=1, rejects=1) for n in range(5)})
     place.run()
-    done = place.redrive()
+    done = place.retry()
     assert (done.rejected, done.left, place.head.pending) == (5, 3, ("0", "1"))
-    assert place.redrive().left == 3
+    assert place.retry().left == 3
     place.bucket |= {key: replace(body, rejects=0) for key, body in place.bucket.items() if key in "01"}
     place.run()
-    assert place.redrive().left == 1
+    assert place.retry().left == 1
 
 
 def test_what_is_given_up_is_bounded(monkeypatch):
@@ -342,7 +341,7 @@ def test_what_is_given_up_is_bounded(monkeypatch):
     assert place.head.failing == ("0", "1")
     assert [split.version.key for split in place.writer.plan(place.bucket).changes.read] == ["2"]
     assert place.run(last_attempt=True) is None
-    place.redrive()
+    place.retry()
     place.bucket["0"] = Body(etag="2", rows=0)
     place.unreadable.pop("0")
     assert isinstance(place.run(last_attempt=True), Written)

@@ -29,7 +29,7 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3.fast import shared_store
-from tests.support.fuzz_operations import (
+from tests.support.fuzz.operations import (
     BUCKET,
     HTTP,
     KEYSPACE,

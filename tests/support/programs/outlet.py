@@ -1,6 +1,6 @@
 """Delivery in a process of its own, to be measured and killed, as `s3notify deliver` runs it.
 
-`python -m tests.support.outlet_process` reads where the queue stands from its standard input: credentials are no
+`python -m tests.support.programs.outlet` reads where the queue stands from its standard input: credentials are no
 arguments.
 """
 
@@ -39,7 +39,7 @@ def endpoint(url: str) -> str:
 @contextlib.contextmanager
 def delivering(place: Place) -> Iterator[subprocess.Popen[str]]:
     """A process that serves the place's queue; killed at the end, if it still lives."""
-    command = [sys.executable, "-m", "tests.support.outlet_process"]
+    command = [sys.executable, "-m", "tests.support.programs.outlet"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""A driver that lives on between runs, so that one can be killed: `python -m tests.support.ingest_program BUCKET`.
+"""A driver that lives on between runs, so that one can be killed: `python -m tests.support.programs.ingest BUCKET`.
 
 BUCKET is JSON: the bucket's configuration, without credentials, which are in the environment. Each line of stdin is a
 run, `{"source": {…}, "batch": …, "listing": …}`; each is answered by a line, `{"complete": …, "failed": …}` or `error`,
@@ -54,7 +54,7 @@ def run(ingest: Ingest, source: Source, *, batch: str, listing: bool) -> dict[st
             for slot, found in result.slots.items()
             if not found.ok
         },
-        "plain": sorted(result.unqueued),
+        "unqueued": sorted(result.unqueued),
         "rows": sum(found.rows for found in result.slots.values()),
         "superseded": sum(found.superseded for found in result.slots.values()),
         "generations": sum(found.generation for found in result.slots.values()),

@@ -1,7 +1,7 @@
 """Writers that are killed: run as a process of its own, which forks them.
 
-    python -m tests.support.dying_writer steps      one writer after another, each killed one store call later
-    python -m tests.support.dying_writer loop       one writer that publishes batches until somebody kills it
+    python -m tests.support.programs.dying_writer steps      one writer after another, each killed one store call later
+    python -m tests.support.programs.dying_writer loop       one writer that publishes batches until somebody kills it
 
 Reads a bucket's configuration as JSON from its standard input. Killed is killed: SIGKILL, no handler runs.
 """

@@ -1,4 +1,4 @@
-"""A program that ingests by configuration alone: `python -m tests.support.spark_program` with JSON on stdin."""
+"""A program that ingests by configuration alone: `python -m tests.support.programs.clusters` with JSON on stdin."""
 
 import json
 import sys

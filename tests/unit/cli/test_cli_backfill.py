@@ -1,0 +1,66 @@
+"""`s3notify backfill`: what people and machines are told, and what is written, on a real server."""
+
+import json
+from contextlib import closing
+
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.protocols.keyspace import signal_key
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.slot_writer import SLOT, Body, SlotWriter, content_in, content_of, history_of
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def backfill(ministack, monkeypatch):
+    """The command, on a table with two objects in one slot; `backfill.writer` is its slot's."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    config = ministack.config(ministack.make_bucket())
+    with closing(S3ObjectStore(config)) as store:
+        writer = SlotWriter(store=store)
+        bucket = {"raw/a": Body(etag="1", rows=2), "raw/b": Body(etag="1", rows=1)}
+        writer.run(bucket)
+
+        def run(*arguments):
+            options = ["--bucket", config.bucket, "--endpoint-url", ministack.endpoint_url]
+            return CliRunner().invoke(
+                main, ["backfill", "orders", *arguments, *options, "--platform-prefix", "t/"]
+            )
+
+        run.writer, run.bucket, run.store = writer, bucket, store
+        yield run
+
+
+def test_from_dry_run_to_new_rows(backfill):
+    """It says how much first, and writes nothing; then a commit and a signal, and the next run does it."""
+    before = history_of(backfill.writer.table)
+    result = backfill("--all", "--dry-run")
+    assert result.output == "2 objects with 3 rows, in 1 slots, would be read again\n"
+    assert history_of(backfill.writer.table) == before
+    result = backfill("--slots", "3,5-9", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {"slots": [SLOT], "objects": 2, "rows": 3, "dry_run": False}
+    assert backfill.store.head(signal_key("t/keyspace/", SLOT)) is not None
+    planned = backfill.writer.plan(backfill.bucket)
+    assert [split.version.key for split in planned.changes.read] == list(backfill.bucket)
+    backfill.writer.run(backfill.bucket)
+    assert content_in(backfill.writer.table) == content_of(backfill.bucket)
+
+
+@pytest.mark.parametrize("what", [[], ["--all", "--slots", "7"], ["--slots", "9-7"], ["--slots", "a"]])
+def test_it_wants_to_know_which(backfill, what):
+    """Nothing is read again by mistake."""
+    result = backfill(*what)
+    assert result.exit_code == 2
+    assert "--slots" in result.stderr
+
+
+def test_slots_beyond_the_source(backfill):
+    """They are named."""
+    result = backfill("--slots", "7", "--slot-count", "5")
+    assert result.exit_code == 1
+    assert "unknown slot" in result.stderr
