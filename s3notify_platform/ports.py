@@ -8,7 +8,7 @@ hold, and nothing was applied. `Unknown`: the request may or may not have been a
 sending, a 409); the caller looks before it does anything else. Adapters never retry a conditional write by
 themselves: a retry that meets its own first attempt would report a conflict with itself.
 
-Reads raise `UnavailableError` after bounded retries, and `UsageError` for what only an operator can mend
+Reads raise `UnavailableError` after bounded retries, and `UsageError` for what only an operator can fix
 (no such bucket, credentials refused).
 """
 
@@ -60,7 +60,7 @@ WriteOutcome = Written | Conflict | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """What HEAD and LIST tell of an object. `metadata` is filled by HEAD and GET only."""
+    """What HEAD and LIST return of an object. `metadata` is filled by HEAD and GET only."""
 
     key: str
     etag: ETag

@@ -10,18 +10,20 @@ Steps, for one change or a batch
     2. Write, if the reservations are still fresh. An object carries the id of its writer (`s3notify-writer`),
        which the reservations name.
     3. An unknown outcome: HEAD. Our id there (or nothing, if we delete): it happened.
-    4. Look which topics there are now. One that is new is told of what happened: its consumer lists what was there
-       before it made the topic, and this may have come after.
-    5. Happened: commit the entries. Did not: abort them. Not known, or a new topic could not be told: leave them, to
+    4. Look which topics there are now. What happened is announced to one that is new: its consumer lists what was
+       there before it made the topic, and this may have come after.
+    5. Happened: commit the entries. Did not: abort them. Not known, or a new topic could not take it: leave them, to
        be resolved by the reconciler. A reservation that was resolved while we slept: push the change again.
     6. Move the signal of each touched slot, marked as queued, then the root.
 
-Killed between any two steps: `channels.reconciler` resolves the reservations by HEAD, tells the topics that are there
-then, and moves the signals. Without a topic that takes the key, and where the queue could not be told, the signal is
-not marked, as that of a plain `Publisher`: whoever follows it lists. One limit: a writer of which no reservation is
-there to be resolved, and that is killed between its write and the end of step 4, is as silent as a plain writer that
-is killed before its signal; the sweep finds its object. That is one that knew no topic for its key, because the first
-one was made less than 5 s before it began or later, or whose topics were all deleted since, and maybe made again.
+Killed between any two steps: `channels.reconciler` resolves the reservations by HEAD, announces the changes to the
+topics that are there then, and moves the signals. Without a topic that takes the key, and where the queue could not be
+reached, the signal is not marked, as that of an unqueued writer: whoever follows it lists.
+
+One limit: a writer that has no reservation to be resolved, and is killed between its write and the end of step 4, is as
+silent as an unqueued writer that is killed before its signal; the sweep finds its object. That is a writer that knew no
+topic for its key, because the first one was made less than 5 s before it began or later, or one whose topics were all
+deleted since, and maybe made again.
 
 | requests, for n changes in s slots, t topics of h shards touched | |
 |---|---|
@@ -36,9 +38,10 @@ one was made less than 5 s before it began or later, or whose topics were all de
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
+from s3notify_platform.channels.pending_change import PendingChange, PublishOutcome, Refused
 from s3notify_platform.clock import backoff_seconds, unique_name
 from s3notify_platform.errors import (
     NotFoundError,
@@ -54,12 +57,10 @@ from s3notify_platform.ports import (
     IfMatch,
     Precondition,
     Unknown,
-    WriteOutcome,
     Written,
 )
 from s3notify_platform.protocols.keyspace import Change, Delete, NotSignalledError, Publisher, Put
 from s3notify_platform.protocols.notification_queue import (
-    WRITER,
     EntryCommitted,
     Event,
     Expired,
@@ -68,23 +69,10 @@ from s3notify_platform.protocols.notification_queue import (
     Reservation,
     Topic,
 )
+from s3notify_platform.protocols.updates import WRITER, written_by
 
 ATTEMPTS: Final = 5
 """Rounds in which topics come and go under a writer, or refuse what has to be announced again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """Certainly not written: publish it again after that long.
-
-    `topic` is the one that has no room. Empty: the time in which the write had to begin was over.
-    """
-
-    retry_after_seconds: float
-    topic: str = ""
-
-
-PublishOutcome = WriteOutcome | Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,30 +83,13 @@ class Keyspace:
     prefix: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Work:
-    """One change on its way. `happened` is None as long as nobody knows."""
-
-    change: Change
-    event: Event
-    held: list[Reservation] = field(default_factory=list)
-    outcome: PublishOutcome | UsageError | None = None
-    happened: bool | None = None
-    taken: bool = False
-    """By some topic, or nobody knows whether."""
-    announced: bool = False
-    """In every topic that takes it, and in at least one."""
-    left: bool = False
-    """To the reconciler, who can tell a topic that could not be told for as long as a reservation is there."""
-
-
 class QueuedPublisher:
-    """Writes objects, tells the queue, moves signals. Thread-safe; holds no state.
+    """Writes objects, announces them in the queue, moves signals. Thread-safe; holds no state.
 
     Outcomes are those of the object writes, or `Refused`. Raised: `UnavailableError` or `UnknownOutcomeError` if
     nothing could be reserved, and nothing was written; `UsageError` for a change that is wrong, nothing of it
-    written, the others of its batch applied; `NotSignalledError` for changes that happened, of which not
-    everybody may have been told: call `announce(error.keys)`, or leave it to the reconciler.
+    written, the others of its batch applied; `NotSignalledError` for changes that happened, which
+    may not be announced everywhere: call `announce(error.keys)`, or leave it to the reconciler.
     """
 
     def __init__(
@@ -182,10 +153,10 @@ class QueuedPublisher:
         self._write(works, began)
         self._settle(works, began)
         self._signal(works)
-        return tuple(_outcome(work) for work in works)
+        return tuple(work.result() for work in works)
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Tell of objects that others wrote, or that were not told of: what a HEAD finds, or that nothing is there.
+        """Announce objects that others wrote, or that were not announced: what a HEAD finds, or that nothing is there.
 
         Twice is harmless. Each key 1 HEAD, then 1 scan of the topics, a push in each that takes it, the signals.
         `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
@@ -197,20 +168,20 @@ class QueuedPublisher:
         for event in events:
             for taker in self._queue.takers(topics, self._bucket, event.key):
                 by_topic[taker.name].append(event)
-        for topic, told in by_topic.items():
+        for topic, wanted_there in by_topic.items():
             try:
-                outcomes = self._queue.push_many(topic, told)
+                outcomes = self._queue.push_many(topic, wanted_there)
             except NotFoundError:
                 self._queue.forget_topics()
-                continue  # nobody is left to be told
+                continue  # it was deleted: nobody waits for it
             for outcome in outcomes:
                 if isinstance(outcome, QuotaExceeded):
                     raise QuotaExceededError(f"topic {topic!r} is full", outcome.retry_after_seconds)
-        queued = {event.key for told in by_topic.values() for event in told}
+        queued = {event.key for announced in by_topic.values() for event in announced}
         if error := self._move(wanted, queued):
             raise error
 
-    def _work(self, change: Change, writer: str) -> _Work:
+    def _work(self, change: Change, writer: str) -> PendingChange:
         if isinstance(change, Put):
             marked = replace(change, metadata={**(change.metadata or {}), WRITER: writer})
             event = Event(
@@ -220,7 +191,7 @@ class QueuedPublisher:
                 precondition=change.precondition,
                 writer=writer,
             )
-            return _Work(change=marked, event=event)
+            return PendingChange(change=marked, event=event)
         event = Event(
             key=change.key,
             op="delete",
@@ -228,7 +199,7 @@ class QueuedPublisher:
             precondition=change.precondition,
             writer=writer,
         )
-        return _Work(change=change, event=event)
+        return PendingChange(change=change, event=event)
 
     def _found(self, key: str) -> Event:
         found = self._publisher.head(key)
@@ -238,8 +209,8 @@ class QueuedPublisher:
 
     # 1. Reserve.
 
-    def _reserve(self, works: Sequence[_Work]) -> float:
-        """Hold room for each change in all its topics, or refuse it; the moment before which nothing was begun."""
+    def _reserve(self, works: Sequence[PendingChange]) -> float:
+        """Reserve in all topics of each change, or refuse it; the moment before which nothing was begun."""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._clock.sleep(backoff_seconds(attempt, self._clock))
@@ -254,8 +225,8 @@ class QueuedPublisher:
             f"topics of bucket {self._bucket!r} come and go; nothing was written, try again"
         )
 
-    def _reserve_once(self, works: Sequence[_Work]) -> None:
-        by_topic: defaultdict[str, list[_Work]] = defaultdict(list)
+    def _reserve_once(self, works: Sequence[PendingChange]) -> None:
+        by_topic: defaultdict[str, list[PendingChange]] = defaultdict(list)
         for work in works:
             work.outcome = None
             takers = self._queue.topics_of(self._bucket, work.event.key)
@@ -280,22 +251,22 @@ class QueuedPublisher:
             raise min(errors, key=lambda error: isinstance(error, NotFoundError))
 
     def _reserve_in(
-        self, topic: str, works: Sequence[_Work]
+        self, topic: str, works: Sequence[PendingChange]
     ) -> Sequence[Reservation | QuotaExceeded] | S3NotifyError:
-        """The rooms, or why there are none; in a topic that was made again since it was looked for, neither."""
+        """The reservations, or why there are none; `NotFoundError` too for a topic that was made again meanwhile."""
         try:
-            rooms = self._queue.reserve_many(topic, [work.event for work in works])
+            answers = self._queue.reserve_many(topic, [work.event for work in works])
         except S3NotifyError as error:
             return error
         held = [
-            (work, room) for work, room in zip(works, rooms, strict=True) if isinstance(room, Reservation)
+            (work, room) for work, room in zip(works, answers, strict=True) if isinstance(room, Reservation)
         ]
         if all(room.entry.epoch in work.event.told for work, room in held):
-            return rooms
+            return answers
         self._queue.abort_many([room for _, room in held])
         return NotFoundError(f"topic {topic!r} was made again: look again")
 
-    def _abort(self, works: Iterable[_Work]) -> None:
+    def _abort(self, works: Iterable[PendingChange]) -> None:
         given_up = [work for work in works if work.held]
         self._queue.abort_many([reservation for work in given_up for reservation in work.held])
         for work in given_up:
@@ -303,10 +274,10 @@ class QueuedPublisher:
 
     # 2 and 3. Write, and look.
 
-    def _write(self, works: Sequence[_Work], began: float) -> None:
+    def _write(self, works: Sequence[PendingChange], began: float) -> None:
         todo = [work for work in works if work.outcome is None]
 
-        def write(work: _Work) -> None:
+        def write(work: PendingChange) -> None:
             # Asked for each: a long batch outlives its reservations.
             if not self._queue.fresh_since(began):
                 work.outcome, work.happened = Refused(retry_after_seconds=0.0), False
@@ -322,7 +293,7 @@ class QueuedPublisher:
             if isinstance(work.outcome, Refused):
                 work.happened = False
 
-    def _look(self, work: _Work) -> None:
+    def _look(self, work: PendingChange) -> None:
         """What HEAD proves of a write in doubt. Anything else it leaves in doubt: the write may be under way."""
         try:
             found = self._publisher.head(work.event.key)
@@ -334,16 +305,16 @@ class QueuedPublisher:
                 # Under a condition it may have been another who deleted it.
                 if work.change.precondition is None:
                     work.outcome = Written(etag=None)
-        elif found is not None and found.metadata.get(WRITER) == work.event.writer:
+        elif found is not None and written_by(found, work.event.writer):
             work.happened, work.outcome = True, Written(etag=found.etag)
 
-    # 4. Look who else is to be told.
+    # 4. Announce to topics that are new.
 
-    def _tell_newcomers(self, works: Sequence[_Work]) -> None:
+    def _announce_to_new_topics(self, works: Sequence[PendingChange]) -> None:
         """Before the commits: as long as a reservation is left, the reconciler would do it in our place."""
         touched = [work for work in works if work.happened is not False]
         topics = self._topics_now() if touched else ()
-        late: defaultdict[str, list[_Work]] = defaultdict(list)
+        late: defaultdict[str, list[PendingChange]] = defaultdict(list)
         for work in touched:
             takers = self._queue.takers(topics or (), self._bucket, work.event.key)
             work.taken = bool(topics is None or work.held or takers)
@@ -370,16 +341,16 @@ class QueuedPublisher:
 
     # 5. Commit, abort, or leave.
 
-    def _settle(self, works: Sequence[_Work], began: float) -> None:
+    def _settle(self, works: Sequence[PendingChange], began: float) -> None:
         self._abort(work for work in works if work.happened is False)
-        self._tell_newcomers(works)
+        self._announce_to_new_topics(works)
         done = [
-            (work, reservation.wrote(etag=_etag(work)))
+            (work, reservation.wrote(etag=work.etag))
             for work in works
             if work.happened and not work.left
             for reservation in work.held
         ]
-        force: defaultdict[str, list[_Work]] = defaultdict(list)
+        force: defaultdict[str, list[PendingChange]] = defaultdict(list)
         outcomes = self._queue.commit_many([reservation for _, reservation in done])
         for (work, reservation), outcome in zip(done, outcomes, strict=True):
             if isinstance(outcome, Expired):
@@ -393,8 +364,8 @@ class QueuedPublisher:
                 for reservation in work.held if work.happened is None else ():
                     self._reserve_again(reservation.entry.topic, [work])
 
-    def _push_again(self, topic: str, works: Sequence[_Work]) -> None:
-        """What was resolved while this process slept, and what a new topic has to be told. There may be no room now,
+    def _push_again(self, topic: str, works: Sequence[PendingChange]) -> None:
+        """What was resolved while this process slept, and what a new topic has to hear of. The topic may be full now,
         or never be for an event so large; and nobody will look by HEAD.
         """
         todo = list(works)
@@ -404,15 +375,15 @@ class QueuedPublisher:
                     work.announced &= self._queue.fits(topic, work.event)
                 if not (todo := [work for work in todo if work.announced]):
                     return
-                events = [replace(work.event, etag=_etag(work)) for work in todo]
-                told = self._queue.push_many(topic, events)
+                events = [replace(work.event, etag=work.etag) for work in todo]
+                outcomes = self._queue.push_many(topic, events)
             except NotFoundError:
-                return  # nobody is left to be told
+                return  # it was deleted: nobody waits for it
             except (UnavailableError, UnknownOutcomeError):
                 pass
             else:
                 todo = [
-                    work for work, room in zip(todo, told, strict=True) if isinstance(room, QuotaExceeded)
+                    work for work, room in zip(todo, outcomes, strict=True) if isinstance(room, QuotaExceeded)
                 ]
                 if not todo:
                     return
@@ -420,7 +391,7 @@ class QueuedPublisher:
         for work in todo:
             work.announced, work.left = False, True
 
-    def _reserve_again(self, topic: str, works: Iterable[_Work]) -> None:
+    def _reserve_again(self, topic: str, works: Iterable[PendingChange]) -> None:
         """Still in doubt: a reservation for the reconciler to look later.
 
         Where that fails too the caller knows by `Unknown`, and the signal is not marked.
@@ -444,7 +415,7 @@ class QueuedPublisher:
                 cause = str(error)
         return NotSignalledError(cause, tuple(key for key in keys if key in missing)) if missing else None
 
-    def _signal(self, works: Sequence[_Work]) -> None:
+    def _signal(self, works: Sequence[PendingChange]) -> None:
         # What may have happened moves its signal, as a plain publisher's does.
         moved = [work for work in works if work.happened is not False]
         missing = {work.event.key for work in moved if work.happened and work.taken and not work.announced}
@@ -460,18 +431,7 @@ class QueuedPublisher:
                 for work in works
             )
             raise NotSignalledError(
-                f"{len(keys)} written keys not told of, first {keys[0]!r}: {message}; announce them",
+                f"{len(keys)} written keys not announced, first {keys[0]!r}: {message}; announce them again",
                 keys,
                 outcomes,
             )
-
-
-def _etag(work: _Work) -> ETag | None:
-    return work.outcome.etag if isinstance(work.outcome, Written) else None
-
-
-def _outcome(work: _Work) -> PublishOutcome:
-    if isinstance(work.outcome, UsageError):
-        raise work.outcome
-    assert work.outcome is not None, "each change was refused or written"
-    return work.outcome

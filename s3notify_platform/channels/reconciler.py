@@ -1,4 +1,4 @@
-"""Care for the queue of a bucket: what writers left behind when they died is told to the consumers.
+"""The reconciler of a bucket's queue: finishes what writers left behind when they died.
 
 | left behind | known by | after |
 |---|---|---|
@@ -71,7 +71,7 @@ class ReconcilerReport:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Pending:
+class WaitingEntry:
     """A committed entry: by keyspace, since when it waits there, and whether its slot has moved meanwhile."""
 
     since: dict[int, float]
@@ -80,7 +80,7 @@ class _Pending:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Watched:
+class WatchedKeyspace:
     """One keyspace, as it is looked at in each pass."""
 
     keyspace: Keyspace
@@ -91,7 +91,7 @@ class _Watched:
 
 
 class ReconcilerService:
-    """Tends all topics of one bucket: a `Service`, or pass by pass. Keep it: it remembers what it saw when.
+    """Reconciles all topics of one bucket: a `Service`, or pass by pass. Keep it: it remembers what it saw when.
 
     `objects` is the bucket; `keyspaces` are those whose signals it moves, each for its part of the keys.
     """
@@ -119,14 +119,14 @@ class ReconcilerService:
         self._doubtful_seconds = doubtful_seconds
         self._reconciler = Reconciler(queue, leak_seconds=leak_seconds)
         self._keyspaces = tuple(
-            _Watched(keyspace=keyspace, watcher=keyspace.publisher.watcher()) for keyspace in keyspaces
+            WatchedKeyspace(keyspace=keyspace, watcher=keyspace.publisher.watcher()) for keyspace in keyspaces
         )
-        self._pending: dict[str, dict[str, _Pending]] = {}
+        self._pending: dict[str, dict[str, WaitingEntry]] = {}
         self._counts: dict[str, int] = dict.fromkeys(
             ("passes", "committed", "aborted", "recounted", "signalled", "failed"), 0
         )
-        self._unfit: set[str] = set()
-        """Keys to be signalled of which some topic was not told."""
+        self._unannounced: set[str] = set()
+        """Keys to be signalled that are not announced in every topic."""
         self._turn = Lock()
         self._due_at: float | None = None
 
@@ -134,8 +134,8 @@ class ReconcilerService:
         """See `Service.run`. One thread of these requests a process."""
         while not stop.is_set():
             reconciled = self.reconcile_when_due()
-            if reconciled is not None and (told := _told(reconciled)):
-                progress(told)
+            if reconciled is not None and (line := _summary(reconciled)):
+                progress(line)
             stop.wait(self._pass_seconds)
 
     def counts(self) -> Mapping[str, int]:
@@ -181,7 +181,7 @@ class ReconcilerService:
                     topic.name,
                     self._objects.head,
                     bucket=self._bucket,
-                    tell=self._tell_others,
+                    tell=self._announce_to_others,
                 )
             except S3NotifyError as error:
                 _note(errors, topic.name, error)
@@ -190,7 +190,7 @@ class ReconcilerService:
             # Owners find what is pushed without any signal.
             self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
         signalled = sum(self._signal(watched, errors) for watched in self._keyspaces)
-        self._unfit &= set[str]().union(*(watched.rescans for watched in self._keyspaces))
+        self._unannounced &= set[str]().union(*(watched.rescans for watched in self._keyspaces))
         report = ReconcilerReport(
             topics=len(topics),
             committed=sum(one.committed for one in reconciled),
@@ -218,11 +218,11 @@ class ReconcilerService:
             except S3NotifyError as error:
                 _note(errors, "signals", error)
 
-    def _tell_others(self, event: Event) -> None:
-        """Topics that are younger than the reservation, which its writer would have told after its write.
+    def _announce_to_others(self, event: Event) -> None:
+        """Topics that are younger than the reservation, to which its writer would have announced it.
 
         Inlets reserve for themselves alone (`told` is empty): what they were given is given to them again. A topic
-        that takes no event so large is not told: the signal is not marked, so that its consumer lists.
+        that takes no event so large is left out: the signal is not marked, so that its consumer lists.
         """
         if not event.told:
             return
@@ -235,27 +235,27 @@ class ReconcilerService:
             for other in others:
                 with suppress(NotFoundError):
                     if not self._queue.fits(other.name, event):
-                        self._unfit.add(event.key)
+                        self._unannounced.add(event.key)
                         continue
                     room = self._queue.reserve(other.name, event)
                     if isinstance(room, QuotaExceeded):
                         raise UnavailableError(f"topic {other.name!r} is full")
                     held.append(room)
         except S3NotifyError:
-            # One that is full has the others told later, not again in each pass.
+            # If one is full, the others come later, not again in each pass.
             self._queue.abort_many(held)
             raise
         if not all(isinstance(outcome, EntryCommitted) for outcome in self._queue.commit_many(held)):
-            raise UnavailableError(f"not every topic could be told of {event.key!r}")
+            raise UnavailableError(f"{event.key!r} could not be announced in every topic")
 
     def _look_at(self, topic: str, reconciled: Reconciled, *, pulled: bool) -> None:
         now = self._clock.monotonic()
         known = self._pending.get(topic, {})
-        pending: dict[str, _Pending] = {}
+        pending: dict[str, WaitingEntry] = {}
         for entry in reconciled.resolved:
             for _, watched in self._taking(entry.event.key):
                 watched.rescans.add(entry.event.key)
-            pending[entry.id] = _Pending(since=self._from(entry, now), unmoved={})
+            pending[entry.id] = WaitingEntry(since=self._from(entry, now), unmoved={})
         for entry in reconciled.pending if pulled else ():
             found = known.get(entry.id) or self._first_seen(entry, now)
             pending[entry.id] = found
@@ -269,31 +269,31 @@ class ReconcilerService:
                     watched.rescans.add(entry.event.key)
         self._pending[topic] = pending
 
-    def _first_seen(self, entry: Entry, now: float) -> _Pending:
+    def _first_seen(self, entry: Entry, now: float) -> WaitingEntry:
         unmoved = {}
         for number, watched in self._taking(entry.event.key):
             if watched.before is not None:
                 slot = watched.keyspace.publisher.slot_of(entry.event.key)
                 unmoved[number] = watched.before.seen(slot)
-        return _Pending(since=self._from(entry, now), unmoved=unmoved)
+        return WaitingEntry(since=self._from(entry, now), unmoved=unmoved)
 
     def _from(self, entry: Entry, now: float) -> dict[int, float]:
         return {number: now for number, _ in self._taking(entry.event.key)}
 
-    def _taking(self, key: str) -> Iterable[tuple[int, _Watched]]:
+    def _taking(self, key: str) -> Iterable[tuple[int, WatchedKeyspace]]:
         return (
             (number, watched)
             for number, watched in enumerate(self._keyspaces)
             if key.startswith(watched.keyspace.prefix)
         )
 
-    def _digest(self, watched: _Watched, entry: Entry) -> bytes:
+    def _digest(self, watched: WatchedKeyspace, entry: Entry) -> bytes:
         return watched.watcher.state.seen(watched.keyspace.publisher.slot_of(entry.event.key))
 
-    def _signal(self, watched: _Watched, errors: list[str]) -> int:
+    def _signal(self, watched: WatchedKeyspace, errors: list[str]) -> int:
         keys, watched.rescans = watched.rescans, set()
         try:
-            watched.keyspace.publisher.signal(sorted(keys), queued=keys - self._unfit)
+            watched.keyspace.publisher.signal(sorted(keys), queued=keys - self._unannounced)
         except NotSignalledError as error:
             watched.rescans = set(error.keys)
             _note(errors, "signals", error)
@@ -312,7 +312,7 @@ def reconciler_over(
     keyspaces: Iterable[tuple[str, str]],
     slots: int = SLOT_COUNT,
 ) -> ReconcilerService:
-    """Care for the queue of a bucket. No request before its first pass.
+    """The reconciler of a bucket's queue. No request before its first pass.
 
     `platform` is where the signals are; `keyspaces` are pairs: a prefix of signals, and the prefix of its keys.
     """
@@ -345,7 +345,7 @@ def _note(errors: list[str], what: str, error: S3NotifyError) -> None:
     errors.append(f"{what}: {type(error).__name__}: {error}")
 
 
-def _told(reconciled: ReconcilerReport) -> str:
+def _summary(reconciled: ReconcilerReport) -> str:
     """What is worth a line; empty if nothing was."""
     names = ("committed", "aborted", "recounted", "signalled")
     done = [f"{getattr(reconciled, name)} {name}" for name in names if getattr(reconciled, name)]

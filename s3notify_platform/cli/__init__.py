@@ -100,7 +100,7 @@ def doctor(
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     console.print(_table(f"{bucket} at {endpoint_url or 'AWS S3'}", found))
-    # An unusable store's problems are the reason itself, told below.
+    # An unusable store's problems are the reason itself, printed below.
     for problem in found.problems if found.mode != "unusable" else ():
         say(f"- {problem}")
     for table, problems in tables.items():
@@ -168,6 +168,13 @@ def init(
     \b
     The least policy of what `s3notify dev` runs:
       s3notify init --print iam --role run --bucket BUCKET --prefix PREFIX --name SOURCE
+
+    Roles: writer; publisher (a writer that queues); run (`s3notify dev` but for inlets and outlets); reader; viewer (of
+    the Delta view); sweep (checks and vacuum); inlet; outlet. With --platform-bucket the source bucket is only read.
+
+    Name the tables in the source's `dynamodb`. Ack chains and heartbeats live in the records table, which sources may
+    share; a lease table serves one bucket, and writers of the Rust crate object_store (up to 0.12) may share it. The
+    first run writes down how a table is committed to, and no run may do it otherwise.
     """  # noqa: D301 - click's own mark
     import json
 
@@ -319,7 +326,11 @@ def signal(
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
 @region_option("Region of the bucket")
 def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, region: str) -> None:
-    """Remove commits older than the history to keep, and files that no commit names any more."""
+    """Remove commits older than the history to keep, and files that no commit names any more.
+
+    It bounds how far back `s3notify rows` and the Delta view can read. What the view's last version shows is kept; its
+    log is cut behind a checkpoint of that age.
+    """
     from s3notify_platform.stores.config import S3Config
     from s3notify_platform.stores.s3 import S3ObjectStore
     from s3notify_platform.table.commit import SlotTable
@@ -356,7 +367,7 @@ def _table(title: str, found: "Capabilities") -> "Table":
     ):
         table.add_row(what, "[green]yes[/]" if holds else "[red]no[/]")
     skew = found.clock_skew_ms
-    table.add_row("server's clock", "not told" if skew is None else f"{skew / 1000:+.1f} s against ours")
+    table.add_row("server's clock", "not known" if skew is None else f"{skew / 1000:+.1f} s against ours")
     table.add_row("mode by itself", found.mode)
     return table
 

@@ -34,8 +34,8 @@ def region_option(whose: str) -> Option:
 
         return default_region()
 
-    told = "AWS_REGION, or the profile's; else us-east-1"
-    return click.option("--region", default=region, show_default=told, help=f"{whose}.")
+    shown = "AWS_REGION, or the profile's; else us-east-1"
+    return click.option("--region", default=region, show_default=shown, help=f"{whose}.")
 
 
 def setting_option(setting: str, *names: str, **more: Any) -> Option:
@@ -121,7 +121,7 @@ class SourcePlace:
 def options_as(place: type[Any], *options: Option) -> Option:
     """These options, in this order; the command takes them as one `place`, a dataclass with a field for each.
 
-    A field `place` is what options around these have made. Errors are told to people.
+    A field `place` is what options around these have made. Errors are printed for people.
     """
     names = [each.name for each in fields(place)]
 

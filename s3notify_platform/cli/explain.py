@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def explain(key: str, *, place: SourcePlace, name: str, prefix: str, as_json: bool) -> None:
     """Say what happened to the object KEY of a source: signalled, queued, in a batch, committed, rejected, or why not.
 
-    Reads only. Failing slots and the runs of batches are told where DAGSTER_HOME names the Dagster instance.
+    Reads only. Failing slots and the runs of batches are named where DAGSTER_HOME names the Dagster instance.
 
     Exit code 0 if the table holds what the bucket does: the object as it is, with all its records, or nothing where
     it was deleted. 1 otherwise, and if the answer could not be had.

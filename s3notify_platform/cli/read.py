@@ -65,7 +65,7 @@ table_options = options_as(
 def history(*, place: TablePlace, slot: int, limit: int, as_json: bool) -> None:
     """List the generations of a slot of the source NAME, the newest first.
 
-    As far back as vacuum has left it. Times are the store's, in UTC.
+    As far back as vacuum has left it. Times are the store's, in UTC. `s3notify rows` reads one of them.
     """
     from itertools import islice
 
@@ -103,7 +103,11 @@ def history(*, place: TablePlace, slot: int, limit: int, as_json: bool) -> None:
 def rows(
     *, place: TablePlace, slot: int, generation: int | None, at: datetime | None, limit: int | None
 ) -> None:
-    """Print the rows of a slot of the source NAME, one JSON object a line, with the object that each came from."""
+    """Print the rows of a slot of the source NAME, one JSON object a line, with the object that each came from.
+
+    The whole table as it was at a time: `generations_at` of `s3notify_platform.table.history` (1 LIST for each slot),
+    then `load_slots` of `spark.load`, or `read_slots` of `table.reader` without Spark.
+    """
     from itertools import islice
 
     from s3notify_platform.slots import Slot
@@ -138,7 +142,13 @@ def rows(
 def delta(*, place: TablePlace, slots: int, repair: bool) -> None:
     """Bring the Delta Lake view of the source NAME up to its table, and say where it is. Safe to repeat.
 
-    The same as the asset NAME_delta, without Dagster.
+    The same as the asset NAME_delta, without Dagster. polars.scan_delta, deltalake.DeltaTable and DuckDB's delta_scan
+    read it; the role `viewer` of `s3notify init --print iam` is enough.
+
+    A version shows whole slots, by `slot` as partition column; a `txn` of each says its generation. Columns that only
+    newer files have are null in older ones. Names with spaces or ,;{}()= are column-mapped, which Polars 2.1 refuses to
+    read; a column called `slot`, or a type that Delta lacks, is an error that names it. Leave OPTIMIZE and VACUUM to
+    the platform: the next run of this undoes the one, the other finds nothing to remove.
     """
     from s3notify_platform.ingest.location import CommitMode
     from s3notify_platform.slots import Slot

@@ -109,7 +109,7 @@ def _option(name: str, field: "FieldInfo") -> Option:
         if hasattr(limit, at)
     }
     ranges = {int: click.IntRange, float: click.FloatRange}
-    told = None if field.is_required() else field.default
+    default = None if field.is_required() else field.default
     return click.option(
         flag,
         # A name of its own, since the queue's options have some of the same.
@@ -118,8 +118,8 @@ def _option(name: str, field: "FieldInfo") -> Option:
         is_flag=kinds[0] is bool,
         multiple=several,
         required=field.is_required(),
-        default=tuple(told) if several and told is not None else told,
-        show_default=bool(told),
+        default=tuple(default) if several and default is not None else default,
+        show_default=bool(default),
         help=field.description,
     )
 

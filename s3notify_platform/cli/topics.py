@@ -1,4 +1,4 @@
-"""`s3notify topics …`: the topics of a bucket's queue, made, looked at and mended by people and scripts."""
+"""`s3notify topics …`: the topics of a bucket's queue, for people and scripts."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,9 +16,21 @@ _ENDPOINT_OPTIONS = ("url", "secret_env", "batch_size", "concurrency", "timeout_
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 
 
-@click.group(short_help="Create, watch and mend topics of the queue.")
+@click.group(short_help="Create, watch and change topics of the queue.")
 def topics() -> None:
-    """Topics of the notification queue: who gets told of changes, and how far behind they are."""
+    """Topics of the notification queue: who hears of changes, and how far behind they are.
+
+    A topic with an endpoint gets S3 event messages in batches, with an id for each event and an HMAC:
+
+    \b
+      s3notify topics create hooks --bucket BUCKET --prefix raw/ \\
+        --url https://hooks.example.com/s3 --secret-env S3NOTIFY_PUSH_HOOKS
+      S3NOTIFY_PUSH_HOOKS=… s3notify deliver --bucket BUCKET
+
+    A refused batch is split until the event at fault stands alone; after --max-attempts or --ttl-hours it is a dead
+    letter. A dead or slow endpoint holds up no other. Nothing is dropped for it either: once its topic holds --capacity
+    entries, writers are refused until it is back, or its entries are dead letters.
+    """  # noqa: D301 - click's own mark
 
 
 def _settings_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -37,9 +37,9 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         name=f"{assets.name}_checks",
         specs=[
             dg.AssetCheckSpec(
-                "nothing_lost",
+                "complete",
                 asset=assets.name,
-                description="The whole bucket against the committed state: no object found that no signal told of. "
+                description="The whole bucket against the committed state: no object found that no signal announced. "
                 "What is found is signalled, and so taken in by the next batch.",
             ),
             dg.AssetCheckSpec(
@@ -61,8 +61,8 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
         for key in sorted(context.selected_asset_check_keys):
             match key.name:
-                case "nothing_lost":
-                    yield nothing_lost(io)
+                case "complete":
+                    yield completeness(io)
                 case "chains_settled":
                     yield chains_settled(io, context.instance)
                 case _:
@@ -71,7 +71,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
     return checks
 
 
-def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
+def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     """Compare and repair. One LIST for each 1000 objects of the source (see `plan`), 1 LIST and 1 GET for each slot.
 
     What is on its way is not lost: a change that has an entry in the queue. What seems lost is looked at again,
@@ -98,7 +98,7 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     }
     if found.missing:
         return dg.AssetCheckResult(
-            check_name="nothing_lost",
+            check_name="complete",
             asset_key=source.name,
             passed=False,
             severity=dg.AssetCheckSeverity.ERROR,
@@ -113,7 +113,7 @@ def nothing_lost(io: SlotIOManager) -> dg.AssetCheckResult:
     lost = {slot: keys for slot, keys in both.items() if keys}
     io.clients.ask_again(lost)
     return dg.AssetCheckResult(
-        check_name="nothing_lost",
+        check_name="complete",
         asset_key=source.name,
         passed=not (lost or beyond or found.errors),
         severity=dg.AssetCheckSeverity.WARN,

@@ -36,7 +36,7 @@ from s3notify_platform.orchestration.sensor import ENDED, STARTED
 
 INTERVAL_SECONDS: Final = 10
 SILENCE_SECONDS: Final = 60.0
-"""A run whose heart stands still for so long, by the sensor's clock, is given up."""
+"""A run whose heart stands still for so long, by the sensor's clock, is reported as failed."""
 
 STARTUP_SECONDS: Final = 180.0
 """The same for a run whose heart has not beaten yet."""

@@ -1,12 +1,10 @@
 """The bucket-level assets of a source: how its slots stand, and what is in quarantine. They follow by automation."""
 
-import base64
-import io as bytes_io
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
 import dagster as dg
-from matplotlib.figure import Figure
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration.assets import SourceAssets
@@ -19,6 +17,15 @@ from s3notify_platform.table.reader import read_slots
 TOP: Final = 25
 SHOWN_REJECTS: Final = 50
 SHOWN_BYTES: Final = 80
+BAR: Final = 40
+AGES: Final = {
+    "under a minute": 60.0,
+    "under an hour": 3600.0,
+    "under a day": 86_400.0,
+    "under a week": 604_800.0,
+    "older": math.inf,
+}
+"""Seconds since a slot's last commit."""
 
 
 def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
@@ -92,23 +99,24 @@ def _summary(heads: Sequence[SlotCommit]) -> dict[str, Any]:
     }
     if heads:
         metadata["latest_slots"] = dg.MetadataValue.table(records)
-        metadata["rows_by_age"] = dg.MetadataValue.md(_plot(heads, now_ms))
+        metadata["rows_by_age"] = dg.MetadataValue.table(_rows_by_age(heads, now_ms))
     return metadata
 
 
-def _plot(heads: Sequence[SlotCommit], now_ms: int) -> str:
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    axes = figure.subplots()
-    axes.scatter(
-        [max(1.0, (now_ms - head.created_ms) / 1000) for head in heads],
-        [max(1, head.rows) for head in heads],
-        s=9,
-        alpha=0.6,
-    )
-    axes.set(xscale="log", yscale="log", xlabel="seconds since the last commit", ylabel="rows", title="slots")
-    image = bytes_io.BytesIO()
-    figure.savefig(image, format="png", dpi=100)
-    return f"![slots by rows and age](data:image/png;base64,{base64.b64encode(image.getvalue()).decode()})"
+def _rows_by_age(heads: Sequence[SlotCommit], now_ms: int) -> list[dg.TableRecord]:
+    """Slots and rows by the age of the slots' last commit; the bar is the share of the slots."""
+    found = {name: [0, 0] for name in AGES}
+    for head in heads:
+        age_seconds = (now_ms - head.created_ms) / 1000
+        of_age = found[next(name for name, limit in AGES.items() if age_seconds < limit)]
+        of_age[0] += 1
+        of_age[1] += head.rows
+    return [
+        dg.TableRecord(
+            {"age": name, "slots": slots, "rows": rows, "share": "█" * round(BAR * slots / len(heads))}
+        )
+        for name, (slots, rows) in found.items()
+    ]
 
 
 def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any]:

@@ -5,11 +5,10 @@ r"""`RecordStore` on a bucket: each record is a small object, so the platform ne
 
 Guarantees. Of all writers that expect one version, one succeeds: create is a PUT if absent, replace a PUT
 under If-Match. Every write carries a random token, so that two writes of equal content have two ETags (the
-version is the ETag, which on many stores is the body's MD5), and so that a write whose answer was lost is
-recognised as one's own when the record is read again. `Unknown` is left over only if somebody else has
-written since, or the store stays unreachable. A counter carries the tokens of its last writes as well, so that
-`add` is in doubt only after `PAST_TOKENS` further ones: Ceph RGW answers every second loser with 500 instead of
-412, and a counter is where writers meet.
+version is the ETag, which on many stores is the body's MD5). What is in doubt is `Unknown`: callers look, and
+send again (`protocols.updates`). Only `add`, a compare-and-set loop of this module's own, resolves that itself: a
+counter carries the tokens of its last writes as well, so that it is in doubt only after `PAST_TOKENS` further ones.
+Ceph RGW answers every second loser with 500 instead of 412, and a counter is where writers meet.
 
 Removing writes a tombstone under If-Match, and only then deletes. The tombstone decides, because some stores
 ignore conditions on DELETE, and an unconditional one can hit a record created again in between. The DELETE
@@ -35,7 +34,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
-from s3notify_platform.errors import CorruptError, S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.errors import (
+    CorruptError,
+    S3NotifyError,
+    UnavailableError,
+    UnknownOutcomeError,
+    UsageError,
+)
 from s3notify_platform.ports import (
     ABSENT,
     Conflict,
@@ -52,10 +57,11 @@ from s3notify_platform.ports import (
     Written,
     list_all,
 )
+from s3notify_platform.protocols.updates import resolve
 from s3notify_platform.stores.memory import MAX_KEY_BYTES, counter_sum
 
-ATTEMPTS = 6
-"""Tries to settle one write whose outcome is unknown."""
+CREATE_ATTEMPTS = 6
+"""Rounds of one `create` that finds tombstones in its way."""
 
 ADD_ATTEMPTS = 60
 """Rounds of one `add`: with full jitter, enough for some hundred writers at once."""
@@ -139,7 +145,7 @@ class ObjectRecordStore:
         """See `RecordStore.create`."""
         path = self._path(partition, key)
         condition: Precondition = ABSENT
-        for _ in range(ATTEMPTS):
+        for _ in range(CREATE_ATTEMPTS):
             outcome = self._write(path, _LIVE, value, condition)
             if not isinstance(outcome, Conflict):
                 return outcome
@@ -198,9 +204,7 @@ class ObjectRecordStore:
             total = counter_sum(found.value if found and live else None, amount, ceiling)
             if not isinstance(total, int):
                 return total
-            condition = ABSENT if found is None else IfMatch(etag=found.etag)
-            past = () if found is None else found.tokens[:PAST_TOKENS]
-            match self._write(path, _LIVE, b"%d" % total, condition, past=past):
+            match self._count(path, total, found):
                 case Written():
                     return total
                 case Unknown() as unknown:
@@ -241,39 +245,36 @@ class ObjectRecordStore:
     def _readers(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self._parallelism, thread_name_prefix="records")
 
-    def _write(
-        self, path: str, state: bytes, value: bytes, condition: Precondition, *, past: tuple[str, ...] = ()
-    ) -> WriteOutcome:
-        """One conditional PUT, and where its outcome is unknown, as much looking as it takes to know.
+    def _write(self, path: str, state: bytes, value: bytes, condition: Precondition) -> WriteOutcome:
+        """One conditional PUT."""
+        return self._store.put(path, _body(state, (unique_name(self._clock),), value), precondition=condition)
 
-        `past`: the tokens of the record that is replaced, to be kept with it.
-        """
+    def _count(self, path: str, total: int, found: _Stored | None) -> WriteOutcome:
+        """The counter in place of what was found; in doubt it is looked for by its tokens, and sent again."""
         token = unique_name(self._clock)
-        body = b"1 %s %s\n%s" % (state, ",".join((token, *past)).encode(), value)
-        doubt: Unknown | None = None
-        for attempt in range(ATTEMPTS):
-            if doubt is not None:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
-            try:
-                # The same body again, under the same condition: of two copies only one can be applied.
-                outcome = self._store.put(path, body, precondition=condition)
-                if isinstance(outcome, Written) or (isinstance(outcome, Conflict) and doubt is None):
-                    return outcome
-                doubt = outcome if isinstance(outcome, Unknown) else doubt
-                found = self._read(path)
-            except UnavailableError as error:
-                if doubt is None:
-                    raise
-                doubt = Unknown(cause=str(error))
-                continue
-            if found is not None and token in found.tokens:
-                return Written(etag=found.etag if found.tokens[0] == token else None)
-            if found is not None and past and past[0] in found.tokens[1:]:
+        past = () if found is None else found.tokens[:PAST_TOKENS]
+        body = _body(_LIVE, (token, *past), b"%d" % total)
+        condition: Precondition = ABSENT if found is None else IfMatch(etag=found.etag)
+
+        def look() -> Written | Conflict | None:
+            now = self._read(path)
+            if now is not None and token in now.tokens:
+                return Written(etag=now.etag if now.tokens[0] == token else None)
+            if now is not None and past and past[0] in now.tokens[1:]:
                 return Conflict()  # its successor is remembered, and is not this write
-            untouched = found is None if condition == ABSENT else _has(found, condition)
-            if not untouched:
-                break
-        return doubt or Unknown(cause=f"{path!r}: no answer")
+            if (now.etag if now is not None else None) == (found.etag if found is not None else None):
+                return None
+            raise UnknownOutcomeError(f"more than {PAST_TOKENS} others have added since, or it was removed")
+
+        try:
+            return resolve(
+                lambda: self._store.put(path, body, precondition=condition),
+                look,
+                clock=self._clock,
+                subject=f"counter {path!r}",
+            )
+        except UnknownOutcomeError as error:
+            return Unknown(cause=str(error))
 
     def _delete_tombstone(self, partition: str, path: str, etag: ETag) -> None:
         recur = self._keys_recur(partition) if callable(self._keys_recur) else self._keys_recur
@@ -335,8 +336,8 @@ def _name(path: str, below: str) -> str:
         raise CorruptError(f"{path!r} is not the name of a record") from None
 
 
-def _has(found: _Stored | None, condition: Precondition) -> bool:
-    return found is not None and isinstance(condition, IfMatch) and found.etag == condition.etag
+def _body(state: bytes, tokens: tuple[str, ...], value: bytes) -> bytes:
+    return b"1 %s %s\n%s" % (state, ",".join(tokens).encode(), value)
 
 
 def _record(key: str, found: _Stored) -> Record:

@@ -15,15 +15,9 @@ from typing import Final, assert_never
 from s3notify_platform.errors import UnknownOutcomeError, UsageError
 from s3notify_platform.ports import (
     Absent,
-    Conflict,
-    ETag,
     IfMatch,
-    NotModified,
-    ObjectMeta,
     ObjectStore,
-    Page,
     Precondition,
-    StoredObject,
     Unknown,
     WriteOutcome,
 )
@@ -34,6 +28,7 @@ from s3notify_platform.protocols.conditional_commit import (
     LeaseSettings,
 )
 from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.dynamodb.leases import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
 
@@ -56,22 +51,12 @@ def leased_store(bucket: S3Config, leases: DynamoConfig) -> "ConditionalStore":
     return ConditionalStore(S3ObjectStore(bucket), dynamo_commit(bucket, leases))
 
 
-class ConditionalStore:
+class ConditionalStore(DelegatingStore):
     """Another store, whose conditional writes go through `commits`. Thread-safe if both are."""
 
     def __init__(self, store: ObjectStore, commits: ConditionalCommit) -> None:
-        self._store = store
+        super().__init__(store)
         self._commits = commits
-
-    def get(
-        self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
-    ) -> StoredObject | NotModified | Conflict | None:
-        """See `ObjectStore.get`."""
-        return self._store.get(key, if_match=if_match, if_none_match=if_none_match)
-
-    def head(self, key: str) -> ObjectMeta | None:
-        """See `ObjectStore.head`."""
-        return self._store.head(key)
 
     def put(
         self,
@@ -84,7 +69,7 @@ class ConditionalStore:
         """See `ObjectStore.put`. Under a condition the object's metadata names its writer besides."""
         match precondition:
             case None:
-                return self._store.put(key, body, metadata=metadata)
+                return self.store.put(key, body, metadata=metadata)
             case Absent():
                 return _outcome(lambda: self._commits.put_if_absent(key, body, metadata=metadata))
             case IfMatch(etag=etag):
@@ -95,7 +80,7 @@ class ConditionalStore:
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
         """See `ObjectStore.delete`."""
         if precondition is None:
-            return self._store.delete(key)
+            return self.store.delete(key)
         return _outcome(lambda: self._commits.delete_if_match(key, precondition.etag))
 
     def copy(
@@ -108,18 +93,12 @@ class ConditionalStore:
     ) -> WriteOutcome:
         """See `ObjectStore.copy`. Under a condition, metadata is the source's: `UsageError` for other."""
         if precondition is None:
-            return self._store.copy(source, target, metadata=metadata)
+            return self.store.copy(source, target, metadata=metadata)
         if metadata is not None:
             raise UsageError(
                 f"copy of {source!r} under a condition keeps its metadata: put the object instead"
             )
         return _outcome(lambda: self._commits.copy_if_absent(source, target))
-
-    def list(
-        self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
-    ) -> Page:
-        """See `ObjectStore.list`."""
-        return self._store.list(prefix, start_after=start_after, token=token, limit=limit)
 
 
 def _outcome(commit: Callable[[], CommitOutcome]) -> WriteOutcome:

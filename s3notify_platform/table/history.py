@@ -1,7 +1,7 @@
 """Time travel: the generations of a slot, and which of them was the newest at some moment.
 
-Generations last as long as vacuum's retention. The moment is told by the store's clock, which stamps every commit
-object, to the second on S3; a whole-table view at a moment joins, for each slot, what was visible then:
+Generations last as long as vacuum's retention. Time is the store's clock, which stamps every commit
+object, to the second on S3. The whole table at a moment is, for each slot, what was visible then:
 
     when = generations_at(table, source.location.all_slots(), at_ms)
     load_slots(spark, source, when, generations=when)      # a DataFrame
@@ -31,7 +31,7 @@ class Visible:
 
 
 def history(table: SlotTable, slot: Slot) -> Iterator[Visible]:
-    """The generations of a slot that are left, the newest first. 1 LIST for each 1000, and 1 GET for each."""
+    """The generations of a slot that vacuum has left, newest first. 1 LIST for each 1000, and 1 GET for each."""
     for meta in list_all(table.store, table.layout.commits(slot)):
         yield Visible(commit=table.read(slot, generation_of(meta.key)), since_ms=meta.modified_ms)
 

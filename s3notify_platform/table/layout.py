@@ -79,7 +79,7 @@ class TableLayout:
 
     @property
     def log_hint(self) -> str:
-        """Key of the object that names a late checkpoint."""
+        """Key of the object that names a recent checkpoint."""
         return f"{self.log}_last_checkpoint"
 
     @property

@@ -1,4 +1,4 @@
-"""Commits that have gone missing: which slots, and starting them again where a person accepts the loss."""
+"""Missing commits: of which slots, and starting these slots again once a person accepts the loss."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -12,8 +12,8 @@ IN_FLIGHT: Final = 16
 
 
 def slots_without_commits(table: SlotTable, records: RecordStore) -> frozenset[Slot]:
-    """Slots of a source that had a commit and have none. 1 GET, `SlotTable.newest`, 1 LIST where that cannot tell."""
-    # In this order, so that a slot committed in between is not taken for lost.
+    """Slots of a source that had a commit and have none. 1 GET, `SlotTable.newest`, 1 LIST for each left open."""
+    # In this order: a slot that is committed in between does not count as missing.
     committed = CommittedSlots(records).read()
     newest = table.newest(committed)
 
@@ -27,12 +27,12 @@ def slots_without_commits(table: SlotTable, records: RecordStore) -> frozenset[S
 
 
 def forget_slots(table: SlotTable, records: RecordStore, slots: frozenset[Slot]) -> frozenset[Slot]:
-    """Let `slots` start again, those of them that are lost; which these are. They are owed a listing.
+    """Let those of `slots` start again whose commits are missing, and return them. They join the rescan backlog.
 
     Requests as `slots_without_commits`, and 2 reads and 2 writes.
     """
     lost = slots_without_commits(table, records) & slots
-    # The debt first: a crash in between leaves them refused, and this can be done again.
+    # The backlog first: after a crash in between they are still refused, and the command can be repeated.
     RescanBacklog(records).add(lost)
     CommittedSlots(records).forget(lost)
     return lost

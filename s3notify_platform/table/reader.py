@@ -43,7 +43,7 @@ def read_slots(
     rejects: bool = False,
     generations: Mapping[Slot, Generation] | None = None,
 ) -> Iterator[SlotRows]:
-    """The live rows (or rejects) of each committed slot; slots without a commit are passed over.
+    """The live rows (or rejects) of each committed slot; slots without a commit are left out.
 
     Of the heads, or of `generations`, where 0 stands for no commit.
     """

@@ -19,7 +19,7 @@ from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.layout import TableLayout, generation_of
 
 PIN_ATTEMPTS = 8
-"""Races that one `pin` may lose."""
+"""Conflicts after which `pin` stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def _merged_fields(old: list[Any], new: list[Any], path: str, *, strict: bool) -
     result = []
     for column in old:
         if (other := found.get(column["name"])) is None:
-            # Rows to come will not have it.
+            # Later rows will not have it.
             result.append(column | {"nullable": True})
             continue
         kind = _merged(column["type"], other["type"], _below(path, column["name"]), strict=strict)
@@ -141,7 +141,7 @@ def _name(kind: Any) -> str:
 
 
 class SchemaRegistry:
-    """Reads the schema of one table and, if it is given `commits` to do so through, advances it."""
+    """Reads the schema of one table and, given `commits`, advances it."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class SchemaRegistry:
         known = {name.name for name in fields(TableSchema)}
         try:
             body = json.loads(found.body)
-            # What a later version says besides is not ours to read.
+            # Fields of a later version are ignored.
             schema = TableSchema(**{name: value for name, value in body.items() if name in known})
         except (ValueError, TypeError, AttributeError) as error:
             raise CorruptError(f"{key}: not a schema object ({error})") from error

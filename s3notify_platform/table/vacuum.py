@@ -61,7 +61,7 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
     for slot, metas in histories.items():
         metas.sort(key=lambda meta: generation_of(meta.key), reverse=True)
         expired = _first_expired(metas, oldest_ms, shown.get(slot))
-        # Oldest first: a pass that dies half-way leaves a history without holes.
+        # Oldest first: a pass that is killed leaves a history without gaps.
         doomed.extend(reversed(metas[expired:]))
         for meta in metas[:expired]:
             commit = table.read(slot, generation_of(meta.key))
@@ -94,7 +94,7 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
 
 
 def _first_expired(metas: Sequence[ObjectMeta], oldest_ms: float, shown: Generation | None) -> int:
-    """From where on a slot's commits, the newest first, are not needed any more. The view needs all since `shown`."""
+    """The index from which on commits, newest first, are not needed any more. The view needs all since `shown`."""
     of_age = next((n for n in range(1, len(metas)) if metas[n - 1].modified_ms < oldest_ms), len(metas))
     seen = sum(generation_of(meta.key) >= shown for meta in metas) if shown else 0
     return max(of_age, seen)

@@ -1,35 +1,29 @@
-"""(5) Stamps on one ack chain: ours, combined or over lanes, against the npm package's way, on one server.
+"""(5) Stamps on one ack chain: ours, combined, against the npm package's way, on one server.
 
 The package is no longer on the npm registry: `tests/support/xor_ack_peer.js` stands for it, over the same SDK, and
 works the very table that ours works. A request of ours is one call of the record store (there, one transaction of
-two items); the peer's are a read and a write for each attempt. Chains with lanes are records on a bucket of the
-same server, since the package's table has none.
+two items); the peer's are a read and a write for each attempt.
 """
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from s3notify_platform.errors import StaleLocalData
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, StampOutcome, new_stamp, xor
 from s3notify_platform.slots import SLOT_COUNT
-from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.memory import MemoryRecordStore
-from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.benchmarks.figures import Figure, counted, seconds, short, times
-from tests.support.servers import S3Server, running_ministack
+from tests.support.servers import running_ministack
 from tests.support.xor_ack_peer import XorAckPeer, install, make_table, running
 
 ROUNDS = 3
 AT_ONCE = 64
-LANES = 16
 
 
 class Counted:
@@ -57,7 +51,7 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
         config = make_table(server.endpoint_url)
         with closing(XorAckTable(config)) as table, running(folder / "npm", config) as peer:
             figures = [_against_the_package(table, peer, n) for n in ((1, 8) if small else (1, 8, AT_ONCE))]
-        return [*figures, *_lanes(server, small=small), _batch()]
+        return [*figures, _batch()]
 
 
 def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> Figure:
@@ -88,46 +82,6 @@ def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> 
         instead="npm package's way " + _each(their_seconds, their_requests, at_once),
         ratio=times(their_seconds, our_seconds),
     )
-
-
-def _lanes(server: S3Server, *, small: bool) -> Iterator[Figure]:
-    """Clients that know nothing of each other, each with as many threads as make up `AT_ONCE`."""
-    at_once = 8 if small else AT_ONCE
-    with closing(S3ObjectStore(server.config(server.make_bucket()))) as bucket:
-        for clients, lanes, other in ((at_once // 8, 1, LANES), (at_once, LANES, 1)):
-            ours = _by_clients(bucket, clients, at_once, lanes)
-            instead = _by_clients(bucket, clients, at_once, other)
-            yield Figure(
-                what=f"{at_once} stampers of one chain at once, {clients} processes' worth of clients: each stamp",
-                ours=f"{lanes} lanes {_each(*ours, at_once)}",
-                instead=f"{other} lanes {_each(*instead, at_once)}",
-                ratio=times(instead[0], ours[0]),
-            )
-
-
-def _by_clients(bucket: S3ObjectStore, clients: int, at_once: int, lanes: int) -> tuple[float, int]:
-    found = []
-    for number in range(ROUNDS):
-        store = Counted(ObjectRecordStore(bucket, "records/"))
-        tag = f"{clients} clients {lanes} lanes {number}"
-        AckChains(store).open_batch(tag, map(str, range(at_once)), lanes=lanes)
-        store.counts.clear()
-        crowd = [AckChains(store) for _ in range(clients)]
-        calls = [
-            partial(_until_fresh, partial(crowd[n % clients].stamp_children, tag, [str(n)], f"op {n}"))
-            for n in range(at_once)
-        ]
-        found.append((_together(calls), store.counts.total()))
-        assert AckChains(store).state(tag).status == "acked"
-    return median(took for took, _ in found), int(median(requests for _, requests in found))
-
-
-def _until_fresh(stamp: Callable[[], StampOutcome]) -> StampOutcome:
-    while True:
-        try:
-            return stamp()
-        except StaleLocalData:
-            continue
 
 
 def _together(calls: Sequence[Callable[[], StampOutcome]]) -> float:

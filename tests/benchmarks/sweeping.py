@@ -1,4 +1,4 @@
-"""(8) A sweep: a million objects against the committed state, as the check `nothing_lost` compares them.
+"""(8) A sweep: a million objects against the committed state, as the check `complete` compares them.
 
 No server here holds so many: the listing is simulated (`simulated_listing`), each page taking `PAGE_MS`, and the states
 are committed as if the objects had been read; so only LISTs, states and comparing are measured. The alternative is one
@@ -98,7 +98,7 @@ def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
 
 
 def swept(source: Source, tasks: int) -> Swept:
-    """The plan of `nothing_lost`; `tasks`: how many at once, 0 for as many as there are cores."""
+    """The plan of `complete`; `tasks`: how many at once, 0 for as many as there are cores."""
     with embedded_spark() as spark:
         ship_package(spark)
         spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id bigint").toArrow()  # workers are up

@@ -19,7 +19,7 @@ from s3notify_platform.protocols.notification_queue import (
     WillRetry,
     Worker,
 )
-from s3notify_platform.protocols.notification_queue.reconciler import WRITER
+from s3notify_platform.protocols.updates import WRITER
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import QUEUE_PREFIX
 from s3notify_platform.stores.counting import CountingStore

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.channels.delivery.push import Accepted, Refused
+from s3notify_platform.channels.delivery.push import Delivered, Rejected
 from s3notify_platform.deploy import Tables, policy
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
@@ -36,7 +36,7 @@ def test_the_outlet_role_is_exactly_what_is_needed(ministack, in_table):
 
         def answer(entries):
             bad = any(entry.event.key == "k3" for entry in entries)
-            return Refused(error="HTTP 400") if bad else Accepted()
+            return Rejected(error="HTTP 400") if bad else Delivered()
 
         first = SteppedDelivery(queue, FakePush(answer))
         for _ in range(3):

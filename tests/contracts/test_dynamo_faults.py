@@ -6,7 +6,8 @@ import pytest
 
 from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import Conflict, Unknown, Version, Written
+from s3notify_platform.ports import Conflict, Unknown, Version
+from s3notify_platform.protocols.updates import Changed, Stored, Updates
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore, create_record_table
 from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Refused
 from tests.contracts.fault_proxy import FaultProxy
@@ -116,34 +117,35 @@ def test_what_an_operator_must_mend(ministack):
 
 
 @pytest.mark.parametrize("fault", ["lose_response", "lose_request", "500"])
-def test_records_settle_what_is_in_doubt(records, proxy, fault):
-    """The token tells one's own write from another's; what was not applied is sent again."""
-    created = doubtful(lambda: records.create("p", "a", b"1"), proxy, fault)
-    assert created == Written(etag=records.read("p", "a").version)
-    replaced = doubtful(lambda: records.replace("p", "a", b"2", expected=created.etag), proxy, fault)
-    assert replaced == Written(etag=records.read("p", "a").version)
+def test_records_in_doubt_are_resolved_by_the_caller(records, proxy, fault):
+    """Sent once by the store; what is there tells one's own write from another's."""
+    updates = Updates(records, HurriedClock())
+    created = doubtful(lambda: updates.create("p", "a", b"1"), proxy, fault)
+    assert created == Stored(version=records.read("p", "a").version)
+    replaced = doubtful(lambda: updates.replace("p", "a", b"2", expected=created.version), proxy, fault)
+    assert replaced == Stored(version=records.read("p", "a").version)
     assert records.read("p", "a").value == b"2"
-    removed = doubtful(lambda: records.remove("p", "a", expected=replaced.etag), proxy, fault)
+    removed = doubtful(lambda: updates.remove("p", "a", expected=replaced.version), proxy, fault)
     assert records.read("p", "a") is None
-    assert isinstance(removed, Unknown if fault == "lose_response" else Written)
+    assert isinstance(removed, Changed if fault == "lose_response" else Stored)
 
 
 def test_a_write_in_doubt_never_overwrites_another(records, config, proxy):
-    """Not applied, and another was first since: nobody can say that ours never was."""
+    """Not applied, and another was first since: what is there is told, not overwritten."""
     other = DynamoRecordStore(replace(config), clock=HurriedClock())
     first = records.create("p", "a", b"1").etag
+    proxy.faults.append("lose_request")
+    assert isinstance(records.replace("p", "a", b"ours", expected=first), Unknown)
 
     class Overtaken(HurriedClock):
         def sleep(self, seconds):
             other.replace("p", "a", b"other", expected=first)
 
-    slow = DynamoRecordStore(config, clock=Overtaken())
     # The put is lost, and so is the first look.
-    proxy.faults.extend(["lose_request", "500"])
-    assert isinstance(slow.replace("p", "a", b"ours", expected=first), Unknown)
-    assert records.read("p", "a").value == b"other"
-    assert slow.replace("p", "a", b"ours", expected=first) == Conflict()
-    slow.close()
+    proxy.faults.extend(["lose_request"] + ["500"] * 5)
+    outcome = Updates(records, Overtaken()).replace("p", "a", b"ours", expected=first)
+    assert (outcome.record.value, outcome.in_doubt) == (b"other", True)
+    assert records.replace("p", "a", b"ours", expected=first) == Conflict()
     other.close()
 
 

@@ -157,9 +157,7 @@ def test_a_version_covers_both_items(chains, table):
 
 
 def test_what_the_table_cannot_hold_is_refused(chains, table, config):
-    """Lanes, counters, other partitions, NUL in a tag, items that are no chain."""
-    with pytest.raises(UsageError, match="one lane"):
-        chains.open_batch("t", ["1", "2"], lanes=2)
+    """Counters, other partitions, NUL in a tag, items that are no chain."""
     with pytest.raises(UsageError, match="NUL"):
         chains.open_batch("a" + SUFFIX, ["1"])
     with pytest.raises(UsageError, match="'ack' alone"):

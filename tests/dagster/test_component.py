@@ -142,7 +142,7 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     assert set(repository.get_top_level_resources()) == {"orders_slots", "clicks_slots"}
     graph = defs.resolve_asset_graph()
     assert {key.name for key in graph.asset_check_keys} == {
-        "nothing_lost",
+        "complete",
         "chains_settled",
         "schema_changes",
     }

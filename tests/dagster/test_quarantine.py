@@ -77,7 +77,7 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     assert record.data["key"] == bad
     assert "AccessDenied" in record.data["reason"]
     assert "s3notify quarantine retry orders --all" in shown["send_again"]
-    (lost,) = [c for c in site.job("sweep").get_asset_check_evaluations() if c.check_name == "nothing_lost"]
+    (lost,) = [c for c in site.job("sweep").get_asset_check_evaluations() if c.check_name == "complete"]
     assert lost.passed
 
     proxy.forbidden.clear()

@@ -20,7 +20,6 @@ from s3notify_platform.protocols.ack_chain import (
     new_stamp,
     xor,
 )
-from s3notify_platform.protocols.ack_chain.plans import lane_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
@@ -31,19 +30,7 @@ TAGS = st.sampled_from(["one", "two"])
 NAMES = st.sets(st.sampled_from(["0", "1", "2", "10", "999", "a", "b"]), min_size=1, max_size=4)
 OPERATIONS = st.sampled_from(["op1", "op2", "op3", None])
 STUMBLES = st.sampled_from([Fault.NONE, Fault.LOST, Fault.REFUSED, Fault.LATE])
-LANES = st.sampled_from([1, 3])
 WRITES = st.sampled_from(["create", "replace"])
-
-
-WRITERS = {"create", "replace"}
-DEATHS = [(fault, nth) for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER) for nth in (0, 1)]
-
-
-def first_write(death):
-    """The process dies at its nth write, of whatever kind."""
-    fault, nth = death
-    seen = iter(range(1000))
-    return lambda call: fault if call.method in WRITERS and next(seen) == nth else Fault.NONE
 
 
 class NoWait:
@@ -58,8 +45,7 @@ class NoWait:
 class Model:
     """One chain: what must still be stamped, and how it ended."""
 
-    def __init__(self, children, *, raw=None, lanes=1):
-        self.lanes = lanes
+    def __init__(self, children, *, raw=None):
         self.children = set(children)
         self.missing = set(children)
         self.status = "open"
@@ -67,11 +53,6 @@ class Model:
         self.raw = raw
         """Stamps still out, by operation, of a chain of raw stamps."""
         self.last = object()
-
-    def out_beside(self, names):
-        """What is missing in the lanes of these names."""
-        touched = {lane_of(name, self.lanes) for name in names}
-        return sum(self.lanes == 1 or lane_of(name, self.lanes) in touched for name in self.missing)
 
 
 class AckMachine(RuleBasedStateMachine):
@@ -98,15 +79,15 @@ class AckMachine(RuleBasedStateMachine):
     def restart(self):
         self.clients[0] = AckChains(FaultyStore(self.records), clock=NoWait())
 
-    @rule(tag=TAGS, names=NAMES, fault=STUMBLES, lanes=LANES)
-    def open_batch(self, tag, names, fault, lanes):
+    @rule(tag=TAGS, names=NAMES, fault=STUMBLES)
+    def open_batch(self, tag, names, fault):
         chains = self.client("create", fault)
         if tag in self.models:
             with pytest.raises(TagExists):
-                chains.open_batch(tag, names, lanes=lanes)
+                chains.open_batch(tag, names)
         else:
-            chains.open_batch(tag, names, payload=tag, lanes=lanes)
-            self.models[tag] = Model(names, lanes=lanes)
+            chains.open_batch(tag, names, payload=tag)
+            self.models[tag] = Model(names)
         self.faulty.settle()
 
     @rule(tag=TAGS, count=st.integers(2, 4))
@@ -155,18 +136,10 @@ class AckMachine(RuleBasedStateMachine):
             return
         if names & model.children:
             names &= model.children  # mostly legal calls
-        if model.lanes > 1:
-            starts = {f"{min(names)}/{name}" for name in starts}
         wrong = model.raw is not None or not names <= model.children
         if model.status == "open" and wrong:
             with pytest.raises(UsageError):
                 chains.stamp_children(tag, names, operation)
-            return
-        begun = starts - model.children
-        if model.status == "open" and begun and self.lane_is_done(model, begun):
-            with pytest.raises(UsageError, match="too late"):
-                chains.stamp_children(tag, [min(names)], operation, starts=starts)
-            self.faulty.settle()
             return
         outcome = chains.stamp_children(tag, names, operation, starts=starts)
         self.faulty.settle()
@@ -176,15 +149,10 @@ class AckMachine(RuleBasedStateMachine):
         model.missing = (model.missing - names) | (starts - model.children)
         model.children |= starts
         if model.missing:
-            assert outcome == Stamped(missing=model.out_beside(names))
+            assert outcome == Stamped(missing=len(model.missing))
         else:
             assert outcome == Acked()
             model.status, model.last = "acked", operation
-
-    @staticmethod
-    def lane_is_done(model, names):
-        lane = lane_of(min(names), model.lanes)
-        return model.lanes > 1 and all(lane_of(name, model.lanes) != lane for name in model.missing)
 
     def check_closed(self, model, outcome, operation):
         if model.status == "failed":
@@ -193,34 +161,11 @@ class AckMachine(RuleBasedStateMachine):
             mine = operation is not None and operation == model.last
             assert outcome == (Acked() if mine else AlreadyAcked())
 
-    @rule(tag=TAGS, names=NAMES, data=st.data())
-    def stamper_of_a_lane_dies(self, tag, names, data):
-        """Before, between or after its writes: to the lane, and to the chain if the lane is done."""
-        model = self.models.get(tag)
-        if model is None or model.status != "open" or model.lanes == 1 or not names & model.missing:
-            return
-        name = min(names & model.missing)
-        faulty = FaultyStore(self.records, first_write(data.draw(st.sampled_from(DEATHS))))
-        try:
-            outcome = AckChains(faulty, clock=NoWait()).stamp_children(tag, [name], "dying")
-        except CrashedError:
-            outcome = None
-        written = any(
-            call.method in WRITERS and fault is not Fault.CRASH_BEFORE for call, fault in faulty.calls
-        )
-        if not written:
-            return
-        model.missing -= {name}
-        if not model.missing:
-            model.status, model.last = "acked", "dying"
-        elif outcome is not None:
-            assert outcome == Stamped(missing=model.out_beside([name]))
-
     @rule(tag=TAGS, names=NAMES, fault=st.sampled_from([Fault.CRASH_BEFORE, Fault.CRASH_AFTER]))
     def stamper_dies(self, tag, names, fault):
         """Before or after its write; either way a retry makes it whole."""
         model = self.models.get(tag)
-        if model is None or model.status != "open" or model.lanes > 1:
+        if model is None or model.status != "open":
             return
         names &= model.missing
         if not names:
@@ -267,9 +212,6 @@ class AckMachine(RuleBasedStateMachine):
             assert list(state.children) == in_order(model.children)
             assert list(state.missing) == in_order(model.missing if model.status != "acked" else ())
             record = json.loads(self.records.read("ack", tag).value)
-            if model.lanes > 1:
-                self.lanes_agree(tag, model, record)
-                continue
             if model.raw is None:
                 seed = bytes.fromhex(record["seed"])
                 out = [child_stamp(seed, name) for name in model.missing]
@@ -278,21 +220,8 @@ class AckMachine(RuleBasedStateMachine):
             # The XOR is that of what is out, at every moment and not only at the end.
             assert bytes.fromhex(record["stamp"]) == xor(bytes(16), bytes(16), *out)
 
-    def lanes_agree(self, tag, model, record):
-        """Each lane's XOR is that of its children that are out; the record's is that of lanes not done."""
-        seed, below = bytes.fromhex(record["seed"]), f"{tag}/{record['id']}/"
-        missing = model.missing if model.status != "acked" else set()
-        for lane in self.records.scan("ack.lanes"):
-            if lane.key.startswith(below):
-                number = int(lane.key.removeprefix(below))
-                out = [child_stamp(seed, n) for n in missing if lane_of(n, 3) == number]
-                found = bytes.fromhex(json.loads(lane.value)["stamp"])
-                assert found == xor(bytes(16), bytes(16), *out)
-        if model.status != "failed":
-            assert set(record["open_lanes"]) == {lane_of(name, 3) for name in missing}
-
     @rule()
-    def purge_takes_no_lane_that_is_used(self):
+    def purge_takes_nothing_before_its_time(self):
         AckChains(self.records).purge()
 
 

@@ -40,10 +40,7 @@ STORES = {
 }
 """Kinds of store: what the actors share, and how each of them sees it as records."""
 
-KINDS = pytest.mark.parametrize(
-    ("kind", "lanes"),
-    [("records", 1), ("records", 3), ("objects", 1), ("objects", 3), ("npm table", 1)],
-)
+KINDS = pytest.mark.parametrize("kind", ["records", "objects", "npm table"])
 
 
 def shared(kind, time):
@@ -53,7 +50,7 @@ def shared(kind, time):
 
 @KINDS
 @simulated
-def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind, lanes):
+def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind):
     """A sensor opens it, four runs with overlapping slots crash, retry and repeat each other's work.
 
     The sensor never sees `acked` before every slot was finished by somebody, and always sees it in the end.
@@ -68,7 +65,7 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind,
         chains = AckChains(seen(store, clock), clock=clock)
         while True:
             try:
-                chains.open_batch("batch", slots, payload="digests", lanes=lanes)
+                chains.open_batch("batch", slots, payload="digests")
             except TagExists:
                 break
             except RETRY:
@@ -102,16 +99,16 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind,
 
 @KINDS
 @simulated
-def test_families_of_children_that_die_and_start_again(seed, kind, lanes):
+def test_families_of_children_that_die_and_start_again(seed, kind):
     """Each of five stampers ends a parent and begins two children, then ends those, crashing anywhere.
 
     Nobody sees the chain done before every child is; an operation is told `Acked` at most once, and unless it
-    crashed, exactly once. A watcher's `state` finishes what dead stampers leave.
+    crashed, exactly once. A watcher sees it end.
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()
     everything, seen = shared(kind, time)
-    AckChains(seen(everything, SYSTEM_CLOCK)).open_batch("t", parents, lanes=lanes)
+    AckChains(seen(everything, SYSTEM_CLOCK)).open_batch("t", parents)
     ended, told = set(), set()
 
     def stamper(parent):
@@ -146,10 +143,10 @@ def test_families_of_children_that_die_and_start_again(seed, kind, lanes):
 
 @simulated
 def test_what_stampers_that_stay_dead_have_done_is_finished_by_who_asks(seed):
-    """Dead between the last stamp and the tombstone, or anywhere: `state` is acked if and only if all is done."""
+    """Dead before or after any request: `state` is acked if and only if all is done."""
     names = [str(n) for n in range(4)]
     store = MemoryRecordStore()
-    AckChains(store).open_batch("t", names, lanes=3)
+    AckChains(store).open_batch("t", names)
 
     def stamper(name):
         return lambda faulty, clock: AckChains(faulty, clock=clock).stamp_children("t", [name], name)
@@ -165,12 +162,12 @@ def test_what_stampers_that_stay_dead_have_done_is_finished_by_who_asks(seed):
 
 @KINDS
 @simulated
-def test_stampers_that_do_not_crash_are_told_once(seed, kind, lanes):
+def test_stampers_that_do_not_crash_are_told_once(seed, kind):
     """Whatever else happens, and whoever asks for the state in between."""
     names = [str(n) for n in range(6)]
     time = VirtualTime()
     everything, seen = shared(kind, time)
-    AckChains(seen(everything, SYSTEM_CLOCK)).open_batch("t", names, lanes=lanes)
+    AckChains(seen(everything, SYSTEM_CLOCK)).open_batch("t", names)
 
     def stamper(name):
         def run(store, clock):
@@ -193,11 +190,11 @@ def test_stampers_that_do_not_crash_are_told_once(seed, kind, lanes):
 
 
 @simulated
-def test_a_failed_chain_with_lanes_stays_failed(seed):
+def test_a_failed_chain_stays_failed(seed):
     """A failer and stampers race: all see the same end, and no stamp after `fail` returned is applied."""
     names = [str(n) for n in range(5)]
     store = MemoryRecordStore()
-    AckChains(store).open_batch("t", names, lanes=3)
+    AckChains(store).open_batch("t", names)
     closed = []
 
     def failer(faulty, clock):

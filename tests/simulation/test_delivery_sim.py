@@ -3,7 +3,7 @@
 import random
 from contextlib import suppress
 
-from s3notify_platform.channels.delivery.push import Accepted, Down, Refused
+from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from tests.simulation.test_queue_sim import CRASHES, GENTLE, KINDS, RETRY, SLEEPY, World, queue_of
 from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery
@@ -20,7 +20,7 @@ def outlet(world, answer, *, lease_seconds=1.5, expiry_seconds=3.0):
     def run(stores, clock):
         def answered(entries):
             found = answer(entries, clock.monotonic())
-            if found == Accepted():
+            if found == Delivered():
                 world.handed.extend((entry.id, entry.event.key, entry.event.etag) for entry in entries)
             return found
 
@@ -51,9 +51,9 @@ def moody(seed, *, until):
             mood = dice.choice(["well", "refusing", "gone", "silent"])
         match mood:
             case "well":
-                return Accepted()
+                return Delivered()
             case "refusing":
-                return Refused(error="HTTP 500")
+                return Rejected(error="HTTP 500")
             case "gone":
                 return Down(error="refused", reached=False)
             case "busy":
@@ -100,7 +100,7 @@ def test_one_event_to_blame_is_buried_and_its_neighbours_go_out(seed):
 
     def answer(entries, _):
         bad = any(entry.event.key in poison for entry in entries)
-        return Refused(error="HTTP 400") if bad else Accepted()
+        return Rejected(error="HTTP 400") if bad else Delivered()
 
     actors = [world.writer(n, keys[n::2]) for n in range(2)]
     actors += [outlet(world, answer, lease_seconds=40, expiry_seconds=60) for _ in range(2)]

@@ -14,7 +14,7 @@ from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.faults import Fault
-from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
+from tests.support.simulation import ROUGH, SEEDS, VirtualTime, run_simulation, simulated
 
 
 def history_of(seed):
@@ -143,12 +143,20 @@ def test_a_test_runs_under_all_its_seeds(monkeypatch):
     def notes(seed, kind):
         seen.append((seed, kind))
 
+    monkeypatch.delenv("SIM_SECONDS", raising=False)
     monkeypatch.delenv("SIM_SEED", raising=False)
     monkeypatch.setenv("SIM_SEEDS", "3")
     notes(kind="a")
     monkeypatch.setenv("SIM_SEED", "7")
     notes(kind="b")
     assert seen == [(0, "a"), (1, "a"), (2, "a"), (7, "b")]
+
+    monkeypatch.delenv("SIM_SEED")
+    monkeypatch.setenv("SIM_SEEDS", "1000")
+    monkeypatch.setenv("SIM_SECONDS", "0")
+    seen.clear()
+    notes(kind="c")
+    assert len(seen) == SEEDS
 
 
 def test_a_failure_says_how_to_replay_it(monkeypatch):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
+from s3notify_platform.channels.pending_change import Refused
+from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
 from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.errors import NotFoundError, QuotaExceededError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, list_all

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.push import Accepted
+from s3notify_platform.channels.delivery.push import Delivered
 from s3notify_platform.channels.delivery.worker import Delivery
 
 ENDPOINT = Endpoint(url="https://hooks.example.com/", batch_size=8, concurrency=2).dumps()
@@ -12,7 +12,7 @@ ENDPOINT = Endpoint(url="https://hooks.example.com/", batch_size=8, concurrency=
 class FakePush:
     """An endpoint: `answer(entries)` is asked for each request. Remembers what it was told, by key."""
 
-    def __init__(self, answer=lambda _: Accepted(), *, before=lambda: None):
+    def __init__(self, answer=lambda _: Delivered(), *, before=lambda: None):
         self.answer = answer
         self.before = before
         self.told = Counter()
@@ -26,7 +26,7 @@ class FakePush:
             self.before()
             answer = self.answer(batch)
             self.sizes.append(len(batch))
-            if answer == Accepted():
+            if answer == Delivered():
                 self.told.update(entry.event.key for entry in batch)
                 self.entries += batch
             answers.append(answer)
@@ -37,7 +37,7 @@ class FakePush:
 
 
 class SteppedDelivery(Delivery):
-    """`step` is a beat, and a turn of each lane. `pushes` by URL."""
+    """`step` is a beat, and a turn of each shard. `pushes` by URL."""
 
     def __init__(self, queue, pushes, **settings):
         if not isinstance(pushes, dict):
@@ -46,17 +46,19 @@ class SteppedDelivery(Delivery):
         self.messages = []
         self._progress = self.messages.append
 
-    def start(self, lane):
-        self.lanes[lane.lease.topic, lane.lease.shard] = lane
+    def start(self, shard):
+        self.shards[shard.lease.topic, shard.lease.shard] = shard
 
     def step(self):
         self.beat()
         self.turn()
 
     def turn(self):
-        """Each lane once; how long they want to wait."""
+        """Each shard once; how long they want to wait."""
         return [
-            lane.turn() for lane in tuple(self.lanes.values()) if not lane.paused and not lane.ended.is_set()
+            shard.turn()
+            for shard in tuple(self.shards.values())
+            if not shard.paused and not shard.ended.is_set()
         ]
 
     def stop(self):

@@ -5,8 +5,8 @@ store call and in each sleep it hands control back, and the seed decides who goe
 randomness and faults are drawn from the seed; so a seed run twice gives the same history. A crashed actor is
 started again, as a new process would be, `restarts` times.
 
-A test takes its seeds by `@simulated`: 20 of them, or `SIM_SEEDS=5000`, or `SIM_SEED=7` alone. A failure ends
-with the command that replays it.
+A test takes its seeds by `@simulated`: 20 of them, or `SIM_SEEDS=5000`, or `SIM_SEED=7` alone. With
+`SIM_SECONDS=1`, one that has taken so long ends after 20 seeds. A failure ends with the command that replays it.
 
 An actor must not block on anything but store calls and its clock, nor call a store from threads: give a
 `Publisher` `parallelism=1`. A store that tells the time takes the simulation's: `time = VirtualTime()`, then
@@ -17,6 +17,7 @@ import functools
 import inspect
 import os
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -288,7 +289,10 @@ def simulated(test: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(test)
     def looped(*args: Any, **kwargs: Any) -> None:
-        for seed in _seeds():
+        enough = time.monotonic() + float(os.environ.get("SIM_SECONDS", "inf"))
+        for number, seed in enumerate(_seeds()):
+            if number >= SEEDS and time.monotonic() > enough:
+                break
             try:
                 test(*args, seed=seed, **kwargs)
             except BaseException as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, assert_never
 
-from s3notify_platform.channels.delivery.push import Accepted, Answer, Down, Refused
+from s3notify_platform.channels.delivery.push import Answer, Delivered, Down, Rejected
 from s3notify_platform.clock import Clock, backoff_seconds
 
 PROBE_BASE_SECONDS: Final = 0.5
@@ -83,13 +83,13 @@ class Circuit:
             if probe:
                 self._probing = False
             match answer:
-                case Accepted():
+                case Delivered():
                     self._refused.clear()
                     self._failures = 0
                     if self._open:
                         self._open = False
                         told = f"delivers again, after {self._clock.monotonic() - self._since:.0f} s"
-                case Refused(error=error):
+                case Rejected(error=error):
                     self._refused.add(event_id)
                     if probe or (not self._open and len(self._refused) >= REFUSED_MAX):
                         told = self._trip(f"refuses every event: {error}")

@@ -42,12 +42,12 @@ _UNWELL: Final = frozenset({408, 425, 502, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Delivered:
     """2xx: the receiver has the events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Rejected:
     """The endpoint looked at the events and answered otherwise: one of them may be to blame."""
 
     error: str
@@ -65,7 +65,7 @@ class Down:
     retry_after_seconds: float = 0.0
 
 
-Answer = Accepted | Refused | Down
+Answer = Delivered | Rejected | Down
 
 
 class Push(Protocol):
@@ -334,7 +334,7 @@ class _TimedReader(io.RawIOBase):
 def _judge(status: int, retry_after: str | None, text: bytes) -> Answer:
     """What a status means. Pure."""
     if 200 <= status < 300:
-        return Accepted()
+        return Delivered()
     shown = "".join(c if c.isprintable() else " " for c in text[:ERROR_CHARS].decode("utf-8", "replace"))
     error = f"HTTP {status} {shown}".rstrip()
     if 300 <= status < 400:
@@ -344,7 +344,7 @@ def _judge(status: int, retry_after: str | None, text: bytes) -> Answer:
         return Down(error=error, reached=False, retry_after_seconds=min(wait, RETRY_AFTER_MAX_SECONDS))
     if status in _UNWELL:
         return Down(error=error, reached=True)
-    return Refused(error=error)
+    return Rejected(error=error)
 
 
 def _tls(endpoint: Endpoint) -> ssl.SSLContext:

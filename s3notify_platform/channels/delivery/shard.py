@@ -14,7 +14,7 @@ from typing import Final, assert_never
 
 from s3notify_platform.channels.delivery.circuit import Circuit
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.push import Accepted, Down, Push, Refused
+from s3notify_platform.channels.delivery.push import Delivered, Down, Push, Rejected
 from s3notify_platform.clock import backoff_seconds
 from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.notification_queue import DeadLettered, Entry, ShardConsumer
@@ -35,7 +35,7 @@ Batch = tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlet:
+class TopicEndpoint:
     """A topic's endpoint, as one worker sees it. `push` is None if this worker cannot speak to it."""
 
     text: str
@@ -45,26 +45,26 @@ class Outlet:
     circuit: Circuit
 
 
-class Lane:
+class ShardDelivery:
     """One shard under one lease. One thread calls `turn`; the rest may be used by any."""
 
     def __init__(
         self,
         consumer: ShardConsumer,
         *,
-        outlet: Callable[[], Outlet],
+        target: Callable[[], TopicEndpoint],
         count: Callable[[str, int], None],
         valid: Callable[[], bool],
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """`outlet`: the topic's, as it is by now. `valid`: whether the lease is. `count`: what was done."""
+        """`target`: the topic's endpoint, as it is by now. `valid`: whether the lease is. `count`: what was done."""
         self.consumer = consumer
         self.lease = consumer.lease
         self.ended = Event()
         self.paused = False
         self.turning = Lock()
         """Held during a turn: while it is held from outside nothing is taken."""
-        self._outlet = outlet
+        self._target = target
         self._count = count
         self._valid = valid
         self._clock = consumer.clock
@@ -90,12 +90,12 @@ class Lane:
         return wait
 
     def _turn(self) -> float:
-        outlet = self._outlet()
-        if outlet.push is None or outlet.endpoint is None:
+        target = self._target()
+        if target.push is None or target.endpoint is None:
             self._expire()
             return self._poll_seconds
-        wanted = min(TAKE_MAX, outlet.endpoint.batch_size * outlet.endpoint.concurrency)
-        admission = outlet.circuit.admit(wanted)
+        wanted = min(TAKE_MAX, target.endpoint.batch_size * target.endpoint.concurrency)
+        admission = target.circuit.admit(wanted)
         if not admission.limit:
             self._expire()
             return min(admission.wait_seconds, self._poll_seconds)
@@ -105,13 +105,13 @@ class Lane:
                 return self._idle()
             self._idle_seconds = IDLE_BASE_SECONDS
             try:
-                self._deliver(entries, outlet, outlet.push, outlet.endpoint, probe=admission.probe)
+                self._deliver(entries, target, target.push, target.endpoint, probe=admission.probe)
             except Exception:
                 self.consumer.release(entries)
                 raise
         finally:
             if admission.probe:
-                outlet.circuit.release()
+                target.circuit.release()
         return 0.0
 
     def _idle(self) -> float:
@@ -126,7 +126,7 @@ class Lane:
             self._count("dead", self.consumer.expire())
 
     def _deliver(
-        self, entries: Sequence[Entry], outlet: Outlet, push: Push, endpoint: Endpoint, *, probe: bool
+        self, entries: Sequence[Entry], target: TopicEndpoint, push: Push, endpoint: Endpoint, *, probe: bool
     ) -> None:
         """Rounds of posts, a wave of `concurrency` at a time, until each entry is settled."""
         todo = list(grouped(entries, endpoint.batch_size))
@@ -137,12 +137,12 @@ class Lane:
                 self._fail(_flat(todo), "the lease was not renewed in time", begun=False)
                 return
             wave, todo = todo[: endpoint.concurrency], todo[endpoint.concurrency :]
-            todo += self._post(wave, outlet, push, probe=probe)
-            if todo and outlet.circuit.is_open:
+            todo += self._post(wave, target, push, probe=probe)
+            if todo and target.circuit.is_open:
                 self._fail(_flat(todo), "not sent: the endpoint is down", begun=False)
                 return
 
-    def _post(self, wave: list[Batch], outlet: Outlet, push: Push, *, probe: bool) -> list[Batch]:
+    def _post(self, wave: list[Batch], target: TopicEndpoint, push: Push, *, probe: bool) -> list[Batch]:
         """Post these, settle what can be; the rest, to be posted in smaller batches."""
         answers = push.post_many(self.lease.topic, wave)
         self._count("requests", len(wave))
@@ -150,12 +150,12 @@ class Lane:
         split: list[Batch] = []
         failed: list[tuple[Batch, str, bool]] = []
         for batch, answer in zip(wave, answers, strict=True):
-            outlet.circuit.note(answer, batch[0].id, probe=probe)
+            target.circuit.note(answer, batch[0].id, probe=probe)
             match answer:
-                case Accepted():
+                case Delivered():
                     delivered += batch
-                case Refused(error=error):
-                    if len(batch) == 1 or outlet.circuit.is_open:
+                case Rejected(error=error):
+                    if len(batch) == 1 or target.circuit.is_open:
                         failed.append((batch, error, True))
                     else:
                         half = len(batch) // 2

@@ -21,7 +21,7 @@ from pydantic import Field
 from s3notify_platform.channels.delivery.circuit import Circuit
 from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
 from s3notify_platform.channels.delivery.push import Push, Pusher
-from s3notify_platform.channels.delivery.shard import POLL_SECONDS, Lane, Outlet
+from s3notify_platform.channels.delivery.shard import POLL_SECONDS, ShardDelivery, TopicEndpoint
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.protocols.notification_queue import (
@@ -65,7 +65,7 @@ class Delivery:
     ) -> None:
         """`egress`: what may be connected to; default: https to public addresses. `connect`: for tests."""
         self.name = name
-        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.shards: dict[tuple[str, int], ShardDelivery] = {}
         self._queue = queue
         self._worker = Worker(queue, name=name, lease_seconds=lease_seconds, expiry_seconds=expiry_seconds)
         self._poll_seconds = poll_seconds
@@ -79,9 +79,9 @@ class Delivery:
         self._connect = connect or pusher
         self._progress: Progress = lambda _: None
         self._lock = Lock()
-        self._outlets: dict[str, Outlet] = {}
+        self._targets: dict[str, TopicEndpoint] = {}
         self._counts: Counter[str] = Counter(delivered=0, failed=0, dead=0, requests=0)
-        self._threads: dict[Lane, Thread] = {}
+        self._threads: dict[ShardDelivery, Thread] = {}
         self._unreadable: dict[tuple[str, int], str] = {}
 
     def run(self, stop: Event, progress: Progress) -> None:
@@ -105,88 +105,88 @@ class Delivery:
         """Entries delivered, failed and dead; requests sent; shards owned; and what the services alongside say."""
         with self._lock:
             found = dict(self._counts)
-        found["shards"] = len(self.lanes)
+        found["shards"] = len(self.shards)
         for service in self._alongside:
             found |= {f"{service.name}_{name}": number for name, number in service.counts().items()}
         return found
 
     def beat(self) -> None:
-        """Renew the leases, and have a lane for each. Store errors are told, and made good by the next beat."""
-        # A lane whose turn is held cannot take anything, so that its lease may be given back.
-        still = [lane for lane in self.lanes.values() if lane.turning.acquire(blocking=False)]
-        busy = [lane.lease for lane in self.lanes.values() if lane not in still or lane.consumer.busy]
+        """Renew the leases, and deliver the shard of each. Store errors are reported, and the next beat tries again."""
+        # A shard whose turn is held cannot take anything, so that it may be released.
+        still = [shard for shard in self.shards.values() if shard.turning.acquire(blocking=False)]
+        busy = [shard.lease for shard in self.shards.values() if shard not in still or shard.consumer.busy]
         try:
             leases = self._worker.balance(busy)
         except (UnavailableError, UnknownOutcomeError) as error:
             self._progress(f"the queue cannot be reached: {error}")
             return
         finally:
-            for lane in still:
-                lane.turning.release()
-        for (topic, shard), why in self._worker.unreadable.items() - self._unreadable.items():
-            self._progress(f"topic {topic!r}, shard {shard} is not delivered: {why}")
+            for shard in still:
+                shard.turning.release()
+        for (topic, number), why in self._worker.unreadable.items() - self._unreadable.items():
+            self._progress(f"topic {topic!r}, shard {number} is not delivered: {why}")
         self._unreadable = self._worker.unreadable
-        for lane in self.lanes.values():
-            if lane.lease not in leases:
-                lane.ended.set()
-        self.lanes = {key: lane for key, lane in self.lanes.items() if not self._over(lane)}
+        for shard in self.shards.values():
+            if shard.lease not in leases:
+                shard.ended.set()
+        self.shards = {key: shard for key, shard in self.shards.items() if not self._over(shard)}
         for lease in leases:
-            # Not before a former lane has ended, which may have the same entries in hand.
-            if (lease.topic, lease.shard) not in self.lanes:
-                self.start(self._lane(lease))
-        for number, lane in enumerate(self.lanes.values()):
-            lane.paused = number < self._worker.surplus
+            # Not before a former delivery of it has ended, which may have the same entries in hand.
+            if (lease.topic, lease.shard) not in self.shards:
+                self.start(self._delivery_of(lease))
+        for place, shard in enumerate(self.shards.values()):
+            shard.paused = place < self._worker.surplus
         self._forget_topics({lease.topic for lease in leases})
 
-    def start(self, lane: Lane) -> None:
+    def start(self, shard: ShardDelivery) -> None:
         """Serve a shard from now on, in a thread."""
-        self.lanes[lane.lease.topic, lane.lease.shard] = lane
-        self._threads[lane] = self._started(
-            lambda: self._serve(lane), f"{lane.lease.topic}-{lane.lease.shard}"
+        self.shards[shard.lease.topic, shard.lease.shard] = shard
+        self._threads[shard] = self._started(
+            lambda: self._serve(shard), f"{shard.lease.topic}-{shard.lease.shard}"
         )
 
-    def _over(self, lane: Lane) -> bool:
-        thread = self._threads.get(lane)
-        if not lane.ended.is_set() or (thread is not None and thread.is_alive()):
+    def _over(self, shard: ShardDelivery) -> bool:
+        thread = self._threads.get(shard)
+        if not shard.ended.is_set() or (thread is not None and thread.is_alive()):
             return False
-        self._threads.pop(lane, None)
+        self._threads.pop(shard, None)
         return True
 
-    def _lane(self, lease: ShardLease) -> Lane:
-        return Lane(
+    def _delivery_of(self, lease: ShardLease) -> ShardDelivery:
+        return ShardDelivery(
             ShardConsumer(self._worker, lease),
-            outlet=lambda: self._outlet(lease),
+            target=lambda: self._target(lease),
             count=self._count,
             valid=lambda: self._worker.valid(lease),
             poll_seconds=self._poll_seconds,
         )
 
-    def _serve(self, lane: Lane) -> None:
-        while not lane.ended.is_set():
+    def _serve(self, shard: ShardDelivery) -> None:
+        while not shard.ended.is_set():
             wait = PAUSE_SECONDS
-            if not lane.paused:
+            if not shard.paused:
                 try:
-                    with lane.turning:
-                        wait = lane.turn()
+                    with shard.turning:
+                        wait = shard.turn()
                 except Exception as error:  # noqa: BLE001 - one shard in trouble must not end, nor silence, any other
-                    place = f"topic {lane.lease.topic!r}, shard {lane.lease.shard}"
+                    place = f"topic {shard.lease.topic!r}, shard {shard.lease.shard}"
                     self._progress(f"{place}: {type(error).__name__}: {error}")
                     wait = TROUBLE_SECONDS
-            lane.ended.wait(wait)
+            shard.ended.wait(wait)
 
-    def _outlet(self, lease: ShardLease) -> Outlet:
+    def _target(self, lease: ShardLease) -> TopicEndpoint:
         """The endpoint of the lease's topic; another one once its setting has changed."""
         text = self._worker.topic(lease).settings.endpoint
         with self._lock:
-            known = self._outlets.get(lease.topic)
+            known = self._targets.get(lease.topic)
             if known is not None and known.text == text:
                 return known
-            made = self._outlets[lease.topic] = self._connected(lease.topic, text)
+            made = self._targets[lease.topic] = self._connected(lease.topic, text)
         if known is not None and known.push is not None:
             known.push.close()
         return made
 
-    def _connected(self, topic: str, text: str) -> Outlet:
+    def _connected(self, topic: str, text: str) -> TopicEndpoint:
         circuit = Circuit(self._queue.clock, tell=lambda told: self._progress(f"topic {topic!r}: {told}"))
         endpoint, push = None, None
         try:
@@ -194,14 +194,14 @@ class Delivery:
             push = self._connect(endpoint)
         except UsageError as error:
             self._progress(f"topic {topic!r} is not delivered: {error}")
-        return Outlet(text=text, endpoint=endpoint, push=push, circuit=circuit)
+        return TopicEndpoint(text=text, endpoint=endpoint, push=push, circuit=circuit)
 
     def _forget_topics(self, served: set[str]) -> None:
         with self._lock:
-            gone = [self._outlets.pop(topic) for topic in tuple(self._outlets) if topic not in served]
-        for outlet in gone:
-            if outlet.push is not None:
-                outlet.push.close()
+            gone = [self._targets.pop(topic) for topic in tuple(self._targets) if topic not in served]
+        for target in gone:
+            if target.push is not None:
+                target.push.close()
 
     def _count(self, what: str, number: int) -> None:
         with self._lock:
@@ -211,14 +211,14 @@ class Delivery:
         while not stop.is_set():
             try:
                 service.run(stop, self._progress)
-            except Exception as error:  # noqa: BLE001 - as in a lane: what is alongside must not end deliveries
+            except Exception as error:  # noqa: BLE001 - as in a delivery: what is alongside must not end deliveries
                 self._progress(f"{service.name}: {type(error).__name__}: {error}")
                 stop.wait(TROUBLE_SECONDS)
 
     def _end(self) -> None:
-        """End all lanes, at first gently, and give the shards back."""
-        for lane in self.lanes.values():
-            lane.ended.set()
+        """End all deliveries, at first gently, and release the shards."""
+        for shard in self.shards.values():
+            shard.ended.set()
         clock = self._queue.clock
         deadline = clock.monotonic() + STOP_SECONDS
         for thread in self._threads.values():

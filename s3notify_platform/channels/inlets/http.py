@@ -24,8 +24,9 @@ Posts that arrive while others are worked on are taken together: Ceph sends one 
 its entries, and signals its slots, once. `GET /health` answers 200, without a secret, while the inlet serves.
 
 The bucket's side. Ceph: a topic with `push-endpoint`, `persistent=true`, and the bucket's notification to it. Ceph
-takes an endpoint with a password only in a request that came by TLS; its first post comes up to 30 s later (RGW 16);
-and it sends again whatever is not answered 2xx, so look at the poison. MinIO: `notify_webhook` with `endpoint`,
+takes an endpoint with a password only in a request that came by TLS; it sends again whatever is not answered 2xx, so
+look at the poison. RGW 16 sends its first post up to 30 s later, and may send no more to an endpoint that failed for
+seconds until its gateway is restarted: the sweep finds what is late. MinIO: `notify_webhook` with `endpoint`,
 `auth_token` and a `queue_dir`, then `mc event add … --event put,delete,ilm`.
 """
 

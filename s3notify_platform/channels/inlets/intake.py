@@ -94,7 +94,7 @@ class _Report:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Trouble:
+class _Retry:
     retry_after_seconds: float | None = None
     cause: str = ""
 
@@ -106,7 +106,7 @@ class _Trouble:
 class _Memory:
     """When each of the last steps was done, in ticks. Thread-safe.
 
-    An entry's tick is taken when it is durable, a signal's before it is sent: the greater signal has told of it.
+    An entry's tick is taken when it is durable, a signal's before it is sent: the greater signal has announced it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -138,8 +138,8 @@ class _Memory:
 class Intake:
     """What is reported of one bucket, into its queue and its keyspaces. Thread-safe.
 
-    `excluded` are prefixes that hold the platform's own objects, whose changes never are news: without them a topic
-    that takes all keys of the bucket that the queue stands on would be told of its own entries for ever.
+    `excluded` are prefixes that hold the platform's own objects, whose changes are ignored: without them a topic
+    that takes all keys of the bucket that the queue stands on would hear of its own entries for ever.
     """
 
     def __init__(
@@ -165,9 +165,9 @@ class Intake:
     def accept(self, events: Iterable[Event], *, origin: str = "") -> Accepted:
         """Queue and signal what is news; return when it is durable, or when it cannot be for now.
 
-        `UsageError` for what only an operator can mend: a missing bucket, refused credentials.
+        `UsageError` for what only an operator can fix: a missing bucket, refused credentials.
         """
-        trouble = _Trouble()
+        trouble = _Retry()
         reports = [_Report(event=event, identity=_identity(event)) for event in events]
         try:
             distinct = _first_of_each(reports)
@@ -193,9 +193,7 @@ class Intake:
         kinds = ("received", "queued", "ignored", "failed", "full", "unavailable")
         return {**{kind: counts[kind] for kind in kinds}, "duplicates": counts["duplicate"]}
 
-    def _by_topic(
-        self, reports: Sequence[_Report], trouble: _Trouble, origin: str
-    ) -> dict[str, list[_Report]]:
+    def _by_topic(self, reports: Sequence[_Report], trouble: _Retry, origin: str) -> dict[str, list[_Report]]:
         wanted: dict[str, list[_Report]] = {}
         try:
             # Now, after the changes: a topic that is made later begins with a listing that finds them.
@@ -216,7 +214,7 @@ class Intake:
                     wanted.setdefault(topic.name, []).append(report)
         return wanted
 
-    def _push(self, topic: str, reports: Sequence[_Report], trouble: _Trouble, origin: str) -> None:
+    def _push(self, topic: str, reports: Sequence[_Report], trouble: _Retry, origin: str) -> None:
         step = f"topic {topic}"
         lacking = []
         for report in reports:
@@ -251,7 +249,7 @@ class Intake:
                 case _ as unreachable:
                     assert_never(unreachable)
 
-    def _signal(self, step: str, target: Keyspace, reports: Sequence[_Report], trouble: _Trouble) -> None:
+    def _signal(self, step: str, target: Keyspace, reports: Sequence[_Report], trouble: _Retry) -> None:
         """Signal what has an entry: also where another topic was full, whose turn comes later."""
         began = self._memory.tick()
         lacking = [
@@ -276,7 +274,7 @@ class Intake:
                 report.news = True
                 self._memory.note(step, report, began)
 
-    def _fail(self, report: _Report, reason: str, trouble: _Trouble, origin: str) -> None:
+    def _fail(self, report: _Report, reason: str, trouble: _Retry, origin: str) -> None:
         try:
             body = json.dumps(asdict(report.event), default=str).encode("ascii")
             if self.poison.keep(body, origin=origin, reason=reason):

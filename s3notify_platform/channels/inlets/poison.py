@@ -22,7 +22,7 @@ from s3notify_platform.clock import Clock, backoff_seconds
 from s3notify_platform.errors import CorruptError, UnavailableError
 from s3notify_platform.ports import Conflict, Record
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, Stored
+from s3notify_platform.protocols.updates import ATTEMPTS, Stored
 
 POISON, POISON_COUNT, ALL = "poison", "poison-count", "all"
 
@@ -52,7 +52,7 @@ class PoisonStore:
 
     def __init__(self, queue: NotificationQueue, *, limit: int = POISON_MAX) -> None:
         self._records = queue.records
-        self._writes = queue.writes
+        self._updates = queue.updates
         self._clock: Clock = queue.clock
         self._limit = limit
         self._kept: OrderedDict[str, None] = OrderedDict()
@@ -78,7 +78,7 @@ class PoisonStore:
                 "length": len(body),
                 "body": b64encode(body[:BODY_MAX_BYTES]).decode("ascii"),
             }
-            if not isinstance(self._writes.create(POISON, name, json.dumps(value).encode("ascii")), Stored):
+            if not isinstance(self._updates.create(POISON, name, json.dumps(value).encode("ascii")), Stored):
                 self._count(-1)  # another inlet was first
         with self._lock:
             self._kept[name] = None
@@ -96,7 +96,7 @@ class PoisonStore:
         for record in self._records.scan(POISON):
             if ids is not None and record.key not in ids:
                 continue
-            if isinstance(self._writes.remove(POISON, record.key, expected=record.version), Stored):
+            if isinstance(self._updates.remove(POISON, record.key, expected=record.version), Stored):
                 self._count(-1)
                 removed += 1
             with self._lock:

@@ -9,29 +9,11 @@ Steps
     4. A parent's end and its children's starts go into one stamp (`starts`), so that the chain never looks
        done in between.
 
-Lanes, for a chain that many processes stamp at once
-    A chain with L lanes is a chain of chains. Its children are dealt to lanes by a hash of their family, the
-    name up to the first slash; each lane is a record with the steps above. A child that is begun is named
-    below its parent ("7/a" below "7"), so the two share a lane, and the parent's end and the child's start
-    stay one write.
-    The tag's own record has one stamp for each lane. Whoever finds a lane's XOR zero carries the lane's end
-    there, in the name of the operation that made it zero; the last lane's end turns that record into the
-    tombstone, in the same write. `state` does the same, for stampers that died in between.
-
-    Zero is never seen falsely, although nobody reads all lanes at one moment. A stamp enters a lane twice,
-    with a child's start and with its end. By induction from the roots: their starts are in what the lane
-    begins with, before any stamp; any other start comes in one write with its parent's end, so while a child
-    is out, the lane holds its stamp or that of an ancestor. A lane that is zero has therefore nothing out,
-    and no parent that could begin anything: it is final, and needs no snapshot with the others. The tag's
-    record is a chain of the same kind over the lanes, all of them begun when it is created. The XOR of all
-    lanes is, at every moment, the XOR of the stamps of all children that are out.
-
 Storage
     (partition, tag)                           JSON: the XOR, status, names of all and of missing children
                                                (numbers as ranges, also those below one parent: a batch of
                                                1000 slots is 11 bytes if whole, 5 KB at worst), seed,
                                                payload, digests of applied operation ids
-    (partition.lanes, tag/identity/number)     a lane, in the same form; made by its first stamp
 
 Invariants
     - Each child is applied once, whoever stamps it and however often; so is each operation id of a raw stamp.
@@ -40,18 +22,13 @@ Invariants
     - A write in doubt is looked for in the record before anything else is said about it.
 
 Limits
-    - One record is written by one process at a time: k processes at once cost up to k(k+1)/2 attempts for
-      each lane. A stamp of many children touches each of their lanes, and takes no part in what other threads
-      send to other lanes: lanes are for many processes with few children each, not for many threads of a few.
-    - Only chains of named children have lanes (`open_batch`): the end of a raw stamp's lane nobody could see.
-    - The tag of a deleted chain with lanes is not to be used again while its stampers live: one that was
-      cut off between two requests may leave a lane behind, and take it for its chain. `purge` removes those.
+    - One record is written by one process at a time: k processes at once cost up to k(k+1)/2 attempts.
     - A parent's starts are the same whoever ends it. Others are begun too, but may come too late.
-    - `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, `LANES_MAX` lanes, `ATTEMPTS` tries.
+    - `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, `ATTEMPTS` tries.
 
 Differs from xor-ack-dynamodb: a retried stamp is a no-op; a finished and an unknown chain are told apart; a
 chain has a deadline, a reason and names of what is missing; stamps have at least 8 random bytes; concurrent
-stamps are combined, or go to lanes. `stores/xor_ack_table.py` keeps chains in that package's own table.
+stamps are combined. `stores/xor_ack_table.py` keeps chains in that package's own table.
 
 Read `chains.py` first: the client. `plans.py` says what each operation does to a record, `values.py` what it
 returns, `record.py` how a record is spelled, `combining.py` how threads send together.
@@ -59,7 +36,6 @@ returns, `record.py` how a record is spelled, `combining.py` how threads send to
 
 from s3notify_platform.protocols.ack_chain.chains import ATTEMPTS, AckChains
 from s3notify_platform.protocols.ack_chain.plans import (
-    LANES_MAX,
     OPERATIONS_MAX,
     PAYLOAD_MAX,
     STAMP_BYTES_MIN,
@@ -83,7 +59,6 @@ from s3notify_platform.protocols.ack_chain.values import (
 
 __all__ = [
     "ATTEMPTS",
-    "LANES_MAX",
     "OPERATIONS_MAX",
     "PAYLOAD_MAX",
     "STAMP_BYTES_MIN",

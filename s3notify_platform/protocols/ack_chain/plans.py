@@ -5,16 +5,13 @@ called again on the record as read again, whenever a write was refused or is in 
 traces of its own earlier attempts. `combine` folds the plans of several callers into one write.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, assert_never
-
-from blake3 import blake3
 
 from s3notify_platform.errors import S3NotifyError, UsageError, ZeroBufferNoOp
 from s3notify_platform.protocols.ack_chain.record import Chain
 from s3notify_platform.protocols.ack_chain.values import (
-    STAMP_BYTES,
     Acked,
     AlreadyAcked,
     AlreadyFailed,
@@ -32,7 +29,6 @@ Plan = Callable[[Chain], tuple[Chain | None, T]]
 STAMP_BYTES_MIN = 8
 PAYLOAD_MAX = 100_000
 OPERATIONS_MAX = 2_000
-LANES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +103,6 @@ class Stamp:
         return self._apply(chain, xor_all((chain.stamp, *moved)), ending, beginning)
 
     def _raw(self, chain: Chain, stamp: bytes) -> tuple[Chain | None, StampOutcome]:
-        if chain.lanes > 1:
-            raise UsageError(f"chain {self.tag!r} has lanes: stamp its children by name")
         self._check_names(chain)
         again = self.ending - chain.missing
         if self.operation in chain.operations or (self.ending and again == self.ending):
@@ -156,104 +150,3 @@ def check_stamp(stamp: bytes) -> bytes:
     if not any(stamp):
         raise ZeroBufferNoOp(f"a stamp of {len(stamp)} zero bytes would change nothing")
     return stamp
-
-
-# Lanes
-
-
-def family(name: str) -> str:
-    """What a child and all that is begun below it have in common."""
-    return name.partition("/")[0]
-
-
-def lane_of(name: str, lanes: int) -> int:
-    """The lane of a child and its family."""
-    digest: bytes = blake3(family(name).encode("utf-8")).digest(length=8)
-    return int.from_bytes(digest, "little") % lanes
-
-
-def with_lanes(chain: Chain, lanes: int) -> Chain:
-    """A chain of named children, not written yet, spread over `lanes`; lanes without children are done."""
-    if not 1 <= lanes <= LANES_MAX:
-        raise UsageError(f"lanes={lanes}: 1 to {LANES_MAX}")
-    if lanes == 1:
-        return chain
-    used = frozenset(lane_of(name, lanes) for name in chain.children)
-    stamp = xor_all(_lane_stamp(chain.seed, number) for number in used)
-    return replace(chain, stamp=stamp, missing=frozenset(), lanes=lanes, open_lanes=used)
-
-
-def new_lane(chain: Chain, number: int) -> Chain:
-    """A lane as it is before its first stamp: the chain's own children of that lane, all of them out."""
-    names = frozenset(name for name in chain.children if lane_of(name, chain.lanes) == number)
-    stamp = xor_all((bytes(STAMP_BYTES), *(child_stamp(chain.seed, name) for name in names)))
-    return Chain(
-        identity=chain.identity,
-        stamp=stamp,
-        status=chain.status,
-        children=names,
-        missing=names,
-        seed=chain.seed,
-        last=chain.last,
-        created_ms=chain.created_ms,
-        reason=chain.reason,
-    )
-
-
-def dealt(stamp: Stamp, chain: Chain) -> Mapping[int, Stamp]:
-    """The stamp, taken apart by lane; a parent's end and its children's starts stay together."""
-    known = {family(name) for name in chain.children}
-    if unknown := [name for name in stamp.ending if family(name) not in known]:
-        raise UsageError(f"chain {stamp.tag!r} has no children {in_order(unknown)[:10]}")
-    ended = {family(name) for name in stamp.ending}
-    if alone := [name for name in stamp.beginning if family(name) not in ended]:
-        raise UsageError(
-            f"chain {stamp.tag!r} has lanes: {in_order(alone)[:10]} must be begun by the stamp that ends their "
-            "parent, and be named parent/child"
-        )
-    return {
-        number: replace(
-            stamp,
-            ending=_of_lane(stamp.ending, number, chain.lanes),
-            beginning=_of_lane(stamp.beginning, number, chain.lanes),
-        )
-        for number in sorted({lane_of(name, chain.lanes) for name in stamp.ending})
-    }
-
-
-def carried(chain: Chain, number: int, lane: Chain, expires_ms: int) -> Chain | None:
-    """The chain with the end of one lane in it, in the name of the operation that was the lane's last.
-
-    None if that is known, or the chain closed.
-    """
-    if chain.status != "open" or number not in chain.open_lanes:
-        return None
-    after = replace(
-        chain,
-        stamp=xor(chain.stamp, _lane_stamp(chain.seed, number)),
-        open_lanes=chain.open_lanes - {number},
-        children=chain.children | lane.children,
-        last=lane.last,
-    )
-    return after if any(after.stamp) else acked(after, expires_ms)
-
-
-def merged(outcomes: Sequence[StampOutcome]) -> StampOutcome:
-    """The outcome of a stamp whose parts went to several lanes."""
-    for outcome in outcomes:
-        if isinstance(outcome, AlreadyFailed):
-            return outcome
-    if Acked() in outcomes:
-        return Acked()
-    if AlreadyAcked() in outcomes:
-        return AlreadyAcked()
-    return Stamped(missing=sum(o.missing for o in outcomes if isinstance(o, Stamped)))
-
-
-def _of_lane(names: Iterable[str], number: int, lanes: int) -> frozenset[str]:
-    return frozenset(name for name in names if lane_of(name, lanes) == number)
-
-
-def _lane_stamp(seed: bytes, number: int) -> bytes:
-    # No child's name has a NUL at its head and this after it, or it would have to be meant.
-    return child_stamp(seed, f"\0lane {number}")

@@ -14,7 +14,7 @@ OPERATION_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A record, decoded: a chain, or one lane of a chain."""
+    """A record, decoded."""
 
     identity: str
     """Drawn when the chain is opened: two chains of one tag are never taken for each other."""
@@ -22,7 +22,6 @@ class Chain:
     status: Status = "open"
     children: frozenset[str] = frozenset()
     missing: frozenset[str] = frozenset()
-    """Empty in a chain with lanes: they know."""
     seed: bytes = b""
     operations: tuple[bytes, ...] = ()
     last: bytes = b""
@@ -32,8 +31,6 @@ class Chain:
     expires_ms: int | None = None
     reason: str | None = None
     payload: str = ""
-    lanes: int = 1
-    open_lanes: frozenset[int] = frozenset()
 
 
 def pack_names(names: Iterable[str]) -> list[object]:
@@ -107,8 +104,6 @@ def encode(chain: Chain) -> bytes:
         "reason": chain.reason,
         "payload": chain.payload,
     }
-    if chain.lanes > 1:
-        fields |= {"lanes": chain.lanes, "open_lanes": sorted(chain.open_lanes)}
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
@@ -136,21 +131,18 @@ def decode(key: str, value: bytes) -> Chain:
             expires_ms=fields["expires_ms"],
             reason=fields["reason"],
             payload=fields["payload"],
-            lanes=fields.get("lanes", 1),
-            open_lanes=frozenset(fields.get("open_lanes", ())),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"ack chain {key!r} holds {value[:80]!r}") from error
 
 
-def facts(tag: str, chain: Chain, lanes: Iterable[Chain] = ()) -> ChainState:
-    """What a chain tells of itself, with the lanes that are not done."""
-    lanes = tuple(lanes)
+def facts(tag: str, chain: Chain) -> ChainState:
+    """What a chain says of itself."""
     return ChainState(
         tag=Tag(tag),
         status=chain.status,
-        children=tuple(in_order(chain.children.union(*(lane.children for lane in lanes)))),
-        missing=tuple(in_order(chain.missing.union(*(lane.missing for lane in lanes)))),
+        children=tuple(in_order(chain.children)),
+        missing=tuple(in_order(chain.missing)),
         deadline_seconds=chain.deadline_seconds,
         created_ms=chain.created_ms,
         reason=chain.reason,

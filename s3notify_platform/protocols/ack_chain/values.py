@@ -18,7 +18,7 @@ STAMP_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamped:
-    """Applied, now or by an earlier attempt; `missing` named children are still out (in its lanes, if any)."""
+    """Applied, now or by an earlier attempt; `missing` named children are still out."""
 
     missing: int
 

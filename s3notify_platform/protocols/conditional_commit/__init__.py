@@ -79,20 +79,16 @@ from s3notify_platform.protocols.conditional_commit.leases import (
     Occupied,
 )
 from s3notify_platform.protocols.conditional_commit.native import NativeCommit, judge
-from s3notify_platform.protocols.conditional_commit.operations import ATTEMPTS
 from s3notify_platform.protocols.conditional_commit.values import (
     EXPECTED,
-    WRITER,
     CommitOutcome,
     ConditionalCommit,
 )
 
 __all__ = [
-    "ATTEMPTS",
     "BEGIN_WITHIN",
     "EXPECTED",
     "ROUNDS",
-    "WRITER",
     "CommitLease",
     "CommitOutcome",
     "ConditionalCommit",

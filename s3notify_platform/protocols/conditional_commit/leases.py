@@ -6,9 +6,10 @@ from typing import Protocol, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import Conflict, ETag, ObjectStore, Unknown, Written
-from s3notify_platform.protocols.conditional_commit.operations import ATTEMPTS, Commits, Operation
-from s3notify_platform.protocols.conditional_commit.values import EXPECTED, WRITER, CommitOutcome
+from s3notify_platform.ports import Conflict, ETag, ObjectMeta, ObjectStore, Unknown, WriteOutcome, Written
+from s3notify_platform.protocols.conditional_commit.operations import Commits, Operation
+from s3notify_platform.protocols.conditional_commit.values import EXPECTED, CommitOutcome
+from s3notify_platform.protocols.updates import ATTEMPTS, WRITER, pause, resolve
 
 ROUNDS = 20
 """Leases that one call finds in its way, or gets too late, before it gives up."""
@@ -112,7 +113,7 @@ class DynamoCommit(Commits):
             if not operation.holds(self._look(operation.path)):
                 return Conflict()
             lease = self._lease(operation, writer, generation=seen.generation + 1 if seen else 0)
-            match self._settle(lease, seen):
+            match self._put(lease, seen):
                 case Granted():
                     if self._age(began) <= BEGIN_WITHIN:
                         return self._write(operation, lease, writer, began)
@@ -154,39 +155,49 @@ class DynamoCommit(Commits):
 
     def _write(self, operation: Operation, lease: CommitLease, writer: str, began: float) -> Written:
         """Under a lease of ours. What is in doubt keeps the lease: the next writer gives it time to land."""
-        path, doubt = operation.path, ""
-        for attempt in range(ATTEMPTS):
-            if doubt and self._age(began) > BEGIN_WITHIN:
-                break
+        path, labels = operation.path, {WRITER: writer, EXPECTED: operation.expected}
+
+        def send() -> WriteOutcome:
             try:
-                outcome = operation.send(False, {WRITER: writer, EXPECTED: operation.expected})
-            except UnavailableError as error:
-                outcome = Unknown(cause=str(error))
-            except S3NotifyError as error:
-                if doubt:
-                    raise UnknownOutcomeError(f"commit of {path!r}: {doubt}, then: {error}") from error
-                self._settle(self._done(lease), lease)
-                raise
-            if isinstance(outcome, Written) and (outcome.etag or operation.deletes):
-                return self._confirm(operation, lease, writer, began, outcome.etag)
-            doubt = str(outcome)
-            found = self._look_after(path)
+                return operation.sent(conditional=False, labels=labels)
+            except (
+                UnavailableError
+            ) as error:  # without a condition, that does not prove that nothing was applied
+                return Unknown(cause=str(error))
+
+        def look() -> Written | None:
+            found = self._store.head(path)
             if operation.shows(found, writer):
-                return self._confirm(operation, lease, writer, began, found.etag if found else None)
+                return Written(etag=found.etag if found else None)
             if not operation.holds(found):
-                raise UnknownOutcomeError(f"commit of {path!r}: an attempt in doubt, then the object changed")
-            self._pause(attempt)
-        raise UnknownOutcomeError(f"commit of {path!r}: sent under a lease, and not confirmed: {doubt}")
+                raise UnknownOutcomeError("an attempt in doubt, then the object changed")
+            return None
+
+        try:
+            outcome = resolve(
+                send,
+                look,
+                clock=self._clock,
+                subject=f"commit of {path!r}, under a lease",
+                may_resend=lambda: self._age(began) <= BEGIN_WITHIN,
+            )
+        except UnknownOutcomeError:
+            raise
+        except S3NotifyError:
+            self._put(self._done(lease), lease)
+            raise
+        assert isinstance(outcome, Written), "a write without a condition has no conflict"
+        return self._confirm(operation, lease, writer, began, outcome.etag)
 
     def _confirm(
         self, operation: Operation, lease: CommitLease, writer: str, began: float, etag: ETag | None
     ) -> Written:
         path, overran = operation.path, self._age(began) > 1
-        if overran and not operation.shows(self._look_after(path), writer):
+        if overran and not self._still_ours(operation, writer):
             raise UnknownOutcomeError(
                 f"commit of {path!r}: overran its lease, and another's write is there now"
             )
-        match self._settle(self._done(lease), lease):
+        match self._put(self._done(lease), lease):
             case Granted():
                 return Written(etag=etag)
             case Unknown() if not overran:
@@ -199,7 +210,22 @@ class DynamoCommit(Commits):
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _settle(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
+    def _still_ours(self, operation: Operation, writer: str) -> bool:
+        try:
+            return operation.shows(self._look(operation.path), writer)
+        except UnavailableError as error:
+            raise UnknownOutcomeError(f"commit of {operation.path!r}: sent, and {error}") from error
+
+    def _look(self, path: str) -> ObjectMeta | None:
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._store.head(path)
+            except UnavailableError as error:
+                cause = error
+                pause(self._clock, attempt)
+        raise UnavailableError(f"{path!r} cannot be looked at: {cause}") from cause
+
+    def _put(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
         """Put a lease; one whose answer was lost is known by its writer."""
         outcome: LeaseOutcome = Unknown(cause="not sent")
         for attempt in range(ATTEMPTS):
@@ -214,7 +240,7 @@ class DynamoCommit(Commits):
                     ours = found is not None and found.writer == lease.writer
                     return Granted() if ours else outcome
                 case Unknown():
-                    self._pause(attempt)
+                    pause(self._clock, attempt)
                 case _ as unreachable:
                     assert_never(unreachable)
         return outcome

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ports import (
     ABSENT,
     Absent,
@@ -13,15 +12,12 @@ from s3notify_platform.ports import (
     IfMatch,
     ObjectMeta,
     ObjectStore,
+    Unknown,
     WriteOutcome,
+    Written,
 )
-from s3notify_platform.protocols.conditional_commit.values import WRITER, CommitOutcome
-
-ATTEMPTS = 8
-"""Rounds of one write and HEAD before an unknown outcome is reported as such; about 10 s of backoff at most."""
-
-BACKOFF_BASE_SECONDS = 0.05
-BACKOFF_CEILING_SECONDS = 2.0
+from s3notify_platform.protocols.conditional_commit.values import CommitOutcome
+from s3notify_platform.protocols.updates import written_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +34,13 @@ class Operation:
         """The precondition as metadata and leases spell it."""
         return self.precondition.etag if isinstance(self.precondition, IfMatch) else "*"
 
+    def sent(self, *, conditional: bool, labels: Mapping[str, str]) -> WriteOutcome:
+        """The outcome of sending it; in doubt also where the store tells no ETag of what it wrote."""
+        outcome = self.send(conditional, labels)
+        if isinstance(outcome, Written) and outcome.etag is None and not self.deletes:
+            return Unknown(cause="written, without an ETag")
+        return outcome
+
     def holds(self, found: ObjectMeta | None) -> bool:
         """Whether the precondition holds of what a HEAD found."""
         match self.precondition:
@@ -52,7 +55,7 @@ class Operation:
         """Whether what a HEAD found is this write's work, given that nobody else may write."""
         if self.deletes:
             return found is None
-        return found is not None and found.metadata.get(WRITER) == writer
+        return written_by(found, writer)
 
 
 class Commits:
@@ -107,23 +110,3 @@ class Commits:
 
     def _commit(self, operation: Operation) -> CommitOutcome:
         raise NotImplementedError
-
-    def _look(self, path: str) -> ObjectMeta | None:
-        for attempt in range(ATTEMPTS):
-            try:
-                return self._store.head(path)
-            except UnavailableError as error:
-                cause = error
-                self._pause(attempt)
-        raise UnavailableError(f"{path!r} cannot be looked at: {cause}") from cause
-
-    def _look_after(self, path: str) -> ObjectMeta | None:
-        try:
-            return self._look(path)
-        except UnavailableError as error:
-            raise UnknownOutcomeError(f"commit of {path!r}: sent, and {error}") from error
-
-    def _pause(self, attempt: int) -> None:
-        self._clock.sleep(
-            backoff_seconds(attempt, self._clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS)
-        )

@@ -5,7 +5,6 @@ from typing import Protocol
 
 from s3notify_platform.ports import Conflict, ETag, Written
 
-WRITER = "s3notify-writer"
 EXPECTED = "s3notify-expected"
 
 

@@ -83,7 +83,6 @@ from s3notify_platform.protocols.notification_queue.queue import (
     Undecided,
 )
 from s3notify_platform.protocols.notification_queue.reconciler import (
-    WRITER,
     Reconciled,
     Reconciler,
     resolve,
@@ -92,7 +91,6 @@ from s3notify_platform.protocols.notification_queue.reserving import QuotaExceed
 from s3notify_platform.protocols.notification_queue.s3_event import S3Events, decode_events, encode_events
 
 __all__ = [
-    "WRITER",
     "DeadLettered",
     "Entry",
     "EntryCommitted",

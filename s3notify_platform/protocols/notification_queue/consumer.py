@@ -14,7 +14,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     with_error,
 )
 from s3notify_platform.protocols.notification_queue.owners import ShardLease, Worker
-from s3notify_platform.protocols.notification_queue.settled import Stored
+from s3notify_platform.protocols.updates import Stored
 
 RETRY_BASE_SECONDS = 1.0
 RETRY_CEILING_SECONDS = 300.0
@@ -228,7 +228,7 @@ class ShardConsumer:
 
     def _stamp(self, entry: Entry, after: Entry) -> Entry | None:
         """The entry as written over the version that is known; None if it is another one by now."""
-        outcome = self._queue.writes.replace(
+        outcome = self._queue.updates.replace(
             self._queue.shards.partition(entry), entry.key, encode_entry(after), expected=entry.version
         )
         if not isinstance(outcome, Stored):
@@ -240,7 +240,7 @@ class ShardConsumer:
         """Letter first, then the removal: cut short in between, the next owner goes on with the dead entry."""
         letter = encode_entry(replace(entry, claim=None))
         try:
-            self._queue.writes.create(dead_partition(entry.topic), entry.key, letter)
+            self._queue.updates.create(dead_partition(entry.topic), entry.key, letter)
             if self._queue.shards.remove_one(entry) is True:
                 self._queue.shards.give_back([entry])
         except (UnavailableError, UnknownOutcomeError):

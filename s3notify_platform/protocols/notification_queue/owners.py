@@ -20,7 +20,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     encode_entry,
 )
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
-from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, Stored
+from s3notify_platform.protocols.updates import ATTEMPTS, Stored
 
 LEASE_SECONDS = 5.0
 """A worker that could not renew for so long, on its own clock, serves nothing more."""
@@ -53,11 +53,10 @@ class _Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Owners:
-    """The owners of one topic, as stored. No version: not stored yet."""
+    """The owners of one topic, as stored."""
 
     topic: Topic
     owners: tuple[_Owner, ...]
-    version: Version | None
 
     def encode(self) -> bytes:
         shards = [[owner.worker, owner.generation] for owner in self.owners]
@@ -166,7 +165,7 @@ class Worker:
         shards = ((name, topic.settings.shards) for name, topic in self._topics.items())
         self._disown((name, shard) for name, count in shards for shard in range(count))
         if self._version is not None:
-            self.queue.writes.remove(WORKERS, self.name, expected=self._version)
+            self.queue.updates.remove(WORKERS, self.name, expected=self._version)
             self._version = None
 
     def valid(self, lease: ShardLease) -> bool:
@@ -201,9 +200,9 @@ class Worker:
         value = json.dumps({"v": 1, "worker": self.name, "beat": self._beat}).encode()
         for _ in range(ATTEMPTS):
             if self._version is None:
-                outcome = self.queue.writes.create(WORKERS, self.name, value)
+                outcome = self.queue.updates.create(WORKERS, self.name, value)
             else:
-                outcome = self.queue.writes.replace(WORKERS, self.name, value, expected=self._version)
+                outcome = self.queue.updates.replace(WORKERS, self.name, value, expected=self._version)
             if isinstance(outcome, Stored):
                 self._version, self._renewed = outcome.version, started
                 return
@@ -224,7 +223,7 @@ class Worker:
             if unmoved < self._expiry_seconds:
                 alive.add(record.key)
             elif record.key != self.name:
-                self.queue.writes.remove(WORKERS, record.key, expected=record.version)
+                self.queue.updates.remove(WORKERS, record.key, expected=record.version)
         self._seen = seen
         return alive
 
@@ -260,28 +259,28 @@ class Worker:
         self, shards: Iterable[tuple[str, int]], change: Callable[[tuple[str, int], _Owner], _Owner]
     ) -> dict[tuple[str, int], _Owner]:
         """Change the owners of these shards, as they are by now; those that this call changed."""
-        changed: dict[tuple[str, int], _Owner] = {}
         asked: dict[str, set[int]] = {}
         for name, shard in shards:
             asked.setdefault(name, set()).add(shard)
+        changed: dict[tuple[str, int], _Owner] = {}
         for name, numbers in asked.items():
-            for _ in range(ATTEMPTS):
-                before = _owners_of(self._topics[name], self.queue.records.read(OWNERS, name))
-                owners = tuple(
-                    change((name, shard), owner) if shard in numbers else owner
-                    for shard, owner in enumerate(before.owners)
-                )
-                after = replace(before, owners=owners)
-                if owners == before.owners or self._stored(name, before.version, after.encode()):
-                    pairs = enumerate(zip(before.owners, owners, strict=True))
-                    changed |= {(name, shard): new for shard, (old, new) in pairs if new != old}
-                    break
+            changed |= self._change_topic(name, numbers, change)
         return changed
 
-    def _stored(self, name: str, version: Version | None, value: bytes) -> bool:
-        if version is None:
-            return isinstance(self.queue.writes.create(OWNERS, name, value), Stored)
-        return isinstance(self.queue.writes.replace(OWNERS, name, value, expected=version), Stored)
+    def _change_topic(
+        self, name: str, shards: Collection[int], change: Callable[[tuple[str, int], _Owner], _Owner]
+    ) -> dict[tuple[str, int], _Owner]:
+        def decide(record: Record | None) -> tuple[bytes | None, dict[tuple[str, int], _Owner]]:
+            before = _owners_of(self._topics[name], record)
+            owners = tuple(
+                change((name, shard), owner) if shard in shards else owner
+                for shard, owner in enumerate(before.owners)
+            )
+            pairs = enumerate(zip(before.owners, owners, strict=True))
+            changed = {(name, shard): new for shard, (old, new) in pairs if new != old}
+            return replace(before, owners=owners).encode() if changed else None, changed
+
+        return self.queue.updates.change(OWNERS, name, decide)[0]
 
     def _adopt(self, owned: dict[tuple[str, int], _Owner]) -> None:
         """Make leases of what the store says is ours, once no former owner has anything in hand."""
@@ -312,7 +311,7 @@ class Worker:
     def _free(self, found: Entry, generation: int) -> None:
         entry: Entry | None = found
         while entry is not None and _of_former(entry, generation):
-            outcome = self.queue.writes.replace(
+            outcome = self.queue.updates.replace(
                 self.queue.shards.partition(entry),
                 entry.key,
                 encode_entry(replace(entry, claim=None)),
@@ -329,13 +328,13 @@ def _of_former(entry: Entry, generation: int) -> bool:
 
 def _owners_of(topic: Topic, record: Record | None) -> _Owners:
     if record is None:
-        return _Owners(topic=topic, owners=(_Owner(),) * topic.settings.shards, version=None)
+        return _Owners(topic=topic, owners=(_Owner(),) * topic.settings.shards)
     epoch, owners = _decode_owners(record)
     if epoch != topic.epoch:
         # Of a topic that was deleted. Generations only rise all the same.
         highest = max((owner.generation for owner in owners), default=0)
         owners = (_Owner(generation=highest),) * topic.settings.shards
-    return _Owners(topic=topic, owners=owners, version=record.version)
+    return _Owners(topic=topic, owners=owners)
 
 
 def _decode_owners(record: Record) -> tuple[str, tuple[_Owner, ...]]:

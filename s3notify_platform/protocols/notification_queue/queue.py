@@ -23,9 +23,9 @@ from s3notify_platform.protocols.notification_queue.entries import (
     takes,
 )
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation, Reservations
-from s3notify_platform.protocols.notification_queue.settled import SettledWrites, Stored
 from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
+from s3notify_platform.protocols.updates import Stored, Updates
 
 PARALLELISM = 32
 """Requests in flight of one batch."""
@@ -100,7 +100,7 @@ class NotificationQueue:
         self.records = records
         self.clock = clock
         self.stale_seconds = stale_seconds
-        self.writes = SettledWrites(records, clock)
+        self.updates = Updates(records, clock)
         self.topics = Topics(records, clock)
         self.shards = Shards(records, clock, parallelism=parallelism)
         self._known = KnownTopics(self.topics, clock)
@@ -182,7 +182,7 @@ class NotificationQueue:
         entry = replace(reservation.entry, state="committed")
         partition = self.shards.partition(entry)
         try:
-            outcome = self.writes.replace(partition, entry.key, encode_entry(entry), expected=entry.version)
+            outcome = self.updates.replace(partition, entry.key, encode_entry(entry), expected=entry.version)
         except (UnavailableError, UnknownOutcomeError) as error:
             return Undecided(cause=str(error))
         if isinstance(outcome, Stored):
@@ -267,7 +267,7 @@ class NotificationQueue:
                 continue
             if isinstance(again := self.push(topic, letter.event), QuotaExceeded):
                 return again
-            self.writes.remove(dead_partition(topic), letter.key, expected=letter.version)
+            self.updates.remove(dead_partition(topic), letter.key, expected=letter.version)
             moved += 1
         return moved
 

@@ -22,10 +22,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     shard_capacity,
 )
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
-from s3notify_platform.protocols.notification_queue.settled import Stored
-
-WRITER = "s3notify-writer"
-"""Metadata of an object: the id of the call that wrote it, as conditional commits put it there."""
+from s3notify_platform.protocols.updates import Stored, written_by
 
 LEAK_SECONDS = 30.0
 """A counter above what is there for so long is counted again. No guarantee hangs on it: it may be any number."""
@@ -91,7 +88,7 @@ def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
         return event if found is None else None
     if found is None:
         return None
-    ours = found.etag == event.etag or (event.writer and found.metadata.get(WRITER) == event.writer)
+    ours = found.etag == event.etag or written_by(found, event.writer)
     if not ours and isinstance(event.precondition, IfMatch) and found.etag == event.precondition.etag:
         return None
     return replace(event, etag=found.etag, size=found.size)
@@ -220,7 +217,7 @@ class Reconciler:
                 return ("aborted" if self._queue.shards.remove_one(entry) is True else "changed"), entry
             tell(event)
             committed = replace(entry, state="committed", event=event)
-            settled = self._queue.writes.replace(
+            settled = self._queue.updates.replace(
                 self._queue.shards.partition(entry),
                 entry.key,
                 encode_entry(committed),
@@ -292,7 +289,7 @@ class Reconciler:
         partition, prefix = depth_partition(topic.name), f"{topic.epoch}.{shard:03d}."
         for record in self._queue.records.scan(partition, prefix=prefix):
             if int(record.key.removeprefix(prefix)) < topic.quotas[shard].generation:
-                self._queue.writes.remove(partition, record.key, expected=record.version)
+                self._queue.updates.remove(partition, record.key, expected=record.version)
 
 
 def _with_quota(topic: Topic, shard: int, quota: Quota) -> Topic:

@@ -9,6 +9,7 @@ Steps
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from s3notify_platform.clock import Clock, backoff_seconds, unique_name
@@ -24,14 +25,13 @@ from s3notify_platform.protocols.notification_queue.entries import (
     shard_capacity,
     shard_of,
 )
-from s3notify_platform.protocols.notification_queue.settled import (
-    ATTEMPTS,
-    Changed,
-    SettledWrites,
-    Stored,
-)
 from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics
+from s3notify_platform.protocols.updates import (
+    ATTEMPTS,
+    Stored,
+    Updates,
+)
 from s3notify_platform.slots import slot_of
 
 CLOCK_SKEW = 3.0
@@ -75,7 +75,7 @@ class Reservations:
     ) -> None:
         self._records = records
         self._clock = clock
-        self._writes = SettledWrites(records, clock)
+        self._updates = Updates(records, clock)
         self._shards = shards
         self._topics = topics
         self._stale_seconds = stale_seconds
@@ -210,14 +210,12 @@ class Reservations:
         try:
             for _ in range(ATTEMPTS):
                 entry = replace(draft, id=_entry_id(self._clock))
-                try:
-                    outcome = self._writes.create_once(
-                        self._shards.partition(entry), entry.key, encode_entry(entry)
+                with suppress(UnknownOutcomeError):
+                    outcome = self._updates.create(
+                        self._shards.partition(entry), entry.key, encode_entry(entry), once=True
                     )
-                except UnknownOutcomeError:
-                    outcome = Changed(record=None, in_doubt=True)
-                if isinstance(outcome, Stored):
-                    return Reservation(entry=replace(entry, version=outcome.version), since=since)
+                    if isinstance(outcome, Stored):
+                        return Reservation(entry=replace(entry, version=outcome.version), since=since)
                 if not self._room(topic, entry.shard, 1):
                     break
         except (UnavailableError, UsageError) as error:

@@ -18,7 +18,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     depth_partition,
     queue_partition,
 )
-from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, SettledWrites, Stored
+from s3notify_platform.protocols.updates import ATTEMPTS, Stored, Updates
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,7 +30,7 @@ class Shards:
     def __init__(self, records: RecordStore, clock: Clock, *, parallelism: int) -> None:
         self._records = records
         self._clock = clock
-        self._writes = SettledWrites(records, clock)
+        self._updates = Updates(records, clock)
         self._parallelism = parallelism
 
     def scan(self, topic: Topic, shard: int, *, prefix: str = "") -> Iterator[Entry]:
@@ -82,7 +82,7 @@ class Shards:
     def remove_one(self, entry: Entry) -> bool | S3NotifyError:
         """Whether this call, and no other, removed the entry in this version."""
         try:
-            outcome = self._writes.remove(self.partition(entry), entry.key, expected=entry.version)
+            outcome = self._updates.remove(self.partition(entry), entry.key, expected=entry.version)
         except (UnavailableError, UnknownOutcomeError) as error:
             return error
         return isinstance(outcome, Stored)

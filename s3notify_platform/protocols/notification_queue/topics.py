@@ -21,7 +21,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     epoch_of,
     queue_partition,
 )
-from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, SettledWrites, Stored
+from s3notify_platform.protocols.updates import ATTEMPTS, Stored, Updates
 
 TOPICS_SECONDS = 5.0
 """How old a writer's knowledge of the topics may be when it reserves. Before it commits it looks again."""
@@ -32,15 +32,12 @@ class Topics:
 
     def __init__(self, records: RecordStore, clock: Clock) -> None:
         self._records = records
-        self._writes = SettledWrites(records, clock)
+        self._updates = Updates(records, clock)
         self._clock = clock
 
     def get(self, name: str) -> Topic:
         """The topic; `NotFoundError` if there is none, or it is being deleted. 1 request."""
-        found = self._read(name)
-        if found is None or found.deleting:
-            raise NotFoundError(f"no topic {name!r}: create it first")
-        return found
+        return _existing(name, self._read(name))
 
     def all(self, *, known: dict[str, Record] | None = None) -> tuple[Topic, ...]:
         """Every topic that is not being deleted, by name. One scan.
@@ -68,7 +65,7 @@ class Topics:
             quotas=(Quota(),) * settings.shards,
         )
         for attempt in range(ATTEMPTS):
-            outcome = self._writes.create(TOPICS, name, encode_topic(fresh))
+            outcome = self._updates.create(TOPICS, name, encode_topic(fresh))
             if isinstance(outcome, Stored):
                 return replace(fresh, version=outcome.version)
             found = decode_topic(outcome.record) if outcome.record is not None else None
@@ -99,15 +96,17 @@ class Topics:
 
     def change(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         """The topic, changed by compare-and-set; a change that changes nothing is not written."""
-        for attempt in range(ATTEMPTS):
-            topic = self.get(name)
-            if (after := change(topic)) == topic:
-                return topic
-            outcome = self._writes.replace(TOPICS, name, encode_topic(after), expected=topic.version)
-            if isinstance(outcome, Stored):
-                return replace(after, version=outcome.version)
-            self._clock.sleep(backoff_seconds(attempt, self._clock))
-        raise UnavailableError(f"topic {name!r} kept changing; try again")
+        return self._change(name, lambda topic: change(_existing(name, topic)))
+
+    def _change(self, name: str, change: Callable[[Topic | None], Topic]) -> Topic:
+        def decide(record: Record | None) -> tuple[bytes | None, None]:
+            before = decode_topic(record) if record is not None else None
+            after = change(before)
+            return encode_topic(after) if after != before else None, None
+
+        _, record = self._updates.change(TOPICS, name, decide)
+        assert record is not None, "a topic is changed, never removed, by this"
+        return decode_topic(record)
 
     def delete(self, name: str) -> None:
         """Delete the topic and all that is pending or dead in it; `NotFoundError` if there is none.
@@ -116,21 +115,13 @@ class Topics:
         more: a writer in between is told to announce again. A deletion that was cut short is finished by
         calling again, or by creating the topic. 2 requests, 1 scan for each shard, 1 removal for each record.
         """
-        for attempt in range(ATTEMPTS):
-            if (topic := self._read(name)) is None:
-                if attempt:
-                    return
+
+        def mark(topic: Topic | None) -> Topic:
+            if topic is None:
                 raise NotFoundError(f"no topic {name!r}")
-            if not topic.deleting:
-                marked = replace(topic, deleting=True)
-                outcome = self._writes.replace(TOPICS, name, encode_topic(marked), expected=topic.version)
-                if not isinstance(outcome, Stored):
-                    self._clock.sleep(backoff_seconds(attempt, self._clock))
-                    continue
-                topic = replace(marked, version=outcome.version)
-            self._finish_delete(topic)
-            return
-        raise UnavailableError(f"topic {name!r} kept changing; delete it again")
+            return replace(topic, deleting=True)
+
+        self._finish_delete(self._change(name, mark))
 
     def _finish_delete(self, topic: Topic) -> None:
         """Drop everything of this epoch, then the topic. Any number of callers, any number of times."""
@@ -144,18 +135,24 @@ class Topics:
             self._drop(partition, counters, lambda _: True)
         owned = self._records.read(OWNERS, topic.name)
         self._drop(OWNERS, (owned,) if owned else (), lambda found: epoch_of(found) == topic.epoch)
-        self._writes.remove(TOPICS, topic.name, expected=topic.version)
+        self._updates.remove(TOPICS, topic.name, expected=topic.version)
 
     def _drop(self, partition: str, records: Iterable[Record], mine: Callable[[Record], bool]) -> None:
         for record in records:
             found: Record | None = record
             while found is not None and mine(found):
-                outcome = self._writes.remove(partition, found.key, expected=found.version)
+                outcome = self._updates.remove(partition, found.key, expected=found.version)
                 found = None if isinstance(outcome, Stored) else outcome.record
 
     def _read(self, name: str) -> Topic | None:
         record = self._records.read(TOPICS, name)
         return decode_topic(record) if record is not None else None
+
+
+def _existing(name: str, topic: Topic | None) -> Topic:
+    if topic is None or topic.deleting:
+        raise NotFoundError(f"no topic {name!r}: create it first")
+    return topic
 
 
 class KnownTopics:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import CorruptError, UnavailableError
-from s3notify_platform.ports import RecordStore, Version, Written
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import CorruptError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.slots import Slot
 
 UNQUEUED_SECONDS: Final = 3600.0
@@ -39,41 +40,40 @@ class _Kept(Generic[T]):
         remedy: str,
     ) -> None:
         self._records = records
+        self._updates = Updates(records, clock, attempts=ATTEMPTS)
         self._key = key
-        self._clock = clock
         self._loads = loads
         self._dumps = dumps
         self._empty = empty
         self._remedy = remedy
 
-    def read(self) -> tuple[T, Version | None]:
+    def read(self) -> T:
         """What is there. 1 request. `CorruptError`, with the remedy, if it is not ours."""
-        record = self._records.read(PARTITION, self._key)
-        if record is None:
-            return self._empty, None
+        return self._decoded(self._records.read(PARTITION, self._key))
+
+    def change(self, change: Callable[[T], T]) -> None:
+        """Replace what is there by `change` of it. 1 read, and 1 write if that differs; more if others come between."""
+
+        def decide(record: Record | None) -> tuple[bytes | None, None]:
+            before = self._decoded(record)
+            if (after := change(before)) == before:
+                return None, None
+            return json.dumps(self._dumps(after), separators=(",", ":")).encode(), None
+
         try:
-            return self._loads(json.loads(record.value)), record.version
+            self._updates.change(PARTITION, self._key, decide)
+        except UnknownOutcomeError as error:  # applied twice it does no harm
+            raise UnavailableError(f"{error}: try again") from error
+
+    def _decoded(self, record: Record | None) -> T:
+        if record is None:
+            return self._empty
+        try:
+            return self._loads(json.loads(record.value))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptError(
                 f"{PARTITION}/{self._key} holds {record.value[:80]!r}: {self._remedy}"
             ) from error
-
-    def change(self, change: Callable[[T], T]) -> None:
-        """Replace what is there by `change` of it. 1 read, and 1 write if that differs; more if others come between."""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
-            before, version = self.read()
-            if (after := change(before)) == before:
-                return
-            body = json.dumps(self._dumps(after), separators=(",", ":")).encode()
-            if version is None:
-                outcome = self._records.create(PARTITION, self._key, body)
-            else:
-                outcome = self._records.replace(PARTITION, self._key, body, expected=version)
-            if isinstance(outcome, Written):
-                return
-        raise UnavailableError(f"{PARTITION}/{self._key} kept changing; try again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class RescanBacklog:
 
     def read(self) -> Rescans:
         """What waits now. 1 request."""
-        return self._kept.read()[0]
+        return self._kept.read()
 
     def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:
         """Add slots. `unqueued`: a writer was seen that does not queue.
@@ -177,7 +177,7 @@ class CommittedSlots:
 
     def read(self) -> frozenset[Slot]:
         """The slots. 1 request. Read it before the table is looked at."""
-        return self._kept.read()[0]
+        return self._kept.read()
 
     def add(self, slots: Iterable[Slot]) -> None:
         """These have a commit. 1 read, and 1 write if one of them is new, more if others come between."""

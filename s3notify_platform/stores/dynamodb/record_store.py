@@ -7,9 +7,9 @@ r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack
     count      N  of a counter, in place of `value`
 
 Guarantees. Every write is one conditional request, so that of all writers that expect one version one succeeds,
-and carries a token of its own (the version): a write whose answer was lost is recognised as one's own when the
-record is read again. `Unknown` is left over only where the record has changed since, or is gone, or the table
-stays unreachable. Reads are consistent. Several sources share a table by different scopes.
+and carries a token of its own (the version). What is in doubt is `Unknown`, and never sent again: callers look
+(`protocols.updates`). An addition is looked for once, by its token. Reads are consistent.
+Several sources share a table by different scopes.
 
 | operation | requests, undisturbed |
 |---|---|
@@ -24,20 +24,17 @@ held up may take effect after the record was removed, under a version that nobod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome, Written
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused
+from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Outcome, Refused
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 RECORD_TABLE: Final = TableSchema(partition_key="partition", sort_key="key")
-
-ATTEMPTS: Final = 6
-"""Tries to settle one write whose outcome is unknown."""
 
 ITEM_MAX_BYTES: Final = 400 * 1024
 PARTITION_MAX_BYTES: Final = 2048
@@ -85,29 +82,10 @@ class DynamoRecordStore:
         return self._put(self._key(partition, key), value, expected)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.remove`. A lost answer stays `Unknown` if the record is gone: nobody signed that."""
-        place = self._key(partition, key)
-        doubt: Unknown | None = None
-        for attempt in range(ATTEMPTS):
-            if doubt is not None:
-                self._pause(attempt)
-            try:
-                match self._table.write("delete_item", Key=place, **_condition(expected)):
-                    case Applied():
-                        return Written(etag=None)
-                    case Refused():
-                        return doubt or Conflict()
-                    case Unknown() as doubt:
-                        pass
-                    case _ as unreachable:
-                        assert_never(unreachable)
-                if not _is(self._table.get(place), expected):
-                    return doubt
-            except UnavailableError as error:
-                if doubt is None:
-                    raise
-                doubt = Unknown(cause=str(error))
-        return doubt or Unknown(cause=f"{place}: no answer")
+        """See `RecordStore.remove`."""
+        return self._outcome(
+            self._table.write("delete_item", Key=self._key(partition, key), **_condition(expected)), None
+        )
 
     def scan(
         self,
@@ -161,11 +139,11 @@ class DynamoRecordStore:
                     raise CorruptError(f"{place}: holds {_record(item).value[:60]!r}, which no `add` made")
                 return Conflict()
             case Unknown():
-                return self._settled(place, token) or outcome
+                return self._counted(place, token) or outcome
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _settled(self, place: Item, token: str) -> int | None:
+    def _counted(self, place: Item, token: str) -> int | None:
         """The counter, if its last addition was this one. It is sent once: twice might count twice."""
         try:
             item = self._table.get(place)
@@ -174,41 +152,25 @@ class DynamoRecordStore:
         return int(item["count"]["N"]) if item is not None and _is(item, token) else None
 
     def _put(self, place: Mapping[str, Any], value: bytes, expected: Version | None) -> WriteOutcome:
-        """One conditional put, and where its outcome is unknown, as much looking as it takes to know."""
         size = sum(len(name["S"].encode()) for name in place.values()) + len(value) + _OVERHEAD_BYTES
         if size > ITEM_MAX_BYTES:
             raise UsageError(f"{place}: a record of {size} bytes; DynamoDB takes {ITEM_MAX_BYTES}")
-        sent: set[str] = set()
-        doubt: Unknown | None = None
-        for attempt in range(ATTEMPTS):
-            if doubt is not None:
-                self._pause(attempt)
-            # Each try has a token of its own: a late one that lands after a removal brings no version back.
-            token = unique_name(self._clock)
-            sent.add(token)
-            item = {**place, "value": {"B": value}, "version": {"S": token}}
-            try:
-                outcome = self._table.write("put_item", Item=item, **_condition(expected))
-                if isinstance(outcome, Applied):
-                    return Written(etag=ETag(token))
-                if isinstance(outcome, Refused) and doubt is None:
-                    return Conflict()
-                doubt = outcome if isinstance(outcome, Unknown) else doubt
-                found = self._table.get(place)
-            except UnavailableError as error:
-                if doubt is None:
-                    raise
-                doubt = Unknown(cause=str(error))
-                continue
-            if found is not None and (version := _version(found)) in sent:
-                return Written(etag=ETag(version))
-            untouched = found is None if expected is None else _is(found, expected)
-            if not untouched:
-                break
-        return doubt or Unknown(cause=f"{place}: no answer")
+        # Each try has a token of its own: a late one that lands after a removal brings no version back.
+        token = unique_name(self._clock)
+        item = {**place, "value": {"B": value}, "version": {"S": token}}
+        return self._outcome(self._table.write("put_item", Item=item, **_condition(expected)), ETag(token))
 
-    def _pause(self, attempt: int) -> None:
-        self._clock.sleep(backoff_seconds(attempt, self._clock))
+    @staticmethod
+    def _outcome(outcome: Outcome, etag: ETag | None) -> WriteOutcome:
+        match outcome:
+            case Applied():
+                return Written(etag=etag)
+            case Refused():
+                return Conflict()
+            case Unknown():
+                return outcome
+            case _ as unreachable:
+                assert_never(unreachable)
 
     def _partition(self, partition: str) -> str:
         if not partition:

@@ -139,10 +139,6 @@ class XorAckTable:
 
     def _write(self, tag: str, chain: Chain, *, stamp: str, version: str) -> WriteOutcome:
         """The chain, in place of items with this stamp and version; `NONE` where there is none."""
-        if chain.lanes > 1:
-            raise UsageError(
-                f"ack chain {tag!r}: chains in the npm package's table have one lane, not {chain.lanes}"
-            )
         drawn = unique_name(self._clock)
         ours: dict[str, Any] = {
             "record": {"B": encode(replace(chain, stamp=b""))},

@@ -16,7 +16,6 @@ from s3notify_platform.ports import (
     IfMatch,
     NotModified,
     ObjectMeta,
-    Page,
     Precondition,
     StoredObject,
     Unknown,
@@ -24,6 +23,7 @@ from s3notify_platform.ports import (
     Written,
 )
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import check_key
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.obstore_client import fits_obstore, obstore_store
@@ -40,12 +40,15 @@ _NOT_METADATA = frozenset(
 )  # fmt: skip
 
 
-class FastObjectStore:
-    """One bucket. Thread-safe; nothing is sent before the first call."""
+class FastObjectStore(DelegatingStore):
+    """One bucket. Thread-safe; nothing is sent before the first call.
+
+    Never deletes by obstore, which sends DeleteObjects: Ceph RGW 16 dies of one in a bucket with notifications.
+    """
 
     def __init__(self, config: S3Config) -> None:
+        super().__init__(S3ObjectStore(config))
         self.config = config
-        self._slow = S3ObjectStore(config)
 
     @cached_property
     def _fast(self) -> "S3Store":
@@ -83,11 +86,7 @@ class FastObjectStore:
                     ),
                     body=body,
                 )
-        return self._slow.get(key, if_match=if_match, if_none_match=if_none_match)
-
-    def head(self, key: str) -> ObjectMeta | None:
-        """See `ObjectStore.head`."""
-        return self._slow.head(key)
+        return self.store.get(key, if_match=if_match, if_none_match=if_none_match)
 
     def put(
         self,
@@ -108,7 +107,7 @@ class FastObjectStore:
         )
 
         if not fits_obstore(check_key(key)):
-            return self._slow.put(key, body, precondition=precondition, metadata=metadata)
+            return self.store.put(key, body, precondition=precondition, metadata=metadata)
         mode: PutMode
         match precondition:
             case None:
@@ -137,33 +136,9 @@ class FastObjectStore:
             # Certainly not applied: the other store tells a missing key from a missing bucket, and why not allowed.
             refused = isinstance(error, FileNotFoundError | PermissionDeniedError | UnauthenticatedError)
             if precondition is None or refused:
-                return self._slow.put(key, body, precondition=precondition, metadata=metadata)
+                return self.store.put(key, body, precondition=precondition, metadata=metadata)
             return _unknown(error)
         return Written(etag=ETag(str(written["e_tag"]).strip('"')))
-
-    def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """See `ObjectStore.delete`.
-
-        Not by obstore, which sends DeleteObjects: Ceph RGW 16 dies of one in a bucket with notifications.
-        """
-        return self._slow.delete(key, precondition=precondition)
-
-    def copy(
-        self,
-        source: str,
-        target: str,
-        *,
-        precondition: Absent | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> WriteOutcome:
-        """See `ObjectStore.copy`."""
-        return self._slow.copy(source, target, precondition=precondition, metadata=metadata)
-
-    def list(
-        self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
-    ) -> Page:
-        """See `ObjectStore.list`."""
-        return self._slow.list(prefix, start_after=start_after, token=token, limit=limit)
 
 
 def _unknown(error: Exception) -> Unknown:

@@ -1,4 +1,4 @@
-"""The format of a Delta Lake log: schema, actions, checkpoints, and what they add up to. Pure.
+"""The format of a Delta Lake log: schema, actions, checkpoints, and the state they result in. Pure.
 
 Source: Delta Transaction Log Protocol, with the lowest versions that a schema allows: reader 1 and writer 2;
 column mapping (2 and 5) where a name has characters that Delta keeps for itself; the table feature
@@ -41,7 +41,7 @@ _PRIMITIVES: Final = re.compile(
 )
 
 _KEPT: Final = frozenset(" ,;{}()\n\t=")
-"""Not in a column's name, unless columns are mapped."""
+"""Characters that a column's name may have only if columns are mapped."""
 
 PROPERTIES: Final = {
     # Files and log are removed by our own vacuum. A VACUUM of another engine, which knows of neither history nor
@@ -101,8 +101,8 @@ def _fields(columns: Sequence[Json], where: str, names: list[str], kinds: set[st
         name = column["name"]
         if (other := taken.setdefault(name.lower(), name)) != name or len(taken) == len(fields):
             raise UsageError(
-                f"column {where + name!r}: the view has {where + other!r} already, and Delta tells no upper from "
-                "lower case: give the column another name in the source's transform"
+                f"column {where + name!r}: the view has {where + other!r} already, and Delta ignores "
+                "case: give the column another name in the source's transform"
             )
         names.append(name)
         kind = _type(column["type"], f"{where}{name}.", names, kinds)
@@ -160,7 +160,7 @@ def _map_columns(fields: Iterable[Json]) -> int:
 
 def _protocol(features: set[str]) -> Json:
     if "timestampNtz" in features:
-        writer = sorted(features | {"appendOnly", "invariants"})  # what version 2 would imply
+        writer = sorted(features | {"appendOnly", "invariants"})  # What version 2 would imply.
         return {
             "minReaderVersion": 3,
             "minWriterVersion": 7,
@@ -174,7 +174,7 @@ def _protocol(features: set[str]) -> Json:
 
 
 def raised(known: Json | None, wanted: Json) -> Json:
-    """The protocol that allows what both do: of a table it is never taken back."""
+    """The protocol that allows what both do. A table's protocol is never lowered."""
     if known is None:
         return wanted
     if known["minReaderVersion"] < 3 and wanted["minReaderVersion"] < 3:
@@ -238,7 +238,7 @@ def path_of(slot: Slot, name: str) -> str:
 
 
 def app_id(name: str, slot: Slot) -> str:
-    """Under which the log tells the generation of a slot."""
+    """The id under which the log keeps the generation of a slot."""
     return f"s3notify/{name}/{slot}"
 
 
@@ -262,7 +262,7 @@ def paths_of(commit: SlotCommit | None) -> dict[str, int]:
 def slot_actions(
     name: str, slot: Slot, head: SlotCommit | None, shown: Mapping[str, int], now_ms: int
 ) -> list[Json]:
-    """What takes a slot from the files that are shown (path and bytes) to those of `head`."""
+    """The actions that replace the files shown of a slot (path and bytes) by those of `head`."""
     values = {SLOT_COLUMN: str(slot)}
     files = {path_of(slot, file.name): file for file in head.files} if head else {}
     txn = {"appId": app_id(name, slot), "version": head.generation if head else 0, "lastUpdated": now_ms}
@@ -293,7 +293,7 @@ def slot_actions(
 
 
 def opening_actions(name: str, summary: Summary, schema: DeltaSchema | None, now_ms: int) -> list[Json]:
-    """What a version begins with: who wrote it, and the table's `metaData` if there is a `schema`."""
+    """The first actions of a version: who wrote it, and the table's `metaData` if there is a `schema`."""
     info: Json = {
         "timestamp": now_ms,
         "operation": "WRITE",
@@ -431,7 +431,7 @@ def decode_checkpoint(body: bytes, *, where: str) -> LogState:
 
 
 def _adds(column: pa.ChunkedArray) -> Iterator[Json]:
-    """Field by field: there are as many as the table has files. What the path tells is not read."""
+    """Field by field: there are as many as the table has files. What the path says is not read."""
     wanted = {"path", "size", "modificationTime", "stats", "deletionVector"}
     names = [each.name for each in column.type if each.name in wanted]
     columns = [pc.struct_field(column, [name]).to_pylist() for name in names]

@@ -1,4 +1,4 @@
-"""Reads the Delta log of a table, and writes its versions and checkpoints. Who adds what is `delta`'s business."""
+"""Reads the Delta log of a table, and writes its versions and checkpoints. `view` decides what they hold."""
 
 import json
 import re
@@ -83,7 +83,7 @@ class DeltaLog:
         )
 
     def replayed(self, last: int, hint: int | None) -> LogState:
-        """What the log adds up to at version `last`."""
+        """The state of the table at version `last`, replayed from the log."""
         start, state = self._base(last, hint)
         for actions in self.each(self._version, range(start + 1, last + 1)):
             state.apply(actions)
@@ -92,7 +92,7 @@ class DeltaLog:
         return state
 
     def files_by_slot(self, state: LogState) -> dict[Slot, dict[str, int]]:
-        """The live files: path and bytes. `CorruptError` if another program has left what cannot be undone."""
+        """The live files: path and bytes. `CorruptError` if another program wrote something that cannot be undone."""
         found: dict[Slot, dict[str, int]] = {}
         for path, add in state.files.items():
             slot = slot_of_path(path)
@@ -129,7 +129,7 @@ class DeltaLog:
         )
 
     def each(self, function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
-        """`function` of each, in order, some at once."""
+        """`function` of each item, in order, several at a time."""
         if self._parallelism == 1:
             return [function(item) for item in items]
         with ThreadPoolExecutor(self._parallelism) as pool:
@@ -173,7 +173,7 @@ class DeltaLog:
         yield from sorted((version for version in found if version <= last), reverse=True)
 
     def _put(self, key: str, body: bytes) -> None:
-        # Unconditional: whoever writes it writes the same.
+        # Unconditional: every writer writes the same bytes.
         if not isinstance(outcome := self._store.put(key, body), Written):
             raise UnavailableError(f"{key}: {outcome}; the next sync writes it")
 

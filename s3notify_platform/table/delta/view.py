@@ -1,30 +1,30 @@
-"""The table as others read it: a Delta Lake log over the same Parquet files, kept in step slot by slot.
+"""The table for other engines: a Delta Lake log over the same Parquet files, kept current slot by slot.
 
 Steps of a sync
     1. Find the log's last version, and what it shows: the generation of each slot.
     2. Read the heads of the slots that are asked for. Of those whose head is newer than what is shown, read the
-       generation that is shown: what the two have not in common is removed and added.
+       generation that is shown, and remove and add the files that differ.
     3. Create the next version, if absent. Conflict: another sync was first; go to 1.
-    4. Every `CHECKPOINT_VERSIONS` versions, write a checkpoint, so that nobody reads the log from its beginning.
+    4. Every `CHECKPOINT_VERSIONS` versions, write a checkpoint, so that readers need not replay the whole log.
 
 Storage (`{table}/data` is the place that readers name; what else the table holds lies outside of it)
     {table}/data/slot=N/NAME.parquet                     the rows, as committed; nothing is copied
     {table}/data/_delta_log/{version}.json               `add` and `remove` of whole slots; a `txn` for each of them,
                                                          whose version is the generation; `metaData` where the schema
                                                          grew; in `commitInfo` the generations of all slots
-    {table}/data/_delta_log/{version}.checkpoint.parquet what the log adds up to
-    {table}/data/_delta_log/_last_checkpoint             names a late checkpoint; a hint
+    {table}/data/_delta_log/{version}.checkpoint.parquet the state at that version
+    {table}/data/_delta_log/_last_checkpoint             names a recent checkpoint; a hint
 
 Invariants
     - A reader of one version sees exactly one generation of each slot: its changes are in one version.
-    - Heads are read after the log, and versions are created in a row: no sync takes a slot back.
-    - The view is derived. Who removes all of `_delta_log/` has it made again by a sync of all slots.
-    - Vacuum spares the files that the last version shows. Time travel by Delta versions goes back as far as the
+    - Heads are read after the log, and version numbers have no gap: no sync moves a slot to an older generation.
+    - The view is derived: after removing all of `_delta_log/`, a sync of all slots makes it again.
+    - Vacuum keeps the files that the last version shows. Time travel by Delta versions goes back as far as the
       generations do, which is the retention, and no further.
 
 Limits. A slot is shown some time after its commit; slots of one batch are shown together if they are synced together.
-The sync is the log's only writer: when another program has written to it (OPTIMIZE, say), the next sync compares all
-that the log holds with the heads, and sets it right. Such programs take no part in commits by leases.
+The sync is the log's only writer: when another program has written to it (OPTIMIZE, say), the next sync compares the
+whole log with the heads and corrects it. Such programs take no part in commits by leases.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,13 +60,13 @@ from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.schema import SchemaRegistry
 
 CHECKPOINT_VERSIONS: Final = 20
-"""Versions between two checkpoints: what a reader reads one by one, at most."""
+"""Versions between two checkpoints: at most so many a reader reads one by one."""
 
 MAX_ACTIONS: Final = 20_000
 """Files that one version adds and removes, as far as whole slots allow; a large sync makes several versions."""
 
 ATTEMPTS: Final = 20
-"""Races that one sync may lose."""
+"""Conflicts after which a sync stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class DeltaView:
         return self._log.read().generations
 
     def sync(self, slots: Iterable[Slot], *, repair: bool = False) -> Synced:
-        """Show the heads of these slots. Idempotent; safe beside other syncs, and after one that died anywhere.
+        """Show the heads of these slots. Idempotent; safe beside other syncs, and after one that was killed anywhere.
 
         `repair` compares the log's files with those of the heads, whatever it claims to show, of all slots that it has
         ever shown too; it takes back a slot whose table was restored to an older state.
@@ -141,7 +141,7 @@ class DeltaView:
 
         `UsageError` names a column that Delta cannot have. `CorruptError`: the log is damaged, or a slot's head is
         older than what is shown; the message says what to do. `FencedError`: took longer than a run may; sync again.
-        `ConflictError`: lost `ATTEMPTS` races; sync again.
+        `ConflictError`: `ATTEMPTS` conflicts; sync again.
         """
         began = self._clock.monotonic()
         asked = set(slots)
@@ -228,7 +228,7 @@ class DeltaView:
         compare: bool,
         began: float,
     ) -> LogView | None:
-        """Create the next version; None if it is not ours. If that cannot be found out, the log itself will say."""
+        """Create the next version; None if another sync created it. In doubt, the next look at the log decides."""
         if self._commits is None:
             raise UsageError(f"{self._place}: opened to be read; nothing says how to commit here")
         now_ms = self._clock.wall_ms()
@@ -269,7 +269,7 @@ class DeltaView:
         *,
         compare: bool,
     ) -> tuple[Summary, DeltaSchema | None]:
-        """What the next version shows, and the schema if it has to say it."""
+        """The next version's summary, and the schema if it changed."""
         earlier = log.summary
         generations = {**log.generations, **{each.slot: each.generation for each in part}}
         told = {s: h.rows for s, h in heads.items() if h and h.generation == generations.get(s)}
@@ -298,7 +298,7 @@ class DeltaView:
         return str(UUID(unique_name(self._clock)))
 
     def _checkpointed(self, log: LogView, done: Synced) -> Synced:
-        """Write a checkpoint if it is time; one that a sync owed when it died is made up for."""
+        """Write a checkpoint if one is due, also one that an earlier sync did not get to."""
         if log.version == NO_VERSION:
             return done
         rows = log.summary.rows if log.summary else {}
@@ -308,12 +308,12 @@ class DeltaView:
         try:
             self._log.checkpoint(log)
         except UnavailableError:
-            return done  # what was asked for is shown; the next sync makes up for this
+            return done  # The slots are shown; the next sync writes the checkpoint.
         return replace(done, checkpoint=log.version)
 
 
 class _HistoryGoneError(Exception):
-    """The generation that is shown was vacuumed: the log itself has to say what it held."""
+    """The generation that is shown was vacuumed: its files can only be known from the log."""
 
 
 def _generation(head: SlotCommit | None) -> Generation:

@@ -21,7 +21,8 @@ from urllib.parse import quote_plus
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.channels.pending_change import Refused
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.ports import Unknown, Written
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher

@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 
-from s3notify_platform.channels.publisher import QueuedPublisher, Refused
+from s3notify_platform.channels.pending_change import Refused
+from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
@@ -68,7 +69,7 @@ def steps(config):
     """Prints how many writers were killed before one got through."""
     # Made once, since that takes long; no connection is open when a child comes to be.
     store = FastObjectStore(config)
-    assert store._slow.client
+    assert store.store.client
     for calls in itertools.count():
         child = os.fork()
         if child == 0:

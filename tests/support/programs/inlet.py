@@ -35,6 +35,8 @@ class Mortal:
 
     def __getattr__(self, method):
         function = getattr(self._inner, method)
+        if not callable(function):
+            return function
 
         def call(*args, **kwargs):
             fatal = next(self.calls) == self.dies_at

@@ -2,12 +2,12 @@
 
 import pytest
 
-from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher, Refused
+from s3notify_platform.channels.pending_change import Refused
+from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
 from s3notify_platform.errors import QuotaExceededError, UnavailableError, UsageError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, NotSignalledError, Publisher, Put, root_key
 from s3notify_platform.protocols.notification_queue import (
-    WRITER,
     Event,
     NotificationQueue,
     Reconciler,
@@ -16,6 +16,7 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_of
 from s3notify_platform.protocols.notification_queue.topics import TOPICS_SECONDS
+from s3notify_platform.protocols.updates import WRITER
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ports import Conflict, Unknown, Version, Written
+from s3notify_platform.protocols.updates import ATTEMPTS, Changed, Stored, Updates
 from s3notify_platform.stores.bucket_records import (
     ADD_ATTEMPTS,
     PAST_TOKENS,
@@ -81,14 +82,15 @@ def test_plain_names_stay_readable():
 
 @pytest.mark.parametrize("loss", ["request", "response"])
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_lost_writes_are_settled(records, store, loss, times):
+def test_lost_writes_are_resolved_by_the_caller(records, store, loss, times):
     """A retry that meets its own first attempt is a success, never a conflict with itself."""
+    updates = Updates(records, HurriedClock())
     store.losses.extend([loss] * times)
-    assert isinstance(records.create("p", "a", b"1"), Written)
+    assert isinstance(updates.create("p", "a", b"1"), Stored)
     store.losses.clear()
     version = records.read("p", "a").version
     store.losses.extend([loss] * times)
-    assert isinstance(records.replace("p", "a", b"2", expected=version), Written)
+    assert isinstance(updates.replace("p", "a", b"2", expected=version), Stored)
     store.losses.clear()
     assert records.add("p", "n", 1) == 1
     store.losses.extend([loss] * times)
@@ -96,30 +98,31 @@ def test_lost_writes_are_settled(records, store, loss, times):
     store.losses.clear()
     version = records.read("p", "a").version
     store.losses.extend([loss] * times)
-    assert records.remove("p", "a", expected=version) == Written(etag=None)
+    removed = updates.remove("p", "a", expected=version)
+    if loss == "request":
+        assert isinstance(removed, Stored)
+    else:
+        assert removed == Changed(record=None, in_doubt=True)
     assert records.read("p", "a") is None
 
 
-def test_lost_for_good_is_unknown(records, store):
+def test_a_write_in_doubt_is_sent_once(records, store):
+    """The caller looks before anything else."""
+    store.losses.append("response")
+    assert isinstance(records.create("p", "a", b"1"), Unknown)
+    version = records.read("p", "a").version
+    store.losses.append("request")
+    assert isinstance(records.replace("p", "a", b"2", expected=version), Unknown)
+    store.losses.append("request")
+    assert isinstance(records.remove("p", "a", expected=version), Unknown)
+    assert store.counts == {"PUT": 1, "GET": 1}
+
+
+def test_an_add_that_is_lost_for_good_is_unknown(records, store):
     """Bounded, and not called a failure."""
     store.losses.extend(["request"] * 20)
-    assert isinstance(records.create("p", "a", b"1"), Unknown)
-    assert len(store.losses) == 20 - 6
-
-
-def test_overwritten_before_it_was_seen_is_unknown(records, store):
-    """Applied or not, nobody can tell any more: the caller has to look."""
-    records.create("p", "a", b"1")
-    version = records.read("p", "a").version
-
-    def other():
-        now = records.read("p", "a").version
-        records.replace("p", "a", b"other", expected=now)
-
-    store.before_answer = other
-    store.losses.append("response")
-    assert isinstance(records.replace("p", "a", b"2", expected=version), Unknown)
-    assert records.read("p", "a").value == b"other"
+    assert isinstance(records.add("p", "n", 1), Unknown)
+    assert len(store.losses) == 20 - ATTEMPTS
 
 
 @pytest.mark.parametrize("loss", ["request", "response"])

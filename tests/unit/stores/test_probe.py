@@ -100,10 +100,10 @@ class _Refusing(IgnoringStore):
         super().__init__(MemoryObjectStore(), ())
         self.refused, self.error = refused, error
 
-    def _count(self, kind):
+    def _target(self, kind):
         if kind in self.refused:
             raise self.error
-        return super()._count(kind)
+        return super()._target(kind)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from s3notify_platform.channels.delivery import push as push_module
 from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
-from s3notify_platform.channels.delivery.push import Accepted, Down, Pusher, Refused
+from s3notify_platform.channels.delivery.push import Delivered, Down, Pusher, Rejected
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from tests.support.endpoints import Receiver, certificate, raw_endpoint, read_request
@@ -44,7 +44,7 @@ def test_what_a_receiver_gets(monkeypatch):
     with Receiver(secret=b"0123456789abcdef").serving() as server:
         with pusher(server.url, secret_env="S3NOTIFY_PUSH_KEY") as made:
             for _ in range(3):
-                assert made.post("t", [entry(1), entry(2)]) == Accepted()
+                assert made.post("t", [entry(1), entry(2)]) == Delivered()
         assert server.connections == 1
         assert server.seen == {"id-1": 3, "id-2": 3}
         headers, _ = server.requests[0]
@@ -59,7 +59,7 @@ def test_what_a_receiver_gets(monkeypatch):
 def test_accepted(status):
     """By any 2xx."""
     with Receiver(lambda _: status).serving() as server:
-        assert post(server.url) == Accepted()
+        assert post(server.url) == Delivered()
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 413, 422, 500, 501])
@@ -67,7 +67,7 @@ def test_refused(status):
     """With the beginning of what it says, printable."""
     with Receiver(lambda _: status, body=b"no\r\n\x1b[31m" + b"x" * 9000).serving() as server:
         answer = post(server.url)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, Rejected)
     assert answer.error.startswith(f"HTTP {status} no   [31mxx")
     assert len(answer.error) <= 210
 
@@ -218,7 +218,7 @@ def test_the_status_is_the_answer(behave):
     """What comes after it is read within bounds, and never used again if it is not whole."""
     with raw_endpoint(behave) as port, pusher(f"http://127.0.0.1:{port}/") as made:
         started = time.monotonic()
-        assert made.post("t", [entry()]) == Accepted()
+        assert made.post("t", [entry()]) == Delivered()
         assert time.monotonic() - started < 2.5
         assert made._idle == []
         assert made._open == set()
@@ -233,7 +233,7 @@ def test_an_answer_that_ends_with_the_connection():
 
     with raw_endpoint(behave) as port:
         answer = post(f"http://127.0.0.1:{port}/")
-    assert answer == Refused(error="HTTP 500 what was wrong")
+    assert answer == Rejected(error="HTTP 500 what was wrong")
 
 
 def test_a_kept_connection_that_is_gone_is_made_anew():
@@ -246,7 +246,7 @@ def test_a_kept_connection_that_is_gone_is_made_anew():
         connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
 
     with raw_endpoint(behave) as port, pusher(f"http://127.0.0.1:{port}/") as made:
-        assert [made.post("t", [entry()]) for _ in range(3)] == [Accepted()] * 3
+        assert [made.post("t", [entry()]) for _ in range(3)] == [Delivered()] * 3
     assert len(lives) == 3
 
 
@@ -371,7 +371,7 @@ def test_another_address_of_the_name_is_tried(lookups):
     """The first may be down."""
     lookups["two.example"] = ("127.0.0.9", "127.0.0.1")
     with Receiver().serving() as server:
-        assert post(f"http://two.example:{server.port}/") == Accepted()
+        assert post(f"http://two.example:{server.port}/") == Delivered()
 
 
 def test_proxies_of_the_environment_are_not_used(monkeypatch):
@@ -379,7 +379,7 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch):
     with Receiver().serving() as proxy, Receiver().serving() as server:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        assert post(server.url) == Accepted()
+        assert post(server.url) == Delivered()
         assert (server.tries, proxy.tries) == (1, 0)
 
 
@@ -393,7 +393,7 @@ def test_tls_is_verified_for_the_name_at_the_address_that_was_checked(host, look
     lookups["hooks.example"] = ("127.0.0.1",)
     with Receiver(tls=context).serving() as server:
         url = f"https://{host}:{server.port}/"
-        assert post(url, ca_file=str(ca_file)) == Accepted()
+        assert post(url, ca_file=str(ca_file)) == Delivered()
         answer = post(url)
         assert isinstance(answer, Down)
         assert "CERTIFICATE_VERIFY_FAILED" in answer.error
@@ -410,7 +410,7 @@ def test_a_certificate_of_another_name_is_refused(lookups, tmp_path):
         answer = post(url, ca_file=str(ca_file))
         assert isinstance(answer, Down)
         assert "Hostname mismatch" in answer.error
-        assert post(url, verify=False) == Accepted()
+        assert post(url, verify=False) == Delivered()
 
 
 def test_what_the_worker_lacks_is_told_before_anything_is_sent(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from s3notify_platform.channels.delivery.circuit import PROBE_CEILING_SECONDS, REFUSED_MAX, Circuit
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.push import Accepted, Down, Refused
+from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
 from s3notify_platform.channels.delivery.shard import grouped
 from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.errors import UsageError
@@ -54,7 +54,7 @@ def push(queue, count, topic="t"):
 
 def refusing(*keys):
     def answer(entries):
-        return Refused(error="HTTP 400") if {e.event.key for e in entries} & {*keys} else Accepted()
+        return Rejected(error="HTTP 400") if {e.event.key for e in entries} & {*keys} else Delivered()
 
     return answer
 
@@ -104,7 +104,7 @@ def test_what_failed_before_travels_alone(queue, clock):
     push(queue, 6)
 
     def answer(entries):
-        return SILENT if any(entry.event.key == "k004" for entry in entries) else Accepted()
+        return SILENT if any(entry.event.key == "k004" for entry in entries) else Delivered()
 
     hook = FakePush(answer)
     delivery = SteppedDelivery(queue, hook)
@@ -127,13 +127,13 @@ def test_grouping():
     assert list(grouped([], 2)) == []
 
 
-@pytest.mark.parametrize("answer", [GONE, SILENT, Refused(error="HTTP 500")])
+@pytest.mark.parametrize("answer", [GONE, SILENT, Rejected(error="HTTP 500")])
 def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
     """60 s down with 100 entries waiting: none dies, though three attempts are all they have."""
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, max_attempts=3))
     push(queue, 100)
     down = [True]
-    hook = FakePush(lambda _: answer if down[0] else Accepted())
+    hook = FakePush(lambda _: answer if down[0] else Delivered())
     delivery = SteppedDelivery(queue, hook)
     run_for(delivery, clock, 60)
     tried = len(hook.sizes)
@@ -158,7 +158,7 @@ def test_only_what_may_have_been_looked_at_counts(queue, clock):
     run_for(delivery, clock, 600, step=1)
     assert queue.stats("t").dead == 0
     assert queue.entries("t", range(1000))[0].last_error == "refused"
-    mood[0] = Refused(error="HTTP 500")
+    mood[0] = Rejected(error="HTTP 500")
     run_for(delivery, clock, 600, step=1)
     (letter,) = queue.dead("t")
     assert letter.reason == "3 attempts: HTTP 500"
@@ -219,7 +219,7 @@ def test_an_endpoint_that_is_changed(queue, clock):
 
 
 def test_a_topic_that_is_deleted(queue, clock):
-    """Its lane and its connections end."""
+    """Its deliveries and its connections end."""
     hook = FakePush()
     push(queue, 3)
     delivery = SteppedDelivery(queue, hook)
@@ -227,29 +227,29 @@ def test_a_topic_that_is_deleted(queue, clock):
     queue.topics.delete("t")
     delivery.step()
     delivery.step()
-    assert delivery.lanes == {}
+    assert delivery.shards == {}
     assert hook.closed
 
 
 def test_shards_move_to_newcomers_though_they_are_busy(queue, clock):
-    """A lane that is never idle is paused until its shard is given away; nothing is told twice."""
+    """A shard that is never idle is paused until it is released; nothing is delivered twice."""
     create(queue, "busy", shards=4, capacity=1000)
     hook = FakePush()
     first, second = SteppedDelivery(queue, hook), SteppedDelivery(queue, hook)
     first.beat()
-    for lane in first.lanes.values():
-        lane.turning.acquire()  # in the middle of a turn, as far as beats can see
+    for shard in first.shards.values():
+        shard.turning.acquire()  # in the middle of a turn, as far as beats can see
     second.beat()
     first.beat()
-    assert len(first.lanes) == 5
-    paused = [lane for lane in first.lanes.values() if lane.paused]
+    assert len(first.shards) == 5
+    paused = [shard for shard in first.shards.values() if shard.paused]
     assert len(paused) == 2
-    for lane in paused:
-        lane.turning.release()  # ends its turn, and takes no other one
+    for shard in paused:
+        shard.turning.release()  # ends its turn, and takes no other one
     first.beat()
     second.beat()
-    assert (len(first.lanes), len(second.lanes)) == (3, 2)
-    assert not any(lane.paused for lane in first.lanes.values())
+    assert (len(first.shards), len(second.shards)) == (3, 2)
+    assert not any(shard.paused for shard in first.shards.values())
 
 
 def test_entries_of_a_turn_that_broke_are_taken_again(queue, clock):
@@ -260,7 +260,7 @@ def test_entries_of_a_turn_that_broke_are_taken_again(queue, clock):
     def answer(_):
         if broken[0]:
             raise RuntimeError("a defect")
-        return Accepted()
+        return Delivered()
 
     hook = FakePush(answer)
     delivery = SteppedDelivery(queue, hook)
@@ -281,7 +281,7 @@ def test_a_lease_that_lapsed_stops_the_posts(queue, clock):
         if not late:
             late.append(True)
             clock.now += 6  # the beats stand still meanwhile
-        return Accepted()
+        return Delivered()
 
     hook = FakePush(answer)
     delivery = SteppedDelivery(queue, hook)
@@ -297,8 +297,8 @@ def tried_once(delivery, clock, mood, hook):
     """Lets every entry fail once, so that each travels alone from now on; their backoff is over."""
     mood[0] = SILENT
     delivery.step()
-    mood[0] = Accepted()
-    delivery.lanes["t", 0]._outlet().circuit.note(Accepted(), "")  # as if by another shard
+    mood[0] = Delivered()
+    delivery.shards["t", 0]._target().circuit.note(Delivered(), "")  # as if by another shard
     hook.sizes.clear()
     clock.now += 3
     delivery.beat()
@@ -310,7 +310,7 @@ def test_a_lease_that_lapsed_in_the_middle_of_a_turn(queue, clock):
     mood = [SILENT]
 
     def answer(_):
-        if mood[0] == Accepted():
+        if mood[0] == Delivered():
             clock.now += 3
         return mood[0]
 
@@ -347,7 +347,7 @@ def test_a_shard_that_has_nothing_to_probe_with_leaves_it_to_others(queue, clock
     key = next(f"k{n}" for n in range(100) if slot_of(f"k{n}") >= 500)
     queue.push("two", Event(key=key))
     run_for(delivery, clock, 20)
-    mood[0] = Accepted()
+    mood[0] = Delivered()
     run_for(delivery, clock, PROBE_CEILING_SECONDS + 5)
     assert hook.told == {key: 1}
 
@@ -389,7 +389,7 @@ def test_requests(clock):
     queue = NotificationQueue(records, clock=clock)
     create(queue)
     push(queue, 8)
-    mood = [Accepted()]
+    mood = [Delivered()]
     delivery = SteppedDelivery(queue, FakePush(lambda _: mood[0]))
     delivery.beat()
     assert records.cost(delivery.turn) == {"scan": 1, "replace": 8, "read": 1, "remove": 8, "add": 2}
@@ -397,7 +397,7 @@ def test_requests(clock):
     mood[0] = GONE
     delivery.turn()
     delivery.turn()
-    assert delivery.lanes
+    assert delivery.shards
     records.counts.clear()
     delivery.turn()  # looks for what has used up its time, once in a while
     records.counts.clear()
@@ -449,7 +449,7 @@ def test_the_service_runs_until_it_is_stopped():
     assert told == ["care ends"]
     second = SteppedDelivery(queue, FakePush())
     second.beat()
-    assert len(second.lanes) == 4
+    assert len(second.shards) == 4
 
 
 def test_a_shard_in_trouble_is_told_and_holds_up_no_other():
@@ -526,7 +526,7 @@ def test_one_probe_at_a_time(circuit, clock, told):
         circuit.note(GONE, "a", probe=True)
     assert max(waits) <= 8.1
     assert max(waits) > 2.0
-    circuit.note(Accepted(), "a", probe=probe(circuit, clock).probe)
+    circuit.note(Delivered(), "a", probe=probe(circuit, clock).probe)
     assert circuit.admit(10).limit == 10
     assert len(told) == 2
     assert told[0] == "down: refused"
@@ -558,12 +558,12 @@ def test_what_was_under_way_makes_no_wait_longer(circuit, clock):
 def test_refusals_open_it_only_if_nothing_else_comes(circuit):
     """One bad event, however often; or many, with good ones between."""
     for _ in range(3 * REFUSED_MAX):
-        circuit.note(Refused(error="x"), "bad")
+        circuit.note(Rejected(error="x"), "bad")
     for n in range(3 * REFUSED_MAX):
-        circuit.note(Refused(error="x"), f"bad {n}")
-        circuit.note(Accepted(), "good")
+        circuit.note(Rejected(error="x"), f"bad {n}")
+        circuit.note(Delivered(), "good")
     assert not circuit.is_open
     for n in range(REFUSED_MAX):
         assert not circuit.is_open
-        circuit.note(Refused(error="x"), f"bad {n}")
+        circuit.note(Rejected(error="x"), f"bad {n}")
     assert circuit.is_open

@@ -3,7 +3,7 @@
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
-from s3notify_platform.protocols.notification_queue.settled import ATTEMPTS, Changed, SettledWrites, Stored
+from s3notify_platform.protocols.updates import ATTEMPTS, Changed, Stored, Updates
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore, scripted
@@ -18,7 +18,7 @@ def records():
 
 def writes(records, faults):
     """Writes over a store whose calls suffer these faults, in order."""
-    return SettledWrites(FaultyStore(records, scripted(dict(enumerate(faults)))), HandClock())
+    return Updates(FaultyStore(records, scripted(dict(enumerate(faults)))), HandClock())
 
 
 @pytest.mark.parametrize("looking", [[], [Fault.THROTTLED], [Fault.THROTTLED, Fault.LOST]])
@@ -58,10 +58,12 @@ def test_a_conflict_tells_what_is_there(records):
 @pytest.mark.parametrize("doubt", [Fault.REFUSED, Fault.LATE])
 def test_a_creation_sent_once(records, doubt):
     """Not found after a doubt, it is given up, and whatever lands later is not of this call."""
-    outcome = writes(records, [doubt]).create_once("p", "a", b"1")
-    assert outcome == Changed(record=None, in_doubt=True)
-    assert isinstance(writes(records, [Fault.LOST, Fault.THROTTLED]).create_once("p", "b", b"1"), Stored)
-    assert isinstance(writes(records, [Fault.THROTTLED]).create_once("p", "c", b"1"), Stored)
+    with pytest.raises(UnknownOutcomeError):
+        writes(records, [doubt]).create("p", "a", b"1", once=True)
+    assert isinstance(
+        writes(records, [Fault.LOST, Fault.THROTTLED]).create("p", "b", b"1", once=True), Stored
+    )
+    assert isinstance(writes(records, [Fault.THROTTLED]).create("p", "c", b"1", once=True), Stored)
 
 
 def test_no_answer_for_good(records):
@@ -70,5 +72,10 @@ def test_no_answer_for_good(records):
         writes(records, [Fault.THROTTLED] * 100).create("p", "a", b"1")
     faulty = FaultyStore(records, lambda call: Fault.REFUSED)
     with pytest.raises(UnknownOutcomeError):
-        SettledWrites(faulty, HandClock()).create("p", "a", b"1")
-    assert len(faulty.calls) == 2 * ATTEMPTS
+        Updates(faulty, HandClock()).create("p", "a", b"1")
+    # Never sent again before a look has shown that it was not applied.
+    assert [call.method for call, _ in faulty.calls] == ["create"] + ["read"] * ATTEMPTS
+    faulty = FaultyStore(records, lambda call: Fault.REFUSED if call.method == "create" else Fault.NONE)
+    with pytest.raises(UnknownOutcomeError):
+        Updates(faulty, HandClock()).create("p", "a", b"1")
+    assert [call.method for call, _ in faulty.calls] == ["create", "read"] * ATTEMPTS

@@ -1,0 +1,265 @@
+"""Conditional writes whose outcome is known: the one rule for outcomes in doubt, the one compare-and-set loop.
+
+The rule (`resolve`). A write is sent. `Unknown`: nothing else is done before a look has shown what is there.
+    - What this call writes: it is applied.
+    - Still what the precondition asks for: it was not applied so far, and is sent again.
+    - Anything else: somebody else's, as far as that is proven; else `UnknownOutcomeError`.
+    Refused after an attempt in doubt, and yet the precondition holds: what was there may have been that attempt,
+    so that is never decided by guessing either. Rounds are bounded, with backoff and jitter in between.
+
+The loop (`Updates.change`). Read, decide, write under the version read; refused: read again, decide again. Bounded.
+
+Values told apart. What is written holds something that no other writer's value holds (the id of an entry or an
+operation, a worker's name, a generation), or means the same whoever wrote it: so a record that is found to hold it
+counts as written by this call.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from s3notify_platform.clock import Clock, backoff_seconds
+from s3notify_platform.errors import NotFoundError, S3NotifyError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.ports import (
+    Conflict,
+    ObjectMeta,
+    Record,
+    RecordStore,
+    Unknown,
+    Version,
+    WriteOutcome,
+    Written,
+)
+
+ATTEMPTS: Final = 8
+"""Rounds of one write and one look; about 5 s of backoff on average, 10 s at most."""
+
+BACKOFF_BASE_SECONDS: Final = 0.05
+BACKOFF_CEILING_SECONDS: Final = 2.0
+
+WRITER: Final = "s3notify-writer"
+"""Metadata of an object: the id of the call that wrote it."""
+
+T = TypeVar("T")
+
+
+def pause(clock: Clock, attempt: int) -> None:
+    """Wait before the round after `attempt`, which counts from 0."""
+    clock.sleep(backoff_seconds(attempt, clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS))
+
+
+def written_by(found: ObjectMeta | None, writer: str) -> bool:
+    """Whether what a HEAD found was written by the call with this id. Pure."""
+    return found is not None and bool(writer) and found.metadata.get(WRITER) == writer
+
+
+def resolve(  # noqa: C901, PLR0912 - one loop over the outcomes of one write
+    send: Callable[[], WriteOutcome],
+    look: Callable[[], T | None],
+    *,
+    clock: Clock,
+    subject: str,
+    attempts: int = ATTEMPTS,
+    may_resend: Callable[[], bool] = lambda: True,
+    retry_unavailable: bool = False,
+) -> Written | Conflict | T:
+    """The outcome of one conditional write, sent until it is known what came of it.
+
+    `look` returns what the state found proves, or None: the precondition holds, nothing was applied so far. It may
+    raise `UnknownOutcomeError` where it proves nothing. `may_resend` is asked right before a write in doubt is
+    sent again. `retry_unavailable`: what was certainly not applied is sent again, too.
+
+    1 request, undisturbed; 1 write and 1 look for each round in doubt. An error of `send` with nothing in doubt is
+    raised as it is: nothing was applied. `UnknownOutcomeError`: it was or will be applied, or not; nobody can tell.
+    """
+    cause: object = None
+    in_doubt, refused, sending = False, False, True
+    for attempt in range(attempts):
+        if attempt:
+            pause(clock, attempt - 1)
+            if in_doubt and sending and not may_resend():
+                break
+        try:
+            if sending:
+                outcome = send()
+                if isinstance(outcome, Written) or (isinstance(outcome, Conflict) and not in_doubt):
+                    return outcome
+                refused = refused or isinstance(outcome, Conflict)
+                in_doubt, cause = True, outcome
+        except S3NotifyError as error:
+            if not isinstance(error, UnavailableError | NotFoundError) and in_doubt:
+                raise UnknownOutcomeError(f"{subject}: an attempt in doubt, then: {error}") from error
+            if not in_doubt:
+                again = retry_unavailable and isinstance(error, UnavailableError)
+                if not again or attempt == attempts - 1:
+                    raise
+                continue
+            cause = error
+        sending = False
+        try:
+            if (verdict := look()) is not None:
+                return verdict
+        except UnavailableError as error:
+            cause = error
+            continue
+        except S3NotifyError as error:
+            raise UnknownOutcomeError(f"{subject}: {error}") from error
+        if refused:
+            break
+        sending = True
+    raise UnknownOutcomeError(
+        f"{subject}: may or may not be applied, not confirmed in {attempt + 1} attempts; the last: {cause}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Applied, by this call. `version` is that of the record now; empty after a removal."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """The record was not, or is no longer, what was expected. `record` is what was found after that.
+
+    `in_doubt`: an attempt of this call may have been applied all the same, and what it wrote be gone again.
+    """
+
+    record: Record | None
+    in_doubt: bool
+
+
+RecordOutcome = Stored | Changed
+
+
+class Updates:
+    """Conditional writes to a record store, each sent until it is known what came of it. Thread-safe.
+
+    `UnavailableError`: certainly not applied. `UnknownOutcomeError`: nobody can tell; look again later.
+    """
+
+    def __init__(
+        self,
+        records: RecordStore,
+        clock: Clock,
+        *,
+        attempts: int = ATTEMPTS,
+        contended: type[S3NotifyError] = UnavailableError,
+    ) -> None:
+        """`contended`: what `change` raises if others come between in each of `attempts` rounds."""
+        self._records = records
+        self._clock = clock
+        self._attempts = attempts
+        self._contended = contended
+
+    def create(self, partition: str, key: str, value: bytes, *, once: bool = False) -> RecordOutcome:
+        """Create the record if there is none. 1 request; 1 read more on a conflict.
+
+        `once`: not sent again once in doubt, so that what was created, and removed since, stays removed;
+        `UnknownOutcomeError` if it is not there.
+        """
+        return self._resolved(
+            lambda: self._records.create(partition, key, value), partition, key, value, None, once=once
+        )
+
+    def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> RecordOutcome:
+        """Replace the version `expected`. Requests as `create`."""
+
+        def send() -> WriteOutcome:
+            return self._records.replace(partition, key, value, expected=expected)
+
+        return self._resolved(send, partition, key, value, expected)
+
+    def remove(self, partition: str, key: str, *, expected: Version) -> RecordOutcome:
+        """Remove the version `expected`. A record found gone after a lost answer is `Changed`, in doubt."""
+
+        def send() -> WriteOutcome:
+            return self._records.remove(partition, key, expected=expected)
+
+        return self._resolved(send, partition, key, None, expected)
+
+    def change(  # noqa: C901 - one loop over the outcomes of one write
+        self, partition: str, key: str, decide: Callable[[Record | None], tuple[bytes | None, T]]
+    ) -> tuple[T, Record | None]:
+        """Write what `decide` says, None for no change; its result, and the record as it is then.
+
+        `decide` is called with the record as it was read, again in each round. After a write in doubt whose value
+        is not found it meets what that write may have left: it recognises its traces, or may be applied twice.
+        What it raises is raised. 1 read and 1 write, 2 more for each writer that comes between.
+        """
+        pending: tuple[Version | None, bytes, T] | None = None
+        """A write in doubt: the version that it would replace, its value, its result."""
+        for attempt in range(self._attempts):
+            if attempt:
+                pause(self._clock, attempt - 1)
+            try:
+                found = self._records.read(partition, key)
+                version = found.version if found is not None else None
+                if pending is not None and pending[0] != version:
+                    if found is not None and found.value == pending[1]:
+                        return pending[2], found
+                    pending = None
+                value, result = decide(found)
+                if value is None:
+                    return result, found
+                outcome = self._send(partition, key, value, version)
+            except UnavailableError:
+                if pending is None:
+                    raise
+                continue
+            match outcome:
+                case Written(etag=etag):
+                    return result, Record(key=key, value=value, version=Version(etag or ""))
+                case Unknown():
+                    pending = (version, value, result)
+                case Conflict():
+                    pass
+        if pending is not None:
+            raise UnknownOutcomeError(f"{partition}/{key}: the change may still be applied; look again later")
+        raise self._contended(f"{partition}/{key} changed under each of {self._attempts} attempts: try again")
+
+    def _send(self, partition: str, key: str, value: bytes, expected: Version | None) -> WriteOutcome:
+        if expected is None:
+            return self._records.create(partition, key, value)
+        return self._records.replace(partition, key, value, expected=expected)
+
+    def _found(self, partition: str, key: str) -> Record | None:
+        for attempt in range(self._attempts - 1):
+            try:
+                return self._records.read(partition, key)
+            except UnavailableError:
+                pause(self._clock, attempt)
+        return self._records.read(partition, key)
+
+    def _resolved(
+        self,
+        send: Callable[[], WriteOutcome],
+        partition: str,
+        key: str,
+        value: bytes | None,
+        before: Version | None,
+        *,
+        once: bool = False,
+    ) -> RecordOutcome:
+        def look() -> RecordOutcome | None:
+            found = self._records.read(partition, key)
+            if value is not None and found is not None and found.value == value:
+                return Stored(version=found.version)
+            untouched = (found.version if found is not None else None) == before
+            return None if untouched else Changed(record=found, in_doubt=True)
+
+        outcome: Written | Conflict | RecordOutcome = resolve(
+            send,
+            look,
+            clock=self._clock,
+            subject=f"{partition}/{key}",
+            attempts=self._attempts,
+            may_resend=lambda: not once,
+            retry_unavailable=True,
+        )
+        if isinstance(outcome, Written):
+            return Stored(version=Version(outcome.etag or ""))
+        if isinstance(outcome, Conflict):
+            return Changed(record=self._found(partition, key), in_doubt=False)
+        return outcome
