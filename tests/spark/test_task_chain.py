@@ -233,5 +233,5 @@ def test_progress_is_told_while_the_job_runs(lake: Lake) -> None:
 
     with chain.watched(progress, seconds=0.01):
         assert heard.wait(10)
-    assert told[0] == "3 of 8 slots sealed"
+    assert told[0] == "3 of 8 slots staged"
     assert chain.missing() == set(lake.source.location.all_slots()[3:])
