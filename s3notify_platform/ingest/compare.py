@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
+from s3notify_platform.ingest.follow import by_key, last_signal_queued, named_version
 from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
@@ -30,8 +32,6 @@ from s3notify_platform.ingest.wire import (
     WantedSlot,
 )
 from s3notify_platform.ports import ETag
-from s3notify_platform.protocols.keyspace import QUEUED, signal_key
-from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import (
     Chain,
     Enumerator,
@@ -45,6 +45,9 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reread import backfilled_keys
+
+if TYPE_CHECKING:
+    from s3notify_platform.protocols.notification_queue import Entry
 
 IN_FLIGHT: Final = 32
 _WINDOW: Final = 4 * IN_FLIGHT
@@ -148,11 +151,9 @@ def _followed(
     enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():
-            events: dict[str, list[Entry]] = {}
-            for entry in entries:
-                events.setdefault(entry.event.key, []).append(entry)
+            named = by_key(entries)
             try:
-                versions = list(pool.map(lambda key: _version(enumerator, events[key]), events))  # noqa: B023
+                versions = list(pool.map(partial(named_version, enumerator), named.values()))
             except UsageError:
                 raise
             except S3NotifyError as error:
@@ -163,22 +164,8 @@ def _followed(
                 newest=newest[slot],
                 versions=[version for version in versions if version is not None],
                 entries=[*map(QueuedEntry.of, entries)],
-                touched=frozenset(events),
+                touched=frozenset(named),
             )
-
-
-def _version(enumerator: Enumerator, entries: Sequence[Entry]) -> ObjectVersion | None:
-    """What is there now under the key of these entries. No request if our own publisher has just said so.
-
-    If it is no longer true, the read, which is pinned, finds out, and the next entry names it.
-    """
-    event = entries[0].event
-    own = event.writer and event.op == "put" and event.etag is not None and event.size is not None
-    if own and len(entries) == 1 and enumerator.covers(event.key):
-        assert event.etag is not None
-        assert event.size is not None
-        return ObjectVersion(slot=Slot(entries[0].slot), key=event.key, etag=event.etag, size=event.size)
-    return enumerator.current(event.key)
 
 
 class _Comparison:
@@ -210,7 +197,9 @@ class _Comparison:
 
     def _compare(self, found: _Found) -> list[Planned]:
         try:
-            unqueued = found.touched is not None and not self._queued(found.slot)
+            unqueued = found.touched is not None and not last_signal_queued(
+                self._source.location, found.slot, store=self.store
+            )
             if unqueued and not found.touched:
                 return [UnqueuedSlot(slot=found.slot)]
             head = self._table.head(found.slot, found.newest)
@@ -266,11 +255,6 @@ class _Comparison:
     def _has_left(key: str, found: _Found) -> bool:
         looked_at = found.touched is None or key in found.touched
         return looked_at and all(version.key != key for version in found.versions)
-
-    def _queued(self, slot: Slot) -> bool:
-        """Whether the slot's last signal is of somebody who queues."""
-        signal = self.store.head(signal_key(self._source.location.keyspace_prefix, slot))
-        return signal is None or QUEUED in signal.metadata
 
 
 def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:

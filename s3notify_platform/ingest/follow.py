@@ -12,7 +12,7 @@ What a batch finds out about its writers is noted by `note_writers`, before the 
 left come again by `ask_again`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,9 +20,9 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import NotFoundError
 from s3notify_platform.ingest.location import Location
 from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans
+from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
+from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue
+from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 
@@ -86,6 +86,35 @@ def topic_epoch(queue: NotificationQueue, topic: str) -> str:
         return queue.topics.get(topic).epoch
     except NotFoundError:
         return ""
+
+
+def by_key(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Entries by the key that they name. Pure."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.event.key, []).append(entry)
+    return found
+
+
+def named_version(enumerator: Enumerator, entries: Sequence[Entry]) -> ObjectVersion | None:
+    """What is there now under the key of these entries, all of one key; None if nothing is. At most 1 HEAD.
+
+    No request if our own publisher has just said what is there. If that is no longer true, the read, which is pinned,
+    finds out, and the next entry names it.
+    """
+    event = entries[0].event
+    own = event.writer and event.op == "put" and event.etag is not None and event.size is not None
+    if own and len(entries) == 1 and enumerator.covers(event.key):
+        assert event.etag is not None
+        assert event.size is not None
+        return ObjectVersion(slot=Slot(entries[0].slot), key=event.key, etag=event.etag, size=event.size)
+    return enumerator.current(event.key)
+
+
+def last_signal_queued(location: Location, slot: Slot, *, store: ObjectStore) -> bool:
+    """Whether the writer of the slot's last signal queues; yes if there is none. 1 HEAD."""
+    signal = store.head(signal_key(location.keyspace_prefix, slot))
+    return signal is None or QUEUED in signal.metadata
 
 
 def note_writers(

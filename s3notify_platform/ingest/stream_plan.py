@@ -5,11 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from s3notify_platform.ingest.compare import IN_FLIGHT
-from s3notify_platform.ingest.follow import Decision
+from s3notify_platform.ingest.follow import Decision, by_key, last_signal_queued, named_version
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.stream_state import Offset, SlotWork, StreamState
 from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import (
     Enumerator,
@@ -36,7 +35,7 @@ class StreamPlanner:
         self,
         offset: Offset,
         decision: Decision,
-        entries: Iterable[Entry],
+        entries: Sequence[Entry],
         *,
         max_objects: int,
         max_bytes: int,
@@ -47,21 +46,21 @@ class StreamPlanner:
         another version. Requests: for a rescan 1 LIST for each 1000 objects below the prefix, to follow at most 1 HEAD
         for each key that entries name; then `SlotTable.heads`, and `SlotTable.states` for each slot.
         """
-        touched: dict[Slot, set[str]] = {}
+        named: dict[Slot, dict[str, list[Entry]]] = {}
         if decision.listing:
             found = self._listed(decision.slots, 2 * max_objects)
         else:
-            touched = {slot: set() for slot in sorted(decision.slots)}
-            for entry in entries:
-                touched[Slot(entry.slot)].add(entry.event.key)
-            found = self._current(touched)
+            named = {slot: {} for slot in sorted(decision.slots)}
+            for key, of_key in by_key(entries).items():
+                named[Slot(of_key[0].slot)][key] = of_key
+            found = self._named(named)
         heads = self.state.table.heads(found)
         self.state.check(offset, heads)
         changes: list[SlotChanges] = []
         known: dict[Slot, States] = {}
         left = max_objects
-        for slot, states in self.state.states(heads, touched):
-            of_slot = changes_of_slot(slot, found[slot], states, max_objects=left, touched=touched.get(slot))
+        for slot, states in self.state.states(heads, named):
+            of_slot = changes_of_slot(slot, found[slot], states, max_objects=left, touched=named.get(slot))
             keys = {split.version.key for split in of_slot.read} | {*of_slot.gone}
             known[slot] = {key: states[key] for key in keys & states.keys()}
             changes.append(of_slot)
@@ -76,14 +75,9 @@ class StreamPlanner:
 
     def unqueued(self, slots: Iterable[Slot]) -> bool:
         """Whether one of the slots was last signalled by a writer that does not queue. 1 HEAD each."""
-        prefix = self.source.location.keyspace_prefix
-
-        def of_slot(slot: Slot) -> bool:
-            signal = self.state.store.head(signal_key(prefix, slot))
-            return signal is not None and QUEUED not in signal.metadata
-
+        location, store = self.source.location, self.state.store
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            return any([*pool.map(of_slot, slots)])
+            return not all([*pool.map(lambda slot: last_signal_queued(location, slot, store=store), slots)])
 
     def _listed(self, slots: Collection[Slot], most: int) -> dict[Slot, list[ObjectVersion]]:
         """The objects of slots, by slot: of the first ones, where all are too many to hold."""
@@ -97,13 +91,17 @@ class StreamPlanner:
                     held -= len(found.popitem()[1])
         return found
 
-    def _current(self, keys: Mapping[Slot, Collection[str]]) -> dict[Slot, list[ObjectVersion]]:
-        """What is there now under these keys. 1 HEAD each."""
-        current = self._enumerator.current
+    def _named(self, named: Mapping[Slot, Mapping[str, Sequence[Entry]]]) -> dict[Slot, list[ObjectVersion]]:
+        """What is there now under the keys that entries name. At most 1 HEAD each."""
+        enumerator = self._enumerator
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
             return {
-                slot: [version for version in pool.map(current, sorted(of_slot)) if version is not None]
-                for slot, of_slot in keys.items()
+                slot: [
+                    version
+                    for version in pool.map(lambda of_key: named_version(enumerator, of_key), keys.values())
+                    if version is not None
+                ]
+                for slot, keys in named.items()
             }
 
     @property

@@ -1,4 +1,5 @@
-"""The five seed protocols, one module or package each, over `ports` alone: no SDK, no Spark, no Dagster.
+"""The five protocols, over `ports` alone: no SDK, no Spark, no Dagster.
 
-They do not import each other; what joins them stands above.
+They do not import each other; the layers above combine them. `updates` is shared: the rule for outcomes in doubt, and
+the one compare-and-set loop.
 """

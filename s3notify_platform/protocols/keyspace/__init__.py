@@ -1,35 +1,37 @@
 """Keyspace: which slots of a bucket changed, for one HEAD, or one HEAD and one LIST (vnotify).
 
 Steps
-    1. A publisher writes (or deletes) its object.
-    2. It writes the signal of the object's slot: a small object whose ETag moves.
-    3. It writes the root signal. Each step begins when the one before it has ended.
-    4. A watcher HEADs the root. Same ETag as last time: nothing changed, one request.
-    5. Else it LISTs the signals and compares each slot's ETag with the one it remembers.
-    6. Only when the LIST has succeeded does it remember the new root.
+    1. A publisher writes (or deletes) an object.
+    2. It then writes the signal of the object's slot: a small object whose ETag changes with every write.
+    3. It then writes the root signal. Each step begins after the one before it has ended.
+    4. A watcher HEADs the root. The ETag is the same as last time: nothing changed. One request.
+    5. Otherwise it LISTs the signals, and compares each slot's ETag with the one that it remembers.
+    6. It remembers the new root only after the LIST has succeeded.
 
 Storage
     {prefix}{slot}   signal of a slot, decimal and unpadded; the caller puts the `/` into `prefix`
-    {prefix}_        root signal, which sorts after every slot: a full keyspace is one page of 1000
+    {prefix}_        root signal. It sorts after every slot, so a full keyspace is one page of 1000 keys
     body             `{unix milliseconds},{32 random hex digits}`; readers compare ETags only
 
 Invariants
-    - A slot's signal moves after every object write of that slot that happened, or may have happened.
-    - A remembered root means: every signal that was there when that root was written has been listed.
-    - A causal reader uses a version it had not seen only after a poll that began after the GET's response.
+    - The signal of a slot changes after every object write in that slot which happened, or may have happened.
+    - A watcher that remembers a root has listed every signal that was there when that root was written.
+    - A causal reader uses a version that is new to it only after a poll that began after the response to its GET.
 
 Limits
-    - A slot says that one of its keys changed, not which. 100 changed keys touch about 95 of 1000 slots.
-    - A publisher that dies between steps 1 and 2 leaves its object unsignalled: the notification queue's
-      reservation and the sweep find it, not this protocol. Between 2 and 3: found by the next LIST, at the
-      latest after `relist_seconds`.
-    - A watcher remembers 8 bytes of each ETag's hash: a change is overlooked with probability 2**-64.
+    - A signal says that some key of its slot changed, not which one. 100 changed keys touch about 95 of 1000 slots.
+    - A publisher that is killed between steps 1 and 2 leaves its object unsignalled. This protocol does not find it;
+      the reservation in the notification queue does, and so does the sweep. Killed between steps 2 and 3: the next
+      LIST finds the signal, after `relist_seconds` at the latest.
+    - A watcher remembers 8 bytes of a hash of each ETag: it misses a change with probability 2**-64.
 
-Differs from the vnotify crate, same bytes in the bucket: the root is remembered after the LIST, not before;
-the causal poll begins after the GET, not with it, and its errors are retried while the reader waits; missing
-keys are fenced; foreign objects cannot push slots off the page; deletes and batches are signalled.
+Requests: publish n objects in s slots: n + s + 1 PUTs. Poll: 1 HEAD, and 1 LIST if the root changed.
 
-Reading order: signals, publisher, watcher; causal is the cache that stands on the watcher.
+Differs from the vnotify crate, with the same bytes in the bucket: the root is remembered after the LIST, not before
+it. The causal poll begins after the GET, not together with it, and is retried while the reader waits. The absence of a
+key needs that poll too. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
+
+Reading order: signals, publisher, watcher, causal (a cache above the watcher).
 """
 
 from s3notify_platform.protocols.keyspace.causal import CausalCache

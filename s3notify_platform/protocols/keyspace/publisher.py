@@ -189,11 +189,11 @@ class Publisher:
             return
         if queued is None:
             queued = slot_by_key if self._queued else ()
-        plain = {slot for key, slot in slot_by_key.items() if key not in queued}
-        moved = self._in_parallel(lambda slot: self._move(str(slot), queued=slot not in plain), slots)
+        unqueued = {slot for key, slot in slot_by_key.items() if key not in queued}
+        moved = self._in_parallel(lambda slot: self._move(str(slot), queued=slot not in unqueued), slots)
         errors = dict(zip(slots, moved, strict=True))
         # The root moves for those that did succeed, or they would wait for somebody else's.
-        root_error = self._move("_", queued=not plain)
+        root_error = self._move("_", queued=not unqueued)
         missing = tuple(key for key, slot in slot_by_key.items() if root_error or errors[slot])
         if missing:
             cause = root_error or next(error for error in errors.values() if error)

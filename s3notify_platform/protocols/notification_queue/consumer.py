@@ -105,9 +105,9 @@ class ShardConsumer:
         return taken
 
     def expire(self) -> int:
-        """Bury what has used up its attempts or time, and take nothing; how many. For when nothing can be delivered.
+        """Dead-letter what has used up its attempts or time, and take nothing; how many.
 
-        As `take`, with a scan of its own.
+        For when nothing can be delivered. As `take`, with a scan of its own.
         """
         if not self._worker.valid(self.lease):
             raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
@@ -117,7 +117,7 @@ class ShardConsumer:
         return len(self._claimed([entry for entry in judged if entry.state == "dead"]))
 
     def _claimed(self, entries: list[Entry]) -> list[Entry]:
-        """Those that could be claimed, certainly as the owner; the dead ones of them are buried."""
+        """Those that could be claimed, certainly as the owner; the dead ones of them go to the dead letters."""
         claimed = [
             entry for entry in self._queue.shards.in_parallel(self._claim_one, entries) if entry is not None
         ]
@@ -152,7 +152,7 @@ class ShardConsumer:
     def failed_many(
         self, entries: Iterable[Entry], error: str, *, begun: bool = True
     ) -> tuple[FailedOutcome, ...]:
-        """Not delivered: keep the error and back off, or bury what has used up its attempts or time.
+        """Not delivered: keep the error and back off, or dead-letter what has used up its attempts or time.
 
         `begun=False`: the receiver certainly did not look at them, and their attempts are taken back. Requests:
         1 write for each entry, 1 counter.

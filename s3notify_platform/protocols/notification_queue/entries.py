@@ -28,7 +28,7 @@ class TopicSettings:
     capacity: int = 10_000
     """Entries, reservations included. Each shard has its equal part of it."""
     shards: int = 8
-    """Contiguous slot ranges, each drained by one owner. 1 to 64, at most one for each slot."""
+    """Contiguous slot ranges, each consumed by one owner. 1 to 64, at most one for each slot."""
     max_attempts: int = 20
     """Deliveries of one entry before it goes to the dead letters."""
     ttl_seconds: float | None = 4 * 24 * 3600.0
@@ -174,7 +174,7 @@ def counts_partition(topic: str) -> str:
 
 
 def depth_key(epoch: str, shard: int, generation: int) -> str:
-    """Counter of one shard and one generation of its meter."""
+    """Counter of one shard and one generation of its quota."""
     return f"{epoch}.{shard:03d}.{generation}"
 
 
@@ -215,7 +215,7 @@ def encode_topic(topic: Topic) -> bytes:
             "v": 1,
             "epoch": topic.epoch,
             "settings": asdict(topic.settings),
-            "meters": [[quota.generation, quota.base] for quota in topic.quotas],
+            "quotas": [[quota.generation, quota.base] for quota in topic.quotas],
             "deleting": topic.deleting,
         }
     )
@@ -229,7 +229,7 @@ def decode_topic(record: Record) -> Topic:
             name=record.key,
             epoch=fields["epoch"],
             settings=TopicSettings(**fields["settings"]),
-            quotas=tuple(Quota(generation=number, base=base) for number, base in fields["meters"]),
+            quotas=tuple(Quota(generation=number, base=base) for number, base in fields["quotas"]),
             deleting=fields["deleting"],
             version=record.version,
         )
@@ -243,7 +243,7 @@ def encode_entry(entry: Entry) -> bytes:
     fields: dict[str, object] = {
         "v": 1,
         "epoch": entry.epoch,
-        "meter": entry.quota or None,
+        "quota": entry.quota or None,
         "state": entry.state,
         "key": event.key,
         "op": event.op,
@@ -278,7 +278,7 @@ def decode_entry(topic: str, shard: int, record: Record) -> Entry:
             epoch=fields["epoch"],
             id=name,
             slot=int(slot),
-            quota=fields.get("meter", 0),
+            quota=fields.get("quota", 0),
             state=fields["state"],
             event=Event(
                 key=fields["key"],

@@ -1,4 +1,4 @@
-"""Who drains which shard: leases with generations, spread over the workers that are there.
+"""Who consumes which shard: leases with generations, spread over the workers that are there.
 
 A worker proves that it lives by one record whose beat moves; a topic's owners are one record. So a beat costs
 one write, however many shards a worker owns.
@@ -37,7 +37,7 @@ BEAT_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardLease:
-    """The right to drain one shard, until a newer generation exists."""
+    """The right to consume one shard, until a newer generation exists."""
 
     topic: str
     epoch: str
@@ -64,7 +64,7 @@ class _Owners:
 
 
 def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
-    """How many of `shards` a worker is due: all are dealt out, and no two shares differ by more than one.
+    """How many of `shards` are a worker's: all are assigned, and no two shares differ by more than one.
 
     `held`: the live workers, with what they hold. Larger shares go to those that hold more, so that little moves.
     """
@@ -78,7 +78,7 @@ def pushed(topic: Topic) -> bool:
 
 
 class Worker:
-    """One worker: a process that drains shards. One thread calls `balance`; `valid` and `verify` may be by any.
+    """One worker: a process that consumes shards. One thread calls `balance`; `valid` and `verify` may be by any.
 
     After `balance` has returned a lease, no former owner of that shard can remove anything of it.
     """
@@ -124,7 +124,7 @@ class Worker:
         """Renew, take free or expired shards up to the fair share, give surplus back; the leases now held.
 
         Call it every `BEAT_SECONDS`, from a thread of its own where deliveries may be slow: a lease that is
-        not renewed in time ends, and its drain with `FencedError`. `busy`: leases with entries in hand, which
+        not renewed in time ends, and its consumer with `FencedError`. `busy`: leases with entries in hand, which
         are kept although they be surplus.
 
         Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners change, and

@@ -69,7 +69,7 @@ class TopicStats:
     depth: int
     """Records in the queue: reserved, committed and in flight."""
     counted: int
-    """What the bound counts with: `depth`, and room lost to crashes that is not yet given back."""
+    """What the bound counts with: `depth`, and space lost to crashes that is not yet given back."""
     capacity: int
     reserved: int
     in_flight: int
@@ -141,7 +141,7 @@ class NotificationQueue:
         """Room for these notifications, durable before their objects are written; an outcome for each.
 
         Strict: reservations and what became of them never number more than the topic's capacity. Where a
-        shard has room for some, its first ones get it. Requests: 1 `add` for each shard touched (bucket
+        shard has space for some, its first ones get it. Requests: 1 `add` for each shard touched (bucket
         alone: 2), 1 for each event, 1 read of the topic. `UsageError` for an event above `max_event_bytes`,
         `NotFoundError` without such a topic, `UnavailableError`: nothing reserved, do not write the objects.
         """
@@ -194,7 +194,7 @@ class NotificationQueue:
         return tuple(self.shards.in_parallel(self.commit, tuple(reservations)))
 
     def abort(self, reservation: Reservation) -> None:
-        """The object certainly was not written, and will not be: free the room. 2 requests."""
+        """The object certainly was not written, and will not be: free its space. 2 requests."""
         self.abort_many([reservation])
 
     def abort_many(self, reservations: Iterable[Reservation]) -> None:

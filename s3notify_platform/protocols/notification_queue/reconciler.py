@@ -1,6 +1,6 @@
-"""Stale reservations resolved by HEAD, room lost to crashes counted again, garbage of deleted topics swept.
+"""Stale reservations resolved by HEAD, space lost to crashes counted again, garbage of deleted topics swept.
 
-Any process may tend any shard, owner or not, several at once: each change is conditional on what was seen.
+Any process may reconcile any shard, owner or not, several at once: each change is conditional on what was seen.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class Reconciled:
     waiting: int = 0
     """Reservations not yet stale, or whose HEAD failed."""
     resolved: tuple[Entry, ...] = field(default=(), compare=False)
-    """What this pass committed. Nobody was told yet that it is there."""
+    """What this pass committed. It is not announced yet."""
     pending: tuple[Entry, ...] = field(default=(), compare=False)
     """What was committed already when it was scanned."""
 
@@ -71,7 +71,7 @@ class _Shard:
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
     excess: tuple[int, float] | None = None
-    """Generation of the meter that counts too much, and since when it was seen to."""
+    """Generation of the quota that counts too much, and since when it was seen to."""
 
 
 _Resolution = Literal["committed", "aborted", "waiting", "changed"]
@@ -136,7 +136,7 @@ class Reconciler:
         pending: list[Entry] = []
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
-            # The topic was read before: what is granted under an older meter than its is there to be scanned.
+            # The topic was read before: what is granted under an older quota than its is there to be scanned.
             counted = self._queue.shards.counted(found, shard)
             if self._may_skip(found, shard, counted):
                 continue
@@ -217,13 +217,13 @@ class Reconciler:
                 return ("aborted" if self._queue.shards.remove_one(entry) is True else "changed"), entry
             tell(event)
             committed = replace(entry, state="committed", event=event)
-            settled = self._queue.updates.replace(
+            outcome = self._queue.updates.replace(
                 self._queue.shards.partition(entry),
                 entry.key,
                 encode_entry(committed),
                 expected=entry.version,
             )
-            return ("committed" if isinstance(settled, Stored) else "changed"), committed
+            return ("committed" if isinstance(outcome, Stored) else "changed"), committed
         except (UnavailableError, UnknownOutcomeError):
             return "waiting", entry
 
@@ -250,7 +250,7 @@ class Reconciler:
         return now - known.excess[1] >= self._leak_seconds
 
     def _recount(self, topic: Topic, shard: int, reconciled: Counter[str]) -> None:
-        """A new meter: full at first, then as full as the entries that were there when it began.
+        """A new quota: full at first, then as full as the entries that were there when it began.
 
         What was granted before the switch is there to be counted after it; what is granted after it counts
         with the new counter; who counted with the old one and was not granted finds out. So the bound holds

@@ -1,8 +1,8 @@
-"""How room is counted and granted: the writers' side of the queue, up to a durable reservation.
+"""How space is counted and granted: the writers' side of the queue, up to a durable reservation.
 
 Steps
-    1. Room is counted in the shards of the events, as much as each has.
-    2. An entry is created for each event that there is room for.
+    1. Space is counted in the shards of the events, as much as each has.
+    2. An entry is created for each event that there is space for.
     3. The topic is read again: if it no longer is what was counted under, or this took so long that a resolver
        may have looked, all is undone and done again.
 """
@@ -38,7 +38,7 @@ CLOCK_SKEW = 3.0
 """How much faster one machine's clock may run than another's."""
 
 RETRY_AFTER_SECONDS = 1.0
-"""What a refused writer is told to wait for."""
+"""How long a refused writer is to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Reservations:
         """Count, create, then look whether the topic still is what was counted under; else all over again.
 
         The last look is what makes both the bound and `delete` strict: an entry that was there when its topic
-        still had this epoch and this meter is seen by whoever deletes the topic, or counts again, after that.
+        still had this epoch and this quota is seen by whoever deletes the topic, or counts again, after that.
         """
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -92,8 +92,8 @@ class Reservations:
             since = self._clock.monotonic()
             topic = self._topics.get(name)
             drafts = [self._draft(topic, event) for event in events]
-            rooms = self._rooms(topic, drafts)
-            accepted = _first(drafts, rooms)
+            spaces = self._spaces(topic, drafts)
+            accepted = _first(drafts, spaces)
             results = self._shards.in_parallel(lambda draft: self._create(topic, draft, since), accepted)  # noqa: B023
             errors = [result for result in results if isinstance(result, S3NotifyError)]
             try:
@@ -105,7 +105,7 @@ class Reservations:
                 for draft, result in zip(accepted, results, strict=True)
                 if isinstance(result, Reservation)
             }
-            held = _unchanged(topic, now, rooms, refused=len(accepted) < len(drafts))
+            held = _unchanged(topic, now, spaces, refused=len(accepted) < len(drafts))
             in_time = self.fresh_since(since)
             if held and in_time and not errors:
                 refusal = QuotaExceeded(retry_after_seconds=RETRY_AFTER_SECONDS)
@@ -153,7 +153,7 @@ class Reservations:
                 sequencer=event.sequencer or f"{wall_ms:016X}{self._clock.random_bytes(2).hex().upper()}",
             ),
         )
-        # As it will be delivered: who else was told is with it for a while only.
+        # As it will be delivered: which topics it was announced to is with it for a while only.
         if (size := len(encode_entry(replace(entry, state="committed")))) > settings.max_event_bytes:
             raise UsageError(
                 f"the event of {event.key[:60]!r} has {size} bytes; topic {topic.name!r} takes "
@@ -161,29 +161,29 @@ class Reservations:
             )
         return entry
 
-    def _rooms(self, topic: Topic, drafts: Sequence[Entry]) -> dict[int, int]:
+    def _spaces(self, topic: Topic, drafts: Sequence[Entry]) -> dict[int, int]:
         """How many entries each shard takes, counted already."""
         wanted = sorted(Counter(draft.shard for draft in drafts).items())
 
         def take(shard_and_number: tuple[int, int]) -> int | S3NotifyError:
             try:
-                return self._room(topic, *shard_and_number)
+                return self._space(topic, *shard_and_number)
             except S3NotifyError as error:
                 return error
 
         answers = self._shards.in_parallel(take, wanted)
         errors = [answer for answer in answers if isinstance(answer, S3NotifyError)]
-        rooms = {
+        spaces = {
             shard: 0 if isinstance(answer, S3NotifyError) else answer
             for (shard, _), answer in zip(wanted, answers, strict=True)
         }
         if errors:
-            self._shards.give_back(_first(drafts, rooms))
+            self._shards.give_back(_first(drafts, spaces))
             raise errors[0]
-        return rooms
+        return spaces
 
-    def _room(self, topic: Topic, shard: int, wanted: int) -> int:
-        """Take room for up to `wanted` entries; how many it is."""
+    def _space(self, topic: Topic, shard: int, wanted: int) -> int:
+        """Take space for up to `wanted` entries; how many it is."""
         quota = topic.quotas[shard]
         ceiling = shard_capacity(shard, topic.settings) - quota.base
         key = depth_key(topic.epoch, shard, quota.generation)
@@ -198,15 +198,15 @@ class Reservations:
                 if isinstance(outcome, Conflict):
                     asked = min(wanted, ceiling - self._shards.counted(topic, shard))
                     continue
-                # Unknown: if it was applied this room is lost until the reconciler counts again, never used twice.
+                # Unknown: if it was applied this space is lost until the reconciler counts again, never used twice.
             except UnavailableError:
                 if attempt == ATTEMPTS - 1:
                     raise
             self._clock.sleep(backoff_seconds(attempt, self._clock))
-        raise UnavailableError(f"no room could be counted in topic {topic.name!r}, shard {shard}; try again")
+        raise UnavailableError(f"no space could be counted in topic {topic.name!r}, shard {shard}; try again")
 
     def _create(self, topic: Topic, draft: Entry, since: float) -> Reservation | S3NotifyError:
-        """The entry, durable. One in doubt is left with its room, for the reconciler, and another one made."""
+        """The entry, durable. One in doubt is left with its space, for the reconciler, and another one made."""
         try:
             for _ in range(ATTEMPTS):
                 entry = replace(draft, id=_entry_id(self._clock))
@@ -216,7 +216,7 @@ class Reservations:
                     )
                     if isinstance(outcome, Stored):
                         return Reservation(entry=replace(entry, version=outcome.version), since=since)
-                if not self._room(topic, entry.shard, 1):
+                if not self._space(topic, entry.shard, 1):
                     break
         except (UnavailableError, UsageError) as error:
             return error
@@ -228,9 +228,9 @@ def _entry_id(clock: Clock) -> str:
     return f"{clock.wall_ms():012x}-{unique_name(clock)[:16]}"
 
 
-def _first(drafts: Iterable[Entry], rooms: Mapping[int, int]) -> list[Entry]:
-    """The drafts that there is room for, in their shards: the first ones."""
-    left = dict(rooms)
+def _first(drafts: Iterable[Entry], spaces: Mapping[int, int]) -> list[Entry]:
+    """The drafts that there is space for, in their shards: the first ones."""
+    left = dict(spaces)
     accepted = []
     for draft in drafts:
         if left[draft.shard] > 0:

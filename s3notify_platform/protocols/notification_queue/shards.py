@@ -51,9 +51,9 @@ class Shards:
         return int(record.value) if record is not None else 0
 
     def give_back(self, entries: Iterable[Entry]) -> None:
-        """Free the room of entries that this process removed, each of them once. 1 `add` for each shard.
+        """Free the space of entries that this process removed, each of them once. 1 `add` for each shard.
 
-        Sent once: if its answer is lost the room is too, until the reconciler counts again; never given twice.
+        Sent once: if its answer is lost the space is too, until the reconciler counts again; never given twice.
         A counter of an older generation is no longer looked at, and may be gone.
         """
         counters = Counter(

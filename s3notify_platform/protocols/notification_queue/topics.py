@@ -82,7 +82,7 @@ class Topics:
         """The topic with new settings; shards and slots stay. 2 requests.
 
         A capacity below what is there refuses reservations until entries have gone. One that takes more keys than
-        before is told of their changes from now on: consumers list what was there for a new topic only.
+        before is announced their changes from now on: consumers list what was there for a new topic only.
         """
         check_topic(name, settings)
 
@@ -112,7 +112,7 @@ class Topics:
         """Delete the topic and all that is pending or dead in it; `NotFoundError` if there is none.
 
         Once this returns, or another topic of the name exists, no entry made before it can be committed any
-        more: a writer in between is told to announce again. A deletion that was cut short is finished by
+        more: a writer in between announces again. A deletion that was cut short is finished by
         calling again, or by creating the topic. 2 requests, 1 scan for each shard, 1 removal for each record.
         """
 

@@ -3,44 +3,48 @@
 After the S3 source of RisingWave (its RFC).
 
 Steps
-    1. Once its topic is made, a source's first batch lists the bucket (`Enumerator.versions`; a large one in several
-       `Chain`s at once). From then on the entries of its topic name the keys that changed, and the bucket is asked what
-       is there under each now (`Enumerator.current`): nothing is listed. A writer looks which topics there are after
-       its write, so that a change is in the listing or in the topic.
-    2. `changes_of_slot` compares what was found with the slot's committed state: a key not in the state, or with
-       another ETag, is a split to read; one that was not read to its end is read on from its offset; a key in the
+    1. The first batch of a source, once its topic exists, lists the bucket (`Enumerator.versions`; a large one in
+       several `Chain`s at once). From then on the entries of the topic name the keys that changed, and a HEAD finds
+       what is under each of them now (`Enumerator.current`): nothing is listed. A writer reads the list of topics
+       after its write, so every change is in the listing or in the topic.
+    2. `changes_of_slot` compares what was found with the slot's committed state. A key that is not in the state, or
+       has another ETag, is a split to read. One that was not read to its end continues at its offset. A key of the
        state that is not in the bucket has left.
-    3. `cut_to_bytes` cuts the work to what one round may read, `parts_of` a big object to what one task may, and
-       `assign` gives the splits to tasks by bytes. Slots are dealt to parallel runs, and to tasks that follow entries,
-       by `assign_slots`.
-    4. The commit keeps for every object version `(key, etag, offset, reach_end)`, together with its rows.
-    5. Entries are removed after the commit that has seen them.
-    6. A slot that was committed for the first time is noted in `CommittedSlots`. Who plans reads that before it
-       looks at the table: a slot that is in it and has no commit has lost its state, and is refused.
+    3. `cut_to_bytes` limits the work to what one round may read. `parts_of` cuts a large object into what one task
+       may read.
+       `assign` gives the splits to tasks by bytes. `assign_slots` gives slots to parallel runs, and to tasks that
+       follow entries.
+    4. The commit keeps `(key, etag, offset, reach_end)` for every object version, together with its rows.
+    5. Entries are removed after a commit that includes their changes.
+    6. A slot's first commit is noted in `CommittedSlots`. A planner reads that before it reads the table: a slot that
+       is noted and has no commit has lost its state, and is refused.
 
 Storage (partition / key; JSON)
-    enumerator / to_list    slots that have to be compared by a listing, when a writer was last seen that signals and
-                            does not queue, and what a stream has enumerated (`RescanBacklog`)
-    enumerator / committed  slots that were ever committed, as a bitmap (`CommittedSlots`)
+    enumerator / to_list    slots that need a rescan, when an unqueued writer was last seen, and the topic epoch that a
+                            stream has enumerated (`RescanBacklog`)
+    enumerator / committed  slots that ever had a commit, as a bitmap (`CommittedSlots`)
 
 Invariants
-    - Identity is (key, ETag), never the name alone, and never LastModified. What is planned twice is committed
-      once: the state of the commit decides. So entries may come twice, late, and in any order.
-    - An entry is removed only after a commit of a plan that was made when the entry was there.
-    - An object that changes after it was enumerated fails its pinned read and is left to its own entry.
-    - A slot that was signalled by a writer without an entry waits for a rescan, and leaves the backlog after it.
-    - A listing is complete whatever order the server lists in, and in however many chains.
-    - State that was there never starts empty: lost commits are an error, not a second ingestion of everything.
+    - An object version is (key, ETag), never the name alone, and never LastModified. What is planned twice is
+      committed once: the state of the commit decides. So entries may come twice, late, and in any order.
+    - An entry is removed only after the commit of a plan that was made while the entry existed.
+    - An object that changes after it was enumerated fails its pinned read. Its own entry has it read later.
+    - A slot that was signalled by an unqueued writer stays in the rescan backlog until a rescan has been committed.
+    - A listing is complete in any order that the server lists in, and with any number of chains.
+    - Missing commits are an error. A slot that had state never starts again as if it were new.
 
-Limits. A plan holds at most `max_objects` changes, deletions first, and reads about `max_bytes`; a slot with more is
-`complete=False` and is planned again after its commit. The signal of a writer that does not queue may hide behind one
-of a writer that does, until the former signals again: from then on, for `UNQUEUED_SECONDS`, all that is signalled is
-listed; the sweep finds what came before.
+Limits
+    - A plan holds at most `max_objects` changes, deletions first, and reads about `max_bytes`. A slot with more is
+      `complete=False`, and is planned again after its commit.
+    - The signal of an unqueued writer may be hidden by that of a queueing one, until the former signals again. From
+      then on, for `UNQUEUED_SECONDS`, every signalled slot is listed; the sweep finds the earlier changes.
 
-Differs from the original: overwrites, deletions and emptied objects are changes like any other; notifications
-are removed when they are committed, not when they are read; ranges of slots do not overlap.
+Requests: 1 LIST for each 1000 objects of a listing; 1 HEAD for each key that an entry names.
 
-Read `enumerator.py` first, then `assignment.py`, `listing.py` and `records.py`.
+Differs from the original: overwrites, deletions and emptied objects are changes like any other. Notifications are
+removed when they are committed, not when they are read. Ranges of slots do not overlap.
+
+Reading order: enumerator, assignment, listing, rescan.
 """
 
 from s3notify_platform.protocols.source_enumerator.assignment import BALANCE_SLACK, Assignment, assign_slots

@@ -28,7 +28,7 @@ Guarantees
 Requests: an idle poll is 1 HEAD, at most one in `poll_seconds`. A changed one is 1 HEAD and 1 LIST of the keyspace;
 for a listing 1 LIST for each 1000 objects below the prefix, at most once in `list_seconds`; and for each changed slot
 1 GET (and its state pages) and 2 PUTs, LISTs as `SlotTable.newest`. With a topic, 3 GETs and
-`NotificationQueue.entries`; to follow these, 1 HEAD for each slot's signal and 1 for each key, and no listing. The
+`NotificationQueue.entries`; to follow these, 1 HEAD for each slot's signal, at most 1 for each key, no listing. The
 driver holds the objects of the changed slots, at most twice `max_objects` and one slot's.
 
 Limits: an object is never divided between micro-batches. Where a writer does not signal, nothing is seen.
