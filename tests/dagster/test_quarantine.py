@@ -64,7 +64,7 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     assert site.metadata(3)["quarantined"] == site.metadata(3)["live_failing"] == 1
     assert site.tick() == []
     assert (site.state.failing, site.state.open) == ({}, ())
-    assert list(site.io.queue.entries("orders", site.io.source.location.all_slots())) == []
+    assert list(site.io.clients.queue.entries("orders", site.io.source.location.all_slots())) == []
     assert site.grid()["failed"] == set()
 
     site.write(3, number=1, body=site.line(31))

@@ -31,7 +31,7 @@ def quarantine(ministack, monkeypatch):
     with closing(S3ObjectStore(config)) as store:
         writer = SlotWriter(store=store)
         bucket = {BAD: Body(etag="1", rows=2), REJECTED: Body(etag="1", rows=1, rejects=3)}
-        writer.run(bucket, unreadable={BAD: 0}, give_up=True)
+        writer.run(bucket, unreadable={BAD: 0}, last_attempt=True)
 
         def run(command, *arguments):
             options = ["--bucket", config.bucket, "--endpoint-url", ministack.endpoint_url]
