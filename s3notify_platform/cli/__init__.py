@@ -38,28 +38,28 @@ def main() -> None:
 def _dynamodb_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),
-        click.option("--lease-table", help="DynamoDB table that keeps commits apart, one for each bucket."),
+        click.option("--lease-table", help="DynamoDB table of commit leases, one for each bucket."),
         click.option("--records-table", help="DynamoDB table of ack chains and heartbeats."),
     ):
         command = option(command)
     return command
 
 
-@main.command(short_help="Try out whether a bucket and our permissions suffice.")
-@click.option("--bucket", required=True, help="Bucket to look at.")
+@main.command(short_help="Check whether a bucket and our permissions suffice.")
+@click.option("--bucket", required=True, help="Bucket to check.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
 @region_option("Region of bucket and tables")
 @click.option(
     "--prefix",
     default="",
-    help="Where scratch objects are written for a moment: _s3notify/NAME/ for a policy that allows no more.",
+    help="Prefix of the temporary objects of the check; _s3notify/NAME/ if the policy allows writes only there.",
 )
 @click.option(
     "--commit",
     type=click.Choice(["auto", "native", "dynamodb"]),
     default="auto",
     show_default=True,
-    help="How the source is to commit, as in its YAML.",
+    help="The source's commit mode, as in its YAML.",
 )
 @_dynamodb_options
 def doctor(
@@ -73,11 +73,11 @@ def doctor(
     lease_table: str | None,
     dynamodb_endpoint_url: str | None,
 ) -> None:
-    """Try out whether a bucket's store and our permissions suffice, and say how slots are committed there, and why.
+    """Check whether a bucket's store and our permissions suffice, and print how slots are committed there, and why.
 
-    Tables that are named are looked at too. Credentials come from the environment, a profile or an instance
-    role. About 50 requests; all that is written is deleted again. Exit code 0 if the platform can run so, 1 if
-    not, with the reason.
+    Named tables are checked too. Credentials come from the environment, a profile or an instance role. About 50
+    requests; all objects that it writes are deleted again. Exit code 0 if the platform can run like this, 1 if not,
+    with the reason.
     """
     from contextlib import closing
 
@@ -100,11 +100,11 @@ def doctor(
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     console.print(_table(f"{bucket} at {endpoint_url or 'AWS S3'}", found))
-    # An unusable store's problems are the reason itself, printed below.
+    # The problems of an unusable store are the error that is printed below.
     for problem in found.problems if found.mode != "unusable" else ():
         say(f"- {problem}")
     for table, problems in tables.items():
-        for problem in problems or ("is as it should be",):
+        for problem in problems or ("is correct",):
             say(f"- {table} {problem}")
     try:
         decision = choose_commit(
@@ -126,7 +126,7 @@ def doctor(
     "--print",
     "template",
     type=click.Choice(["cloudformation", "terraform", "iam"]),
-    help="Create nothing; print a template of the tables, or the roles' least policies.",
+    help="Create nothing; print a template of the tables, or the least policy of each role.",
 )
 @click.option(
     "--role",
@@ -137,9 +137,11 @@ def doctor(
 @click.option("--bucket", help="iam: bucket that is watched.")
 @click.option("--prefix", default="", help="iam: the source's prefix.")
 @click.option("--name", default="orders", show_default=True, help="iam: the source's name.")
-@click.option("--platform-bucket", help="iam: bucket of the platform's own objects, if another.")
-@click.option("--platform-prefix", help="iam: prefix of these; default _s3notify/NAME/.")
-@click.option("--keyspace", help="iam: prefix of the signals; default: keyspace/ below it.")
+@click.option("--platform-bucket", help="iam: bucket of the platform's own objects; default: --bucket.")
+@click.option(
+    "--platform-prefix", help="iam: prefix of the platform's own objects; default: _s3notify/NAME/."
+)
+@click.option("--keyspace", help="iam: prefix of the signals; default: keyspace/ below the platform prefix.")
 @click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="iam: prefix of the queue.")
 @click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
 def init(
@@ -160,21 +162,21 @@ def init(
     queue_prefix: str,
     event_queue: str | None,
 ) -> None:
-    """Create the DynamoDB tables that are named, or print templates of them, or IAM policies.
+    """Create the named DynamoDB tables, or print templates of them, or IAM policies.
 
-    Safe to repeat: a table that is there is left as it is, and one with another schema is refused. The platform
-    needs no table unless the bucket's store lacks conditions, or rates are high: ask `s3notify doctor`.
+    Safe to repeat: an existing table is not changed, and one with another schema is refused. The platform needs no
+    table unless the bucket's store lacks conditional writes, or request rates are high: see `s3notify doctor`.
 
     \b
-    The least policy of what `s3notify dev` runs:
+    The least policy for what `s3notify dev` runs:
       s3notify init --print iam --role run --bucket BUCKET --prefix PREFIX --name SOURCE
 
-    Roles: writer; publisher (a writer that queues); run (`s3notify dev` but for inlets and outlets); reader; viewer (of
+    Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer (of
     the Delta view); sweep (checks and vacuum); inlet; outlet. With --platform-bucket the source bucket is only read.
 
-    Name the tables in the source's `dynamodb`. Ack chains and heartbeats live in the records table, which sources may
-    share; a lease table serves one bucket, and writers of the Rust crate object_store (up to 0.12) may share it. The
-    first run writes down how a table is committed to, and no run may do it otherwise.
+    Name the tables in the source's `dynamodb`. The records table holds ack chains and heartbeats, and sources may share
+    it. A lease table serves one bucket, and writers that use the Rust crate object_store (up to 0.12) may share it. The
+    first run records the table's commit mode; later runs in another mode are refused.
     """  # noqa: D301 - click's own mark
     import json
 
@@ -193,7 +195,7 @@ def init(
         match template:
             case None:
                 for table, created in provision.create_tables(tables).items():
-                    click.echo(f"table {table!r}: {'created' if created else 'was there'}")
+                    click.echo(f"table {table!r}: {'created' if created else 'exists already'}")
                 return
             case "cloudformation":
                 printed = provision.cloudformation(tables)
@@ -219,16 +221,16 @@ def init(
     click.echo(json.dumps(printed, indent=2))
 
 
-@main.command(short_help="See it work, on a local S3 server.")
+@main.command(short_help="Run a demo on a local S3 server.")
 @click.option(
-    "--once", is_flag=True, help="End by itself when all is committed; exit 0 only if the table is exact."
+    "--once", is_flag=True, help="End when everything is committed; exit 0 only if the table is exact."
 )
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
     default=Path(".s3notify/demo"),
     show_default=True,
-    help="Where all its data is; delete it to begin again.",
+    help="Folder of all its data; delete it to start over.",
 )
 @click.option("--port", type=int, help="Port of the Dagster UI; a free one if not given.")
 @click.option(
@@ -240,9 +242,9 @@ def init(
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed ends in the same table.")
 def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int) -> None:
-    """Run the main job on the embedded S3 server, live: publish, see what changed, commit.
+    """Run a whole pipeline on the embedded S3 server: publish objects, detect changes, commit them.
 
-    All data stays in the folder, and a demo that was killed goes on from there. Ctrl-C ends it cleanly.
+    All data stays in the folder, and a demo that was killed continues from there. Ctrl-C ends it cleanly.
     """
     from s3notify_platform.local.demo import Demo
 
@@ -301,7 +303,7 @@ def dev(defs: Path, home: Path, port: int) -> None:
 def signal(
     keys: tuple[str, ...], *, bucket: str, keyspace: str, endpoint_url: str | None, region: str
 ) -> None:
-    """Signal objects KEYS, written by a program that does not signal: 1 PUT for each touched slot, and 1.
+    """Signal objects KEYS, written by a program that does not signal: 1 PUT for each touched slot, 1 for the root.
 
     \b
     s3notify signal raw/orders/2.jsonl --bucket acme-landing --keyspace _s3notify/orders/keyspace/
@@ -317,7 +319,7 @@ def signal(
         raise click.ClickException(str(error)) from error
 
 
-@main.command(short_help="Remove old commits, and files that none names.")
+@main.command(short_help="Remove old commits, and files that no commit names.")
 @click.option("--bucket", required=True, help="Bucket that holds the table.")
 @click.option("--table", required=True, help="Prefix of the table, like _s3notify/orders/table/.")
 @click.option(
@@ -328,8 +330,8 @@ def signal(
 def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, region: str) -> None:
     """Remove commits older than the history to keep, and files that no commit names any more.
 
-    It bounds how far back `s3notify rows` and the Delta view can read. What the view's last version shows is kept; its
-    log is cut behind a checkpoint of that age.
+    `s3notify rows` and the Delta view can read no further back than that. Files of the view's last version are kept;
+    its log is truncated behind a checkpoint of that age.
     """
     from s3notify_platform.stores.config import S3Config
     from s3notify_platform.stores.s3 import S3ObjectStore
@@ -352,7 +354,7 @@ def vacuum(*, bucket: str, table: str, days: float, endpoint_url: str | None, re
 def _table(title: str, found: "Capabilities") -> "Table":
     from rich.table import Table
 
-    table = Table("Looked at", "Found", title=title, title_justify="left")
+    table = Table("Check", "Result", title=title, title_justify="left")
     for what, holds in (
         ("reachable", found.reachable),
         ("may list", found.can_list),
@@ -367,8 +369,8 @@ def _table(title: str, found: "Capabilities") -> "Table":
     ):
         table.add_row(what, "[green]yes[/]" if holds else "[red]no[/]")
     skew = found.clock_skew_ms
-    table.add_row("server's clock", "not known" if skew is None else f"{skew / 1000:+.1f} s against ours")
-    table.add_row("mode by itself", found.mode)
+    table.add_row("server's clock", "unknown" if skew is None else f"{skew / 1000:+.1f} s from ours")
+    table.add_row("commit mode, if auto", found.mode)
     return table
 
 

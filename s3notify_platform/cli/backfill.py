@@ -1,4 +1,4 @@
-"""`s3notify backfill`: have slots of a source read again, although nothing of them changed."""
+"""`s3notify backfill`: have slots of a source read again, although they have not changed."""
 
 import json
 from dataclasses import asdict
@@ -15,7 +15,7 @@ from s3notify_platform.slots import Slot
 @setting_option("lease_table")
 @click.option("--slots", "chosen", callback=slots_of, help="These slots, like 3,17,40-60.")
 @click.option("--all", "everything", is_flag=True, help="All slots.")
-@click.option("--dry-run", is_flag=True, help="Only say how much would be read again.")
+@click.option("--dry-run", is_flag=True, help="Only print how much would be read again.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 def backfill(
     name: str,
@@ -29,10 +29,10 @@ def backfill(
 ) -> None:
     """Have the next batches read all objects of slots of source NAME again, although they have not changed.
 
-    For rows that were made by what has changed since: a transform, a schema, a parser. Each slot's rows are replaced in
-    the commits that hold the new ones; until then readers see the old ones. What is in quarantine as a whole stays
-    there: see `s3notify quarantine retry`. (A changed transform is also recognised by the source's `code_version`,
-    slot by slot as they change.) Safe to repeat, and to kill.
+    Use it after a change of a transform, a schema or a parser. The commits that hold a slot's new rows replace its old
+    ones; until then readers see the old ones. Objects that could not be read stay in quarantine: see
+    `s3notify quarantine retry`. (With a changed `code_version`, slots are also read again as they change.) Safe to
+    repeat, and to kill at any time.
 
     \b
     s3notify backfill orders --slots 3,17,40-60 --bucket acme-landing --dry-run
@@ -41,7 +41,7 @@ def backfill(
     from s3notify_platform.slots import slot_from_partition_key
 
     if (chosen is None) == (not everything):
-        raise click.UsageError("say which: --slots or --all, one of them")
+        raise click.UsageError("give either --slots or --all")
     location, store, mode = place.table_of(name, lease_table)
     slots = (
         [slot_from_partition_key(str(slot), location.slots) for slot in sorted(chosen)]

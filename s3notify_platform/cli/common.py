@@ -1,4 +1,4 @@
-"""What several commands share: where the queue stands, errors for people, and how a service runs in the foreground."""
+"""Shared by the commands: options that locate queue and source, error messages, services in the foreground."""
 
 import functools
 import re
@@ -39,7 +39,7 @@ def region_option(whose: str) -> Option:
 
 
 def setting_option(setting: str, *names: str, **more: Any) -> Option:
-    """An option for a declared setting, with its description, type and default; `--its-name`, if no other is said."""
+    """An option for a declared setting, with its description, type and default. `names`: instead of its own name."""
     declared = SETTINGS[setting]
     given = {"required": True} if declared.default is MISSING else {"default": declared.default}
     more = {"type": declared.number or str, "help": f"{declared.help}."} | given | more
@@ -48,7 +48,7 @@ def setting_option(setting: str, *names: str, **more: Any) -> Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePlace:
-    """Where the queue of a bucket stands. Writers, inlets, outlets and sources of a bucket must name the same one."""
+    """Where the queue of a bucket is. Writers, inlets, outlets and sources of a bucket must name the same one."""
 
     bucket: str
     endpoint_url: str | None
@@ -71,11 +71,11 @@ class QueuePlace:
         return NotificationQueue(queue_records(self.s3(), self.queue_prefix, self.records_config()))
 
     def records_config(self) -> "DynamoConfig | None":
-        """The table of the queue, if it stands in one."""
+        """The table that holds the queue; None if it is on the bucket."""
         return self.table_config(self.records_table)
 
     def table_config(self, table: str | None) -> "DynamoConfig | None":
-        """A DynamoDB table, if it is named."""
+        """How to reach a DynamoDB table; None if no name is given."""
         from s3notify_platform.stores.config import DynamoConfig
 
         if not table:
@@ -85,7 +85,7 @@ class QueuePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlace:
-    """Where a source keeps what it has made, as its YAML says."""
+    """Where a source keeps its own objects, as its YAML says."""
 
     place: QueuePlace
     platform_bucket: str | None
@@ -109,7 +109,7 @@ class SourcePlace:
         )
 
     def table_of(self, name: str, lease_table: str | None) -> "tuple[Location, ObjectStore, CommitMode]":
-        """Where the source of this name is, its store, and its commit mode, not settled yet. No request."""
+        """The location of the source of this name, its store, and its commit mode, not checked yet. No request."""
         from s3notify_platform.ingest.location import CommitMode
         from s3notify_platform.stores.s3.fast import shared_store
 
@@ -121,7 +121,7 @@ class SourcePlace:
 def options_as(place: type[Any], *options: Option) -> Option:
     """These options, in this order; the command takes them as one `place`, a dataclass with a field for each.
 
-    A field `place` is what options around these have made. Errors are printed for people.
+    A field `place` comes from the options that are applied outside of these. Errors are printed as messages.
     """
     names = [each.name for each in fields(place)]
 
@@ -143,7 +143,7 @@ def options_as(place: type[Any], *options: Option) -> Option:
 queue_options = options_as(
     QueuePlace,
     click.option(
-        "--bucket", required=True, help="Bucket of the platform's own objects, the queue among them."
+        "--bucket", required=True, help="Bucket of the platform's own objects, including the queue."
     ),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
     region_option("Region of bucket and table"),
@@ -151,7 +151,7 @@ queue_options = options_as(
     setting_option("records_table"),
     click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),
 )
-"""Options that say where the queue stands; the command takes them as one `place: QueuePlace`."""
+"""Options that locate the queue; the command takes them as one `place: QueuePlace`."""
 
 _source_options = options_as(
     SourcePlace,
@@ -163,7 +163,7 @@ _source_options = options_as(
 
 
 def source_options(command: Command) -> Command:
-    """Options that say where a source stands, the queue's among them; the command takes one `place: SourcePlace`."""
+    """Options that locate a source, including its queue; the command takes one `place: SourcePlace`."""
     return queue_options(_source_options(command))
 
 
@@ -185,9 +185,9 @@ def keyspace_options(command: Command) -> Command:
             type=click.IntRange(1, SLOT_COUNT),
             default=SLOT_COUNT,
             show_default=True,
-            help="How many slots the keyspaces have, as in the sources.",
+            help="Number of slots of the keyspaces, as in the sources.",
         ),
-        click.option("--source-bucket", help="Bucket that the objects are in, if another than --bucket."),
+        click.option("--source-bucket", help="Bucket that holds the objects; default: --bucket."),
     ):
         command = option(command)
     return command
@@ -220,7 +220,7 @@ def errors_for_people() -> Iterator[None]:
 
 
 def run_in_foreground(service: "Service") -> None:
-    """Run a service until SIGINT or SIGTERM, which end it cleanly; then print its counts, by name, in one line.
+    """Run a service until SIGINT or SIGTERM, which end it cleanly; then print its counts by name, in one line.
 
     A second signal ends the process at once.
     """
@@ -241,13 +241,13 @@ def run_in_foreground(service: "Service") -> None:
 
 
 def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """A table for people."""
+    """Print a table."""
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
     table = Table(*(Column(head, overflow="fold") for head in heads))
     for row in rows:
-        # Keys and errors are others' text, not markup.
+        # Keys and errors come from outside: they are text, not markup.
         table.add_row(*(Text(str(cell)) for cell in row))
     Console().print(table)

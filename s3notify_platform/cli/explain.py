@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from s3notify_platform.ingest.source import Source
 
 
-@click.command(short_help="Say what happened to one object.")
+@click.command(short_help="Report what happened to one object.")
 @click.argument("key")
 @source_options
 @setting_option("name")
 @setting_option("prefix")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 def explain(key: str, *, place: SourcePlace, name: str, prefix: str, as_json: bool) -> None:
-    """Say what happened to the object KEY of a source: signalled, queued, in a batch, committed, rejected, or why not.
+    """Report what happened to the object KEY: signalled, queued, in a batch, committed, rejected, or why not.
 
-    Reads only. Failing slots and the runs of batches are named where DAGSTER_HOME names the Dagster instance.
+    Reads only. If DAGSTER_HOME names the Dagster instance, failing slots and the runs of batches are shown too.
 
-    Exit code 0 if the table holds what the bucket does: the object as it is, with all its records, or nothing where
-    it was deleted. 1 otherwise, and if the answer could not be had.
+    Exit code 0 if the table agrees with the bucket: it has the object's current version with all its records, or no
+    rows of a deleted object. 1 otherwise, and if no answer could be found.
     """
     from s3notify_platform.explain import explain as look
     from s3notify_platform.ingest.source import Input, Source
@@ -38,7 +38,7 @@ def explain(key: str, *, place: SourcePlace, name: str, prefix: str, as_json: bo
 
 
 def _sensor_view(source: "Source", key: str) -> "SensorView | None":
-    """What the sensor knows, if there is an instance to ask. Dagster is imported only then."""
+    """What the sensor knows; None without a Dagster instance. Dagster is imported only if there is one."""
     if not os.environ.get("DAGSTER_HOME"):
         return None
     import dagster as dg

@@ -1,4 +1,4 @@
-"""`s3notify ingest`: keep a committed table in step with its bucket, without Dagster."""
+"""`s3notify ingest`: keep a committed table up to date with its bucket, without Dagster."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ from s3notify_platform.ingest.settings import SETTINGS, imported
 
 
 def _source_options(command: Command) -> Command:
-    """An option for each setting of a source. What is not given is left to the data source's defaults."""
+    """An option for each setting of a source. The data source has the defaults of those that are not given."""
     for name in reversed(SETTINGS):
         command = setting_option(name, type=str, default=None)(command)
     return command
@@ -34,7 +34,7 @@ def _source_options(command: Command) -> Command:
     "--conf", "confs", multiple=True, metavar="NAME=VALUE", help="A further Spark property. Repeatable."
 )
 @click.option("--checkpoint", help="Folder or URL of Spark's checkpoint; default .s3notify/NAME-checkpoint.")
-@click.option("--once", is_flag=True, help="Take in what is signalled now, and end.")
+@click.option("--once", is_flag=True, help="Ingest what is signalled now, then end.")
 @click.option(
     "--every", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="Seconds between polls."
 )
@@ -49,9 +49,9 @@ def ingest(
     every: float,
     **options: str | None,
 ) -> None:
-    """Ingest what changes, until SIGINT; each slot in one commit, exactly once, whatever is killed.
+    """Ingest changes until SIGINT; each slot in one commit, exactly once, even if processes are killed.
 
-    The first time all of the bucket is taken in. Credentials come from the environment, a profile or an instance
+    The first time, the whole source is ingested. Credentials come from the environment, a profile or an instance
     role. With --once the exit code is 1 if a slot could not be committed.
     """
     import os

@@ -1,4 +1,4 @@
-"""`s3notify inlet`: take in what others report of a bucket's changes; each inlet is a registered service."""
+"""`s3notify inlet`: take in changes of a bucket that other systems report; each inlet is a registered service."""
 
 import json
 
@@ -10,25 +10,25 @@ from s3notify_platform.cli.services import ServiceGroup
 
 @click.group(cls=ServiceGroup, direction="inlet", short_help="Take in changes from SQS, Ceph RGW or MinIO.")
 def inlet() -> None:
-    """Take in changes that others report: each goes to every topic that takes its key, and is signalled.
+    """Take in changes that other systems report: each goes to every topic that takes its key, and is signalled.
 
-    --bucket is the platform's: queue and signals stand there. An inlet may be killed at any time, and any number of
-    them may run side by side: what is not yet durable is reported again, and duplicates are harmless.
+    --bucket is the platform's: it holds queue and signals. An inlet may be killed at any time, and any number of them
+    may run at once: what is not yet durable is reported again, and duplicates are harmless.
     """
 
 
-@inlet.command(short_help="List, show or remove what made no sense.")
+@inlet.command(short_help="List, show or remove messages that could not be parsed.")
 @queue_options
-@click.option("--show", metavar="ID", help="Write this message out as it came; cut off after 128 KB.")
+@click.option("--show", metavar="ID", help="Print this message as received; cut off after 128 KB.")
 @click.option("--discard", multiple=True, metavar="ID", help="Remove this one. May be given several times.")
 @click.option("--discard-all", is_flag=True, help="Remove all.")
 @click.option("--json", "as_json", is_flag=True, help="For machines: one object a line.")
 def poison(
     *, place: QueuePlace, show: str | None, discard: tuple[str, ...], discard_all: bool, as_json: bool
 ) -> None:
-    """List what the inlets could not make sense of, with reasons; show it, or remove it.
+    """List messages that the inlets could not parse or queue, with reasons; show them, or remove them.
 
-    What you have corrected is sent again the way it came: to the SQS queue, or by a post to the HTTP inlet.
+    Send a corrected message again the way it came: to the SQS queue, or by a post to the HTTP inlet.
     """
     from s3notify_platform.channels.inlets.poison import PoisonStore
 
@@ -42,7 +42,7 @@ def poison(
             if message.id == show:
                 click.echo(message.body, nl=False)
                 return
-        raise click.ClickException(f"no poison {show!r}")
+        raise click.ClickException(f"no poison message {show!r}")
     if as_json:
         for message in found:
             click.echo(

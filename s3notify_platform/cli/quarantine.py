@@ -1,4 +1,4 @@
-"""`s3notify quarantine …`: what could not be taken in, why, and how it is read again after a fix."""
+"""`s3notify quarantine …`: records and objects that could not be taken in, why, and how to read them again."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from s3notify_platform.table.quarantine import ReasonCount, Retried
 
 RAW_SHOWN = 200
-"""Bytes of a rejected record that people are shown; `--json` has all that is kept."""
+"""Bytes of a rejected record that are printed; `--json` has all that is kept."""
 
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 _slots = click.option("--slot", "only", type=int, multiple=True, help="Only this slot; repeatable.")
@@ -22,7 +22,7 @@ _slots = click.option("--slot", "only", type=int, multiple=True, help="Only this
 
 @click.group(short_help="Count, show, and read again what was rejected.")
 def quarantine() -> None:
-    """Rejected records, and objects that could not be read: how many, which, why; and read again after a fix."""
+    """Rejected records, and objects that could not be read: count them, show them, and have them read again."""
 
 
 @quarantine.command("list", short_help="Count rejects by slot and reason.")
@@ -111,7 +111,7 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
         read = f", {state.rows} rows up to {state.offset} are committed" if state.rows else ""
         click.echo(f"fails{read}: {_line(state.reason)}")
     if found.waiting:
-        click.echo("asked for again: the slot's next batch reads it")
+        click.echo("requested again: the slot's next batch reads it")
     for row in rejects:
         raw = row["raw"] or b""
         cut = f"… ({len(raw)} bytes)" if len(raw) > RAW_SHOWN else ""
@@ -129,7 +129,7 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
 @_slots
 @click.option("--all", "everything", is_flag=True, help="All slots.")
 @click.option("--reason", default="", help="Only what has a reason that contains this text.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be read again.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be read again.")
 @_json
 def retry(
     name: str,
@@ -143,10 +143,10 @@ def retry(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Have the next batch read again what is in quarantine of source NAME: name keys, slots, or everything.
+    """Have the next batch read again what is in quarantine of source NAME: the given keys, slots, or everything.
 
-    Objects leave the quarantine in the commit that takes them in; what fails again stays, with its new reason. Safe to
-    repeat. Exit code 1 if a key is given and none of them is in quarantine.
+    Objects leave the quarantine in the commit that takes them in; those that fail again stay, with the new reason.
+    Safe to repeat. Exit code 1 if keys are given and none of them is in quarantine.
     """
     from s3notify_platform.errors import UsageError
     from s3notify_platform.ingest.reread import RetryRequest
@@ -154,20 +154,20 @@ def retry(
     try:
         request = RetryRequest(keys=keys, slots=only, everything=everything, reason=reason)
     except UsageError as error:
-        raise click.UsageError("say what: --key, --slot or --all, one of them") from error
+        raise click.UsageError("give exactly one of --key, --slot and --all") from error
     location, store, mode = place.table_of(name, lease_table)
     found = request.run(location, store, mode, dry_run=True)
     missing = sorted(set(keys) - found.keys)
     if not as_json:
-        click.echo(f"in quarantine: {_said(found)}")
+        click.echo(f"in quarantine: {_summary(found)}")
         for key in missing:
             click.echo(f"not in quarantine: {_text(key)}", err=True)
     if found.objects and not dry_run:
         found = request.run(location, store, location.settle_commit_mode(mode, store))
         if not as_json:
-            click.echo(f"asked for: {_said(found)}; the next batch reads them")
+            click.echo(f"requested: {_summary(found)}; the next batch reads them")
     if found.left and not as_json:
-        click.echo(f"{found.left} objects are too many at once: repeat it when the others have been read")
+        click.echo(f"{found.left} more objects did not fit: repeat the command when these have been read")
     if as_json:
         document = asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run}
         click.echo(json.dumps(document, indent=2))
@@ -191,8 +191,8 @@ def _totals(found: "list[ReasonCount]") -> dict[str, int]:
     }
 
 
-def _said(found: "Retried") -> str:
-    waiting = f", {found.waiting} of them asked for before" if found.waiting else ""
+def _summary(found: "Retried") -> str:
+    waiting = f", {found.waiting} of them requested before" if found.waiting else ""
     return (
         f"{found.failing} failing objects, {found.records} rejected records of {found.rejected} objects, "
         f"in {len(found.slots)} slots{waiting}"
@@ -204,5 +204,5 @@ def _line(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Others' text, with nothing that a terminal would obey."""
+    """Text from outside, with everything escaped that a terminal would interpret."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

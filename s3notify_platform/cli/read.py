@@ -1,4 +1,4 @@
-"""`s3notify history | rows | delta`: a source's table, read back by slot and generation, and its view for others."""
+"""`s3notify history | rows | delta`: a source's table, read by slot and generation, and its Delta Lake view."""
 
 import json
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlace:
-    """Where the table of a source, or of one of its slot assets, stands."""
+    """Where the table of a source, or of one of its slot assets, is."""
 
     name: str
     bucket: str
@@ -30,7 +30,7 @@ class TablePlace:
     region: str
 
     def location(self) -> "Location":
-        """Where the table stands. Credentials come from the environment, a profile or a role. No request."""
+        """The location of the table. Credentials come from the environment, a profile or a role. No request."""
         from s3notify_platform.ingest.location import Location
         from s3notify_platform.stores.config import S3Config
 
@@ -48,24 +48,27 @@ table_options = options_as(
     click.argument("name"),
     click.option("--bucket", required=True, help="Bucket of the platform's own objects."),
     setting_option("platform_prefix"),
-    click.option("--asset", help="A slot asset of the source, in place of the source's own table."),
+    click.option("--asset", help="A slot asset of the source, instead of the source's own table."),
     click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
     region_option("Region of the bucket"),
 )
-"""The argument NAME, and options that say where its table stands; taken as one `place: TablePlace`."""
+"""The argument NAME, and options that locate its table; taken as one `place: TablePlace`."""
 
 
 @click.command(short_help="List the generations of a slot.")
 @table_options
 @click.option(
-    "--slot", type=click.IntRange(0, SLOT_COUNT - 1), required=True, help="One slot; `explain` tells a key's."
+    "--slot",
+    type=click.IntRange(0, SLOT_COUNT - 1),
+    required=True,
+    help="One slot; `explain` prints a key's slot.",
 )
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Generations at most.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 def history(*, place: TablePlace, slot: int, limit: int, as_json: bool) -> None:
     """List the generations of a slot of the source NAME, the newest first.
 
-    As far back as vacuum has left it. Times are the store's, in UTC. `s3notify rows` reads one of them.
+    As far back as vacuum has kept them. Times are the store's, in UTC. `s3notify rows` reads one of them.
     """
     from itertools import islice
 
@@ -95,10 +98,13 @@ def history(*, place: TablePlace, slot: int, limit: int, as_json: bool) -> None:
 @click.command(short_help="Print the rows of a slot.")
 @table_options
 @click.option(
-    "--slot", type=click.IntRange(0, SLOT_COUNT - 1), required=True, help="One slot; `explain` tells a key's."
+    "--slot",
+    type=click.IntRange(0, SLOT_COUNT - 1),
+    required=True,
+    help="One slot; `explain` prints a key's slot.",
 )
-@click.option("--generation", type=click.IntRange(1), help="As it was then; default: as it is.")
-@click.option("--at", type=MOMENT, help="As it was at this moment, in UTC, like 2026-01-31T12:00:00.")
+@click.option("--generation", type=click.IntRange(1), help="Read this generation; default: the newest.")
+@click.option("--at", type=MOMENT, help="Read as of this time, in UTC, like 2026-01-31T12:00:00.")
 @click.option("--limit", type=click.IntRange(1), help="Rows at most; default: all.")
 def rows(
     *, place: TablePlace, slot: int, generation: int | None, at: datetime | None, limit: int | None
@@ -126,7 +132,7 @@ def rows(
         return
     parts = read_slots(table, [which], generations=generations)
     for row in islice(_dicts(part.table for part in parts), limit):
-        click.echo(json.dumps(row, ensure_ascii=False, default=_plain))
+        click.echo(json.dumps(row, ensure_ascii=False, default=_as_text))
 
 
 @click.command(short_help="Bring the Delta Lake view of a source up to date.")
@@ -136,19 +142,23 @@ def rows(
     "slots",
     type=click.IntRange(1, SLOT_COUNT),
     default=SLOT_COUNT,
-    help="How many slots the source has; default: 1000.",
+    help="Number of slots of the source; default: 1000.",
 )
-@click.option("--repair", is_flag=True, help="Compare all files that it shows, whatever its log says.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Compare all files of the view with the table, even if its log is up to date.",
+)
 def delta(*, place: TablePlace, slots: int, repair: bool) -> None:
-    """Bring the Delta Lake view of the source NAME up to its table, and say where it is. Safe to repeat.
+    """Bring the Delta Lake view of the source NAME up to date with its table, and print its URL. Safe to repeat.
 
     The same as the asset NAME_delta, without Dagster. polars.scan_delta, deltalake.DeltaTable and DuckDB's delta_scan
     read it; the role `viewer` of `s3notify init --print iam` is enough.
 
-    A version shows whole slots, by `slot` as partition column; a `txn` of each says its generation. Columns that only
-    newer files have are null in older ones. Names with spaces or ,;{}()= are column-mapped, which Polars 2.1 refuses to
-    read; a column called `slot`, or a type that Delta lacks, is an error that names it. Leave OPTIMIZE and VACUUM to
-    the platform: the next run of this undoes the one, the other finds nothing to remove.
+    A version shows whole slots, with `slot` as partition column; a `txn` action of each slot has its generation.
+    Columns that only newer files have are null in older ones. Names with spaces or ,;{}()= are column-mapped, which
+    Polars 2.1 refuses to read. A column called `slot`, or a type that Delta lacks, is an error that names it. Do not
+    run OPTIMIZE or VACUUM on it: this command reverts the one, the other finds nothing to remove.
     """
     from s3notify_platform.ingest.location import CommitMode
     from s3notify_platform.slots import Slot
@@ -158,11 +168,11 @@ def delta(*, place: TablePlace, slots: int, repair: bool) -> None:
     mode = location.settle_commit_mode(CommitMode(), shared_store(location.platform))
     synced = location.view(place.asset, commit=mode).sync(map(Slot, range(slots)), repair=repair)
     if synced.version is None:
-        raise click.ClickException(f"{place.asset or place.name}: nothing was committed yet")
+        raise click.ClickException(f"{place.asset or place.name}: nothing has been committed yet")
     where = f"s3://{place.bucket}/{location.table_layout(place.asset).view}"
     click.echo(
-        f"{where}: version {synced.version}, {synced.rows} rows; {synced.slots} slots moved, "
-        f"{synced.files_added} files came and {synced.files_removed} went"
+        f"{where}: version {synced.version}, {synced.rows} rows; {synced.slots} slots updated, "
+        f"{synced.files_added} files added, {synced.files_removed} removed"
     )
 
 
@@ -172,5 +182,5 @@ def _dicts(tables: Iterable[Any]) -> Iterable[dict[str, Any]]:
             yield from batch.to_pylist()
 
 
-def _plain(value: object) -> str:
+def _as_text(value: object) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

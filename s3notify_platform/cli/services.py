@@ -1,4 +1,4 @@
-"""Commands of the registered services: each runs one in the foreground, and its settings are the options."""
+"""Commands of the registered services: each runs one in the foreground; the service's settings are its options."""
 
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class ServiceGroup(click.Group):
-    """A group whose commands are, beside its own, the registered services of one direction.
+    """A group that also has the registered services of one direction as commands.
 
-    Settings are imported when a service's command is chosen, so that the group's own help is quick.
+    A service's settings are imported only when its command is chosen, so that the group's own help is quick.
     """
 
     def __init__(self, *args: Any, direction: Literal["inlet", "outlet"], **kwargs: Any) -> None:
@@ -112,7 +112,7 @@ def _option(name: str, field: "FieldInfo") -> Option:
     default = None if field.is_required() else field.default
     return click.option(
         flag,
-        # A name of its own, since the queue's options have some of the same.
+        # Prefixed, because the queue's options have some of the same names.
         f"set_{name}",
         type=ranges[kinds[0]](**bounds) if kinds[0] in ranges else kinds[0],
         is_flag=kinds[0] is bool,

@@ -1,4 +1,4 @@
-"""`s3notify table …`: what a person may have to decide about a source's table."""
+"""`s3notify table …`: decisions about a source's table that only a person can take."""
 
 import click
 
@@ -8,22 +8,22 @@ from s3notify_platform.slots import Slot
 
 @click.group()
 def table() -> None:
-    """Decide about the table of a source that has lost commits."""
+    """Decide what to do about a source whose table has missing commits."""
 
 
-@table.command(short_help="Accept that the commits of slots are lost.")
+@table.command(short_help="Accept that commits of slots are missing.")
 @queue_options
 @setting_option("name")
 @setting_option("platform_prefix")
 @click.option(
-    "--slots", required=True, callback=slots_of, help="Slots that are lost, like 3,17,20-29; or: all."
+    "--slots", required=True, callback=slots_of, help="Slots with missing commits, like 3,17,20-29; or: all."
 )
 def forget(*, place: QueuePlace, name: str, platform_prefix: str, slots: frozenset[Slot]) -> None:
-    """Accept that the commits of slots are lost, so that their objects are taken in again.
+    """Accept that the commits of slots are missing, so that their objects are taken in again.
 
-    Runs refuse a slot that was committed before and has no commit any more: taking its objects in again without a word
-    would hide that history, quarantine, and rows of objects that have left are gone. Restore the table's objects if
-    you can. If not, this lets the named slots start again; those that have their commits are left as they are.
+    Runs refuse a slot that was committed before and has no commit any more. To take its objects in again would hide
+    that its history, its quarantine, and rows of deleted objects are gone. Restore the table's objects if you can. If
+    not, this lets the given slots start over; slots that have their commits are not changed.
     """
     from s3notify_platform.ingest.location import Location
     from s3notify_platform.table.missing import forget_slots
@@ -34,11 +34,11 @@ def forget(*, place: QueuePlace, name: str, platform_prefix: str, slots: frozens
         platform_prefix=platform_prefix,
         records_table=place.records_config(),
     )
-    lost = forget_slots(location.table(), location.records(), slots)
-    if not lost:
-        click.echo("none of these slots has lost its commits; nothing to forget")
+    forgotten = forget_slots(location.table(), location.records(), slots)
+    if not forgotten:
+        click.echo("no commits of these slots are missing; nothing to forget")
         return
     click.echo(
-        f"forgot {len(lost)} slots: {','.join(map(str, sorted(lost)))}. Their objects are taken in again by the next "
-        "batch that lists; a backfill of these partitions does it now."
+        f"forgot {len(forgotten)} slots: {','.join(map(str, sorted(forgotten)))}. The next batch that lists takes "
+        "their objects in again; a backfill of these partitions does it now."
     )

@@ -1,4 +1,4 @@
-"""`s3notify topics …`: the topics of a bucket's queue, for people and scripts."""
+"""`s3notify topics …`: the topics of a bucket's queue."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="One JSON document,
 
 @click.group(short_help="Create, watch and change topics of the queue.")
 def topics() -> None:
-    """Topics of the notification queue: who hears of changes, and how far behind they are.
+    """Topics of the notification queue: who receives changes, and how far behind they are.
 
     A topic with an endpoint gets S3 event messages in batches, with an id for each event and an HMAC:
 
@@ -27,9 +27,9 @@ def topics() -> None:
         --url https://hooks.example.com/s3 --secret-env S3NOTIFY_PUSH_HOOKS
       S3NOTIFY_PUSH_HOOKS=… s3notify deliver --bucket BUCKET
 
-    A refused batch is split until the event at fault stands alone; after --max-attempts or --ttl-hours it is a dead
-    letter. A dead or slow endpoint holds up no other. Nothing is dropped for it either: once its topic holds --capacity
-    entries, writers are refused until it is back, or its entries are dead letters.
+    A refused batch is split until the event at fault is alone; after --max-attempts or --ttl-hours it becomes a dead
+    letter. An endpoint that is down or slow does not delay others, and nothing is dropped for it: once its topic holds
+    --capacity entries, writers are refused until it is back, or its entries are dead letters.
     """  # noqa: D301 - click's own mark
 
 
@@ -42,9 +42,9 @@ def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--batch-size", type=int, help="Events of one request, at most; default 50."),
         click.option(
             "--secret-env",
-            help="Name of the workers' variable with the HMAC key, S3NOTIFY_PUSH_…; no key here.",
+            help="Name of the environment variable with the HMAC key, S3NOTIFY_PUSH_…; not the key itself.",
         ),
-        click.option("--url", help="Endpoint to push to, https://…; without one the topic is pulled."),
+        click.option("--url", help="Endpoint to push to, https://…; without one, consumers pull."),
         click.option("--ttl-hours", type=float, help="How long an entry is tried; 0: for ever. Default 96."),
         click.option(
             "--max-attempts", type=int, help="Deliveries of an entry until it is a dead letter; 20."
@@ -61,7 +61,9 @@ def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("name")
 @queue_options
 @_settings_options
-@click.option("--shards", type=int, help="Parts that are drained side by side, 1 to 64; default 8. For good.")
+@click.option(
+    "--shards", type=int, help="Parts that are consumed in parallel, 1 to 64; default 8. Cannot be changed."
+)
 def create(name: str, *, place: QueuePlace, shards: int | None, **options: Any) -> None:
     """Create topic NAME. Safe to repeat with the same settings; refused if it has others."""
     from s3notify_platform.protocols.notification_queue import TopicSettings
@@ -78,7 +80,7 @@ def create(name: str, *, place: QueuePlace, shards: int | None, **options: Any) 
 @queue_options
 @_settings_options
 def update(name: str, *, place: QueuePlace, **options: Any) -> None:
-    """Change what is given of topic NAME, and leave the rest. `--url ""` makes it a topic that is pulled."""
+    """Change the given settings of topic NAME. `--url ""` makes it a topic that is pulled."""
     queue = place.queue()
     settings = _changed(queue.topics.get(name).settings, options)
     queue.topics.update(name, settings)
@@ -89,7 +91,7 @@ def update(name: str, *, place: QueuePlace, **options: Any) -> None:
 @queue_options
 @_json
 def list_topics(*, place: QueuePlace, as_json: bool) -> None:
-    """All topics and their settings. One scan."""
+    """List all topics and their settings. One scan."""
     found = place.queue().topics.all()
     if as_json:
         click.echo(json.dumps([_document(topic) for topic in found], indent=2))
@@ -117,7 +119,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
 @queue_options
 @_json
 def stats(names: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
-    """Depth, age, in flight, delivered, failed and dead of each topic, or of NAMES. One scan of all entries."""
+    """Print depth, age and counts of each topic, or of NAMES. One scan of all entries."""
     queue = place.queue()
     found = [queue.stats(name) for name in names or [topic.name for topic in queue.topics.all()]]
     if as_json:
@@ -147,7 +149,7 @@ def stats(names: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
 @queue_options
 @_json
 def dead(name: str, *, place: QueuePlace, as_json: bool) -> None:
-    """The dead letters of topic NAME, with reasons. One scan."""
+    """List the dead letters of topic NAME, with reasons. One scan."""
     letters = place.queue().dead(name)
     if as_json:
         shown = [
@@ -172,23 +174,23 @@ def dead(name: str, *, place: QueuePlace, as_json: bool) -> None:
 @topics.command(short_help="Put dead letters back into the queue.")
 @click.argument("name")
 @queue_options
-@click.option("--key", "keys", multiple=True, help="Only letters of this object; repeatable.")
+@click.option("--key", "keys", multiple=True, help="Only dead letters of this object; repeatable.")
 def redrive(name: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
     """Put the dead letters of topic NAME back into its queue, with attempts from 0."""
     moved = place.queue().redrive(name, keys or None)
     if not isinstance(moved, int):
         raise click.ClickException(
-            f"topic {name!r} is full: some letters may be back, go on in {moved.retry_after_seconds:g} s"
+            f"topic {name!r} is full: some dead letters may be back; repeat this in {moved.retry_after_seconds:g} s"
         )
-    click.echo(f"topic {name!r}: {moved} dead letters sent again")
+    click.echo(f"topic {name!r}: {moved} dead letters put back")
 
 
 @topics.command()
 @click.argument("name")
 @queue_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(name: str, *, place: QueuePlace, yes: bool) -> None:
-    """Delete topic NAME with all that is pending and dead in it."""
+    """Delete topic NAME with all its pending entries and dead letters."""
     if not yes:
         click.confirm(f"Delete topic {name!r} and everything pending in it?", abort=True)
     place.queue().topics.delete(name)
@@ -196,7 +198,7 @@ def delete(name: str, *, place: QueuePlace, yes: bool) -> None:
 
 
 def _changed(before: "TopicSettings", options: Mapping[str, Any]) -> "TopicSettings":
-    """The settings, with the options that were given."""
+    """The settings, changed by the options that were given."""
     from s3notify_platform.channels.delivery.endpoint import Endpoint
     from s3notify_platform.errors import UsageError
 

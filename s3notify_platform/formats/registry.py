@@ -22,7 +22,21 @@ AUTO: Final = "auto"
 
 FORMATS: Final[dict[str, Format]] = {one.name: one for one in (Jsonl(), Csv(), Parquet(), Text(), Binary())}
 
-RESERVED: Final = frozenset({"_kind", "_slot", "_key", "_etag", "_offset", "_note", "_raw", RESCUED.name})
+RESERVED: Final = frozenset(
+    {
+        "_kind",
+        "_slot",
+        "_key",
+        "_etag",
+        "_offset",
+        "_outcome",
+        "_data_files",
+        "_reject_files",
+        "_reason",
+        "_raw",
+    }
+    | {RESCUED.name}
+)
 """Names that a source's columns cannot have."""
 
 

@@ -2,7 +2,7 @@
 
 A listing is made in chains (`listing`), and shuffled by slot; entries are read by as many tasks as there are, each for
 slots of its own, with nothing to shuffle. Entries are read before the bucket is looked at, so that whatever an
-entry tells of is seen, and the entry may go when the slot is committed.
+entry names is seen, and the entry may go when the slot is committed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,15 +10,28 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
-
-import pyarrow as pa
+from itertools import chain
+from typing import TYPE_CHECKING, Final, assert_never
 
 from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
 from s3notify_platform.ingest.follow import by_key, last_signal_queued, named_version
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.wire import (
+    LISTED,
+    PLANNED,
+    ComparedSlot,
+    FailedSlot,
+    Gone,
+    Listed,
+    Planned,
+    QueuedEntry,
+    Requests,
+    ToRead,
+    UnqueuedSlot,
+    WantedSlot,
+)
 from s3notify_platform.ports import ETag
-from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import (
     Chain,
     Enumerator,
@@ -33,36 +46,14 @@ from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reread import backfilled_keys
 
+if TYPE_CHECKING:
+    from s3notify_platform.protocols.notification_queue import Entry
+
 IN_FLIGHT: Final = 32
 _WINDOW: Final = 4 * IN_FLIGHT
 _PAGE: Final = 10_000
-LISTED: Final = pa.schema(
-    [
-        ("slot", pa.int32()), ("kind", pa.string()), ("key", pa.string()), ("etag", pa.string()),
-        ("size", pa.int64()), ("generation", pa.int64()), ("entry", pa.string()),
-    ]
-)  # fmt: skip
-LISTED_DDL: Final = (
-    "slot int, kind string, key string, etag string, size bigint, generation bigint, entry string"
-)
-_PLANNED: Final = pa.schema(
-    [*LISTED, ("complete", pa.bool_()), ("start", pa.int64()), ("by_record", pa.bool_())]
-)
-PLANNED_DDL: Final = f"{LISTED_DDL}, complete boolean, start bigint, by_record boolean"
-COUNTS: Final = -1
-"""In place of a slot, on rows that count requests: kind is the request's, size the number."""
-
-OVERRAN: Final = "overran"
-"""In place of a request's kind: cuts that a chain passed over."""
-
 CHAINS_AT_ONCE: Final = 4
 """Chains that one task lists at once: it waits for the server most of the time."""
-
-ANNOUNCED: Final = "told"
-"""In place of an entry, on changes that some entry tells of."""
-
-Batches = Iterator[pa.RecordBatch]
-Row = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -75,7 +66,7 @@ class _Found:
     slot: Slot
     newest: Generation | None = None
     versions: list[ObjectVersion] = field(default_factory=list)
-    entries: list[Row] = field(default_factory=list)
+    entries: list[QueuedEntry] = field(default_factory=list)
     touched: frozenset[str] | None = None
 
 
@@ -100,37 +91,26 @@ def lister(
                 Chain(bucket, source.input.prefix, cuts=cuts, after=start.after, token=start.token)
                 for start in parts[number]
             ]
-            rows: list[Row] = []
+            rows: list[Listed] = []
             for objects in listed_pages(chains, CHAINS_AT_ONCE):
-                rows += object_rows(enumerator.among(objects, wanted))
+                rows += enumerator.among(objects, wanted)
                 if len(rows) >= _PAGE:
-                    yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
+                    yield LISTED.batch(rows)
                     rows = []
-            rows += counted(bucket)
-            if overran := sum(chain.overran for chain in chains):
-                rows.append(_row(COUNTS, OVERRAN, size=overran))
-            yield pa.RecordBatch.from_pylist(rows, schema=LISTED)
+            overran = sum(each.overran for each in chains)
+            yield LISTED.batch([*rows, Requests(requests=bucket.counts, overran=overran)])
 
     return run
 
 
-def slot_rows(source: Source, newest: Mapping[Slot, Generation | None], platform: CountingStore) -> list[Row]:
+def slot_rows(
+    source: Source, newest: Mapping[Slot, Generation | None], platform: CountingStore
+) -> list[Listed]:
     """One row for each slot, so that one whose objects are all gone is compared too; then the entries of the queue."""
-    rows = [
-        _row(slot, "slot", generation=-1 if generation is None else generation)
-        for slot, generation in newest.items()
-    ]
+    rows: list[Listed] = [WantedSlot(slot=slot, generation=newest[slot]) for slot in newest]
     with suppress(NotFoundError):  # nobody follows this source yet
-        rows += [_entry_row(entry) for entry in source.location.queue(platform).entries(source.name, newest)]
+        rows += map(QueuedEntry.of, source.location.queue(platform).entries(source.name, newest))
     return rows
-
-
-def object_rows(versions: Iterable[ObjectVersion]) -> list[Row]:
-    """One row for each object."""
-    return [
-        _row(version.slot, "object", key=version.key, etag=version.etag, size=version.size)
-        for version in versions
-    ]
 
 
 def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batches], Batches]:
@@ -138,8 +118,9 @@ def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batc
 
     def run(batches: Batches) -> Batches:
         comparison = _Comparison(source, quota, skip)
-        yield from comparison.run(_by_slot(batches))
-        yield _planned([counted(comparison.store)])
+        passed: list[Planned] = []
+        yield from comparison.run(_by_slot(LISTED.read(batches), passed))
+        yield PLANNED.batch([*passed, Requests(requests=comparison.store.counts)])
 
     return run
 
@@ -154,7 +135,8 @@ def follower(
             comparison = _Comparison(source, quota, skip)
             bucket = CountingStore(shared_store(source.input.bucket))
             yield from comparison.run(_followed(source, parts[number], comparison, bucket))
-            yield _planned([counted(comparison.store, bucket)])
+            counts = (comparison.store.counts, bucket.counts)
+            yield PLANNED.batch([Requests(requests=requests) for requests in counts])
 
     return run
 
@@ -181,7 +163,7 @@ def _followed(
                 slot,
                 newest=newest[slot],
                 versions=[version for version in versions if version is not None],
-                entries=[_entry_row(entry) for entry in entries],
+                entries=[*map(QueuedEntry.of, entries)],
                 touched=frozenset(named),
             )
 
@@ -195,33 +177,31 @@ class _Comparison:
         self._quota = quota
         self._skip = skip
         self._table = source.table(store=self.store)
-        self._failed: list[Row] = []
+        self._failed: list[FailedSlot] = []
 
     def failed(self, slot: Slot, error: S3NotifyError) -> None:
         """Note that a slot could not be looked at."""
-        self._failed.append(_row(slot, "error", key=f"{type(error).__name__}: {error}"))
+        self._failed.append(_failed(slot, error))
 
-    def run(self, slots: Iterable[_Found]) -> Iterator[pa.RecordBatch]:
+    def run(self, slots: Iterable[_Found]) -> Batches:
         """The rows of these slots."""
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
             window: list[_Found] = []
             for found in slots:
                 window.append(found)
                 if len(window) >= _WINDOW:
-                    yield _planned(pool.map(self._compare, window))
+                    yield PLANNED.batch(chain.from_iterable(pool.map(self._compare, window)))
                     window = []
-            yield _planned(pool.map(self._compare, window))
-        yield _planned([self._failed])
+            yield PLANNED.batch(chain.from_iterable(pool.map(self._compare, window)))
+        yield PLANNED.batch(self._failed)
 
-    def _compare(self, found: _Found) -> list[Row]:
-        if found.slot == COUNTS:
-            return found.entries
+    def _compare(self, found: _Found) -> list[Planned]:
         try:
             unqueued = found.touched is not None and not last_signal_queued(
                 self._source.location, found.slot, store=self.store
             )
             if unqueued and not found.touched:
-                return [_row(found.slot, "unqueued")]
+                return [UnqueuedSlot(slot=found.slot)]
             head = self._table.head(found.slot, found.newest)
             pending = frozenset(head.pending if head else ())
             version = self._source.input.code_version
@@ -233,7 +213,7 @@ class _Comparison:
         except UsageError:
             raise
         except S3NotifyError as error:
-            return [_row(found.slot, "error", key=f"{type(error).__name__}: {error}")]
+            return [_failed(found.slot, error)]
         # What is in quarantine as a whole is left there, whatever the code.
         stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
         stale |= backfilled_keys(head, states)
@@ -253,33 +233,23 @@ class _Comparison:
             pending=pending,
             stale=stale,
         )
-        told = {row["key"]: ANNOUNCED for row in found.entries}
-        # Read on, or again: no change that anybody would have to tell of.
-        told |= {
-            v.key: ANNOUNCED for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag
-        }
-        rows = [
-            _row(
-                found.slot, "read", key=split.version.key, etag=split.version.etag, size=split.version.size,
-                entry=told.get(split.version.key), start=split.start, by_record=split.by_record,
-            )
-            for split in changes.read
-        ]  # fmt: skip
-        rows += [_row(found.slot, "gone", key=key, entry=told.get(key)) for key in changes.gone]
-        if unqueued:
-            rows.append(_row(found.slot, "unqueued"))
-        return [
-            *rows,
-            *found.entries,
-            _row(
-                found.slot,
-                "head",
-                generation=head.generation if head else 0,
-                complete=changes.complete,
-                start=changes.beyond,
-                size=len(versions) if touched is None else head.objects if head else 0,
-            ),
+        announced = {entry.key for entry in found.entries}
+        # Read on, or again: no change that anybody would have to announce.
+        announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
+        rows: list[Planned] = [
+            ToRead(split=split, announced=split.version.key in announced) for split in changes.read
         ]
+        rows += [Gone(slot=found.slot, key=key, announced=key in announced) for key in changes.gone]
+        if unqueued:
+            rows.append(UnqueuedSlot(slot=found.slot))
+        compared = ComparedSlot(
+            slot=found.slot,
+            generation=head.generation if head else Generation(0),
+            objects=len(versions) if touched is None else head.objects if head else 0,
+            complete=changes.complete,
+            beyond=changes.beyond,
+        )
+        return [*rows, *found.entries, compared]
 
     @staticmethod
     def _has_left(key: str, found: _Found) -> bool:
@@ -291,55 +261,29 @@ def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
     return states[key].etag if key in states else None
 
 
-def _by_slot(batches: Batches) -> Iterator[_Found]:
+def _by_slot(rows: Iterable[Listed], passed: list[Planned]) -> Iterator[_Found]:
+    """What was found of each slot; rows that are of none are added to `passed`."""
     current: _Found | None = None
-    for row in (row for batch in batches for row in batch.to_pylist()):
-        if current is None or row["slot"] != current.slot:
+    for row in rows:
+        if isinstance(row, Requests):
+            passed.append(row)
+            continue
+        if current is None or row.slot != current.slot:
             if current is not None:
                 yield current
-            current = _Found(Slot(row["slot"]))
-        match row["kind"]:
-            case "slot":
-                current.newest = None if row["generation"] < 0 else Generation(row["generation"])
-            case "object":
-                current.versions.append(
-                    ObjectVersion(slot=current.slot, key=row["key"], etag=ETag(row["etag"]), size=row["size"])
-                )
-            case _:
-                current.entries.append(_row(**row))
+            current = _Found(row.slot)
+        match row:
+            case WantedSlot():
+                current.newest = row.generation
+            case ObjectVersion():
+                current.versions.append(row)
+            case QueuedEntry():
+                current.entries.append(row)
+            case _ as unreachable:
+                assert_never(unreachable)
     if current is not None:
         yield current
 
 
-def _planned(results: Iterable[Sequence[Row]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([row for rows in results for row in rows], schema=_PLANNED)
-
-
-def _entry_row(entry: Entry) -> Row:
-    return _row(
-        entry.slot,
-        "entry",
-        key=entry.event.key,
-        etag=entry.version,
-        size=entry.shard,
-        generation=entry.quota,
-        entry=f"{entry.epoch} {entry.id}",
-    )
-
-
-def counted(*stores: CountingStore) -> list[Row]:
-    """The requests made so far, by kind."""
-    return [_row(COUNTS, kind, size=count) for store in stores for kind, count in store.counts.items()]
-
-
-def _row(slot: int, kind: str, **fields: Any) -> Row:
-    blank = {
-        "key": None,
-        "etag": None,
-        "size": 0,
-        "generation": 0,
-        "entry": None,
-        "complete": True,
-        "start": 0,
-    }
-    return blank | {"slot": slot, "kind": kind, "by_record": False} | fields
+def _failed(slot: Slot, error: S3NotifyError) -> FailedSlot:
+    return FailedSlot(slot=slot, error=f"{type(error).__name__}: {error}")

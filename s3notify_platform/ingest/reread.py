@@ -1,4 +1,4 @@
-"""Asking for objects of a source to be read again: what is in its quarantine, or whole slots.
+"""Requests to read objects of a source again: those in its quarantine, or whole slots.
 
 Shared by the commands `s3notify quarantine retry` and `backfill` and by the job `{source}_retry`.
 """
@@ -17,7 +17,7 @@ from s3notify_platform.table.quarantine import Choice, Retried, retry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRequest:
-    """What of a source's quarantine to read again: exactly one of `keys`, `slots` and `everything`.
+    """Which part of a source's quarantine to read again: exactly one of `keys`, `slots` and `everything`.
 
     `reason`: only what has a reason that contains this text. `UsageError` if it names none of the three, or several.
     """
@@ -29,12 +29,12 @@ class RetryRequest:
 
     def __post_init__(self) -> None:
         if (bool(self.keys), bool(self.slots), self.everything).count(True) != 1:
-            raise UsageError("name what to retry: keys, slots or everything, one of them")
+            raise UsageError("name what to retry: exactly one of keys, slots and everything")
 
     def run(
         self, location: Location, store: ObjectStore, commit: CommitMode, *, dry_run: bool = False
     ) -> Retried:
-        """Ask for it: see `table.quarantine.retry`. `commit` is settled, unless it is a `dry_run`."""
+        """Request it: see `table.quarantine.retry`. `commit` is settled, unless it is a `dry_run`."""
         table = location.table(store=store, commit=commit)
         keys = frozenset(self.keys) if self.keys else None
         choice = Choice(keys=keys, reason=self.reason)
@@ -56,7 +56,7 @@ def backfill(
     *,
     dry_run: bool = False,
 ) -> reread.Backfilled:
-    """Ask for slots: see `table.reread.backfill`. `commit` is settled, unless it is a `dry_run`."""
+    """Request it for these slots: see `table.reread.backfill`. `commit` is settled, unless it is a `dry_run`."""
     table = location.table(store=store, commit=commit)
     return reread.backfill(table, slots, signals_of(location, store), dry_run=dry_run)
 

@@ -9,7 +9,8 @@ from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.layout import Generation
 
-SlotStatus = Literal["committed", "unchanged", "failed"]
+SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
+"""`conflict`: another run committed the slot first, each time it was tried."""
 
 NEVER: Final = Generation(0)
 
@@ -20,8 +21,8 @@ class SlotResult:
 
     `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
     what the slot holds now. `failed_objects` are keys whose read failed, with the reason; the other objects are
-    committed. `quarantined` ones failed too, and were given up. `complete`: the run had the time to take in all; else
-    ask for the slot again.
+    committed. `quarantined` ones failed too, and are in quarantine. `complete`: the run had the time to take in all;
+    else ask for the slot again.
     """
 
     slot: Slot
@@ -50,7 +51,7 @@ class SlotResult:
     @property
     def ok(self) -> bool:
         """Whether everything that was found is committed."""
-        return self.status != "failed" and not self.failed_objects
+        return self.status in ("committed", "unchanged") and not self.failed_objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +59,9 @@ class BatchResult:
     """How a batch ended: its slots, the seconds of each phase, and the requests by kind.
 
     `entries`, by slot, were there before the bucket was looked at: remove those of slots that are `ok` and `complete`.
-    `plain` slots were last signalled by a writer that does not queue, so only a listing can tell; without entries
-    they have no result.
-    `unannounced` counts the changes that a listing found and no entry told of. `schema_added` has the fields that this
+    `unqueued` slots were last signalled by a writer that does not queue, so that only a listing finds what changed;
+    without entries they have no result.
+    `unannounced` counts the changes that a listing found and no entry names. `schema_added` has the fields that this
     batch brought to the table, by path, with their types.
     """
 
@@ -71,7 +72,7 @@ class BatchResult:
     seconds: Mapping[str, float]
     requests: Mapping[str, int]
     tasks: int
-    """Tasks that sealed slots."""
+    """Tasks that staged slots."""
     schema_added: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -81,7 +82,7 @@ def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         return later
     failed = {**earlier.failed_objects, **later.failed_objects}
     if earlier.status != "committed":
-        # Nothing was committed, and so nothing given up.
+        # Nothing was committed, and so nothing is in quarantine for it.
         return replace(later, failed_objects=failed)
     if later.status == "unchanged":
         return replace(earlier, failed_objects=failed)

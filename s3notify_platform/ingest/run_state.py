@@ -13,7 +13,7 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds of each phase, requests by kind, and tasks that sealed slots."""
+    """Seconds of each phase, requests by kind, and tasks that staged slots."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
@@ -31,20 +31,21 @@ class Spent:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What one call of `Ingest.run` knows so far."""
+    """What one run of the engine knows so far."""
 
     batch: str
     run: str
     signals: Mapping[Slot, str]
     listing: bool
     only_found: bool
-    give_up: frozenset[Slot]
+    last_attempt: frozenset[Slot]
+    """Slots whose objects go to quarantine if their read fails."""
     entries: dict[Slot, Sequence[Entry]] = field(default_factory=dict)
     unqueued: set[Slot] = field(default_factory=set)
     unannounced: int = 0
     results: dict[Slot, SlotResult] = field(default_factory=dict)
     spent: Spent = field(default_factory=Spent)
-    lost: Counter[Slot] = field(default_factory=Counter)
+    conflicts: Counter[Slot] = field(default_factory=Counter)
     schema_added: dict[str, str] = field(default_factory=dict)
     known: set[Slot] = field(default_factory=set)
     """Slots that are known to have a commit (`CommittedSlots`)."""

@@ -15,7 +15,7 @@ from s3notify_platform.protocols.source_enumerator import (
     ObjectVersion,
     SlotChanges,
     changes_of_slot,
-    within,
+    cut_to_bytes,
 )
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit
@@ -67,7 +67,9 @@ class StreamPlanner:
             left -= len(of_slot.read) + len(of_slot.gone)
             if left <= 0:
                 break
-        fitting = [*within(changes, max_bytes, least=self.source.input.split_bytes, cuttable=lambda _: False)]
+        fitting = [
+            *cut_to_bytes(changes, max_bytes, least=self.source.input.split_bytes, cuttable=lambda _: False)
+        ]
         work = [_work(each, known[each.slot], heads[each.slot]) for each in fitting if each]
         return work, [each.slot for each in fitting if each.complete]
 

@@ -1,17 +1,17 @@
 """The ack chain of one job: which of its slots and objects are done, said by the tasks that did them.
 
 Steps
-    1. The driver opens a chain whose children are the job's slots: "7". Where other tasks read than seal (big
+    1. The driver opens a chain whose children are the job's slots: "7". Where other tasks read than stage (big
        objects, a slot with much more to read than others, a transform), also the objects to read, below their slots:
        "7/0", "7/1", in the order of the slot's changes.
     2. Big objects that are cut into parts end, and their parts begin, "7/0/0", "7/0/1" and so on, all in one stamp.
     3. A task that has read all its objects and parts, or has said what hinders it, ends them with one stamp; one
-       that has sealed all its slots, these. Attempts that are repeated or speculated stamp the same names, which
+       that has staged all its slots, these. Attempts that are repeated or speculated stamp the same names, which
        changes nothing.
     4. The driver commits no slot that is missing from what the tasks have said, or of which an object or a part is,
        and forgets the chain.
 
-Where one task reads and seals a slot, the objects of the slot would begin and end in the very stamp that ends it:
+Where one task reads and stages a slot, the objects of the slot would begin and end in the very stamp that ends it:
 they leave no trace, and are not named. Nor are they in a job with more than `CHILDREN_MAX` children, so that the
 record stays below 100 KB, of the 400 that DynamoDB takes: its chain knows slots alone.
 
@@ -87,7 +87,7 @@ class TaskChain:
         except TagNotFound as error:
             raise ConflictError(f"job {self.tag} was forgotten, as those of runs that ended are") from error
         if isinstance(outcome, AlreadyFailed):
-            raise ConflictError(f"job {self.tag} was given up: {outcome.reason}")
+            raise ConflictError(f"job {self.tag} was failed: {outcome.reason}")
 
     def cut(self, objects: Mapping[str, str], work: Sequence[Split]) -> list[str]:
         """The child that each split of `work` is: one of `objects`, or a part of one. 2 requests if any is a part.
@@ -108,7 +108,7 @@ class TaskChain:
         return children
 
     def missing(self) -> frozenset[Slot]:
-        """Slots that no task has said to be sealed, or something of which none has said to be read. 1 request."""
+        """Slots that no task has said to be staged, or something of which none has said to be read. 1 request."""
         return frozenset(Slot(int(_path(name)[0])) for name in self.chains().state(self.tag).missing)
 
     def forget(self) -> None:
@@ -155,11 +155,11 @@ def progress_of(state: ChainState) -> str:
     parts = [name for name in state.children if len(_path(name)) == 3]
     cut = {name.rpartition("/")[0] for name in parts}
     read = [name for name in state.children if len(_path(name)) > 1 and name not in cut]
-    told = f"{len(slots) - len(missing.intersection(slots))} of {len(slots)} slots sealed"
+    said = f"{len(slots) - len(missing.intersection(slots))} of {len(slots)} slots staged"
     if read:
         what = "objects and parts of big ones" if parts else "objects"
-        told += f", {len(read) - len(missing.intersection(read))} of {len(read)} {what} read"
-    return told
+        said += f", {len(read) - len(missing.intersection(read))} of {len(read)} {what} read"
+    return said
 
 
 def _path(child: str) -> list[str]:

@@ -6,30 +6,30 @@ The step yields no output; it reports each committed slot itself, so that in a r
 the failed ones are not reported with the others.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import dagster as dg
-from pyspark.sql import SparkSession
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError, TagNotFound, UsageError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.batches import BatchPayload
-from s3notify_platform.ingest.follow import note_writers
-from s3notify_platform.ingest.results import BatchResult, SlotResult
-from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.engine import Ingest
+from s3notify_platform.ingest.results import BatchResult
+from s3notify_platform.ingest.rounds import Round, StagedTable
+from s3notify_platform.orchestration.acknowledgement import SlotRun
 from s3notify_platform.orchestration.automation import follow_slots, made_tag
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, SlotBatch, slot_partitions
 from s3notify_platform.orchestration.resources import heartbeat
-from s3notify_platform.protocols.notification_queue import Entry
+from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
-from s3notify_platform.spark.derive import derive
-from s3notify_platform.spark.ingest import Ingest
-from s3notify_platform.spark.staging_jobs import MAX_FAILED_JOBS, MAX_SPLIT_JOBS
+from s3notify_platform.spark.derive import derived_tables
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.table.layout import Generation
 
 MISMATCHES: Final = "batch_mismatches"
@@ -161,23 +161,16 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
     io: SlotIOManager = getattr(context.resources, settings.io_key)
     try:
         slots = config.targets(context, io.slots)
-        io.check_store()
+        io.settle_commit_mode()
         made = [asset.name for asset in settings.slot_assets if asset.name in _selected(context, config)]
         context.instance.add_run_tags(context.run.run_id, {made_tag(name): "true" for name in made})
-        opened = _opened(io, config)
-        with heartbeat(io.records, context.run.run_id):
-            done = _ingested(context, config, settings, slots, opened)
-            io.record(
-                context,
-                config,
-                opened,
-                done.results,
-                done.metadata,
-                entries=done.entries,
-                unqueued=done.unqueued,
-            )
+        opened = _opened(io.clients, config)
+        with heartbeat(io.clients.records, context.run.run_id):
+            step = _Step(context=context, config=config, settings=settings, io=io, opened=opened)
+            run = SlotRun(batch=config, opened=opened, metadata=step.metadata)
+            io.commit(context, step.rounds(slots), run)
     except S3NotifyError as error:
-        io.tell_reason(context, str(error))
+        io.note_reason(context, str(error))
         raise dg.Failure(str(error), allow_retries=not isinstance(error, UsageError)) from error
 
 
@@ -186,125 +179,103 @@ def _selected(context: dg.AssetExecutionContext, config: SlotBatch) -> set[str]:
     return selected & set(config.only) if config.only else selected
 
 
-@dataclass(slots=True)
-class _Done:
-    """What a run did. `plain`: slots that wait for a listing."""
+@dataclass(slots=True, kw_only=True)
+class _Step:
+    """One run of the step: stages rounds of slots, through the ingest asset and those derived from it."""
 
-    results: dict[str, Mapping[Slot, SlotResult]] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-    entries: Mapping[Slot, Sequence[Entry]] = field(default_factory=dict)
-    unqueued: Iterable[Slot] = ()
+    context: dg.AssetExecutionContext
+    config: SlotBatch
+    settings: SourceAssets
+    io: SlotIOManager
+    opened: BatchPayload
+    ingest: Ingest | None = None
+    _started: float = field(default_factory=SYSTEM_CLOCK.monotonic)
+    _spark_seconds: float = 0.0
 
+    @property
+    def _batch(self) -> str:
+        return self.config.batch or self.context.run.run_id
 
-def _ingested(
-    context: dg.AssetExecutionContext,
-    config: SlotBatch,
-    settings: SourceAssets,
-    slots: Sequence[Slot],
-    opened: BatchPayload,
-) -> _Done:
-    """What became of the slots, by asset."""
-    io: SlotIOManager = getattr(context.resources, settings.io_key)
-    source = io.source
-    selected = _selected(context, config)
-    batch = config.batch or context.run.run_id
-    done = _Done()
-    started = SYSTEM_CLOCK.monotonic()
-    spark = io.spark.spark_session
-    ready = SYSTEM_CLOCK.monotonic()
-    if settings.name in selected:
-        ingest = Ingest(spark, source, transform=settings.transform, progress=context.log.info)
-        ended = ingest.run(
-            slots,
-            batch=batch,
-            run=context.run.run_id,
-            signals={Slot(int(slot)): etag for slot, etag in opened.signals.items()},
-            listing=opened.listing,
-            only_found=config.everything,
-            give_up=map(Slot, opened.last_attempt),
+    def rounds(self, slots: Sequence[Slot]) -> Iterator[Round]:
+        """The rounds of these slots. Take one after the other is committed."""
+        spark, source, name = self.io.spark.spark_session, self.io.source, self.settings.name
+        self._spark_seconds = SYSTEM_CLOCK.monotonic() - self._started
+        if name not in _selected(self.context, self.config):
+            heads = source.table().heads(slots)
+            generations = {slot: head.generation if head else Generation(0) for slot, head in heads.items()}
+            yield Round(tables=self._derived(generations))
+            return
+        self.ingest = spark_ingest(
+            spark, source, transform=self.settings.transform, progress=self.context.log.info
         )
-        if config.batch:
-            note_writers(io.backlog, opened.decision, unqueued=ended.unqueued, unannounced=ended.unannounced)
-        done.entries, done.unqueued = ended.entries, ended.unqueued
-        done.results[settings.name] = ended.slots
-        generations = {slot: result.generation for slot, result in ended.slots.items() if result.ok}
-        seconds = {"spark_start": ready - started, **ended.seconds}
-        done.metadata = {
-            "batch": batch,
-            "batch_slots": len(ended.slots),
-            "batch_found_by": "listing" if opened.listing else "queue",
-            "batch_entries": sum(len(entries) for entries in ended.entries.values()),
-            "batch_unannounced": ended.unannounced,
-            "batch_tasks": ended.tasks,
-            "batch_requests": dg.MetadataValue.json(dict(ended.requests)),
-            "batch_seconds": dg.MetadataValue.json(
-                {phase: round(took, 3) for phase, took in seconds.items()}
-            ),
-        } | _about_schema(ended)
-    else:
-        heads = source.table().heads(slots)
-        generations = {slot: head.generation if head else Generation(0) for slot, head in heads.items()}
-    for asset in settings.slot_assets:
-        if asset.name in selected:
-            context.log.info("deriving %s of %d slots", asset.name, len(generations))
-            done.results[asset.name] = _derived(
-                context, asset, generations, spark=spark, source=source, batch=batch, force=config.force
-            )
-    done.metadata["seconds"] = round(SYSTEM_CLOCK.monotonic() - started, 3)
-    return done
+        for each in self.ingest.rounds(
+            slots,
+            batch=self._batch,
+            run=self.context.run.run_id,
+            signals={Slot(int(slot)): etag for slot, etag in self.opened.signals.items()},
+            listing=self.opened.listing,
+            only_found=self.config.everything,
+            last_attempt=map(Slot, self.opened.last_attempt),
+        ):
+            each.tables = chain(each.tables, self._derived_of(each))
+            yield each
+
+    def _derived_of(self, ingested: Round) -> Iterator[StagedTable]:
+        """What is derived from what the round has committed by now."""
+        results = ingested.results[self.settings.name]
+        yield from self._derived({slot: each.generation for slot, each in results.items() if each.ok})
+
+    def _derived(self, generations: Mapping[Slot, Generation]) -> Iterator[StagedTable]:
+        for asset in self.settings.slot_assets:
+            if asset.name in _selected(self.context, self.config):
+                self.context.log.info("deriving %s of %d slots", asset.name, len(generations))
+                yield from derived_tables(
+                    self.io.spark.spark_session,
+                    self.io.source,
+                    asset.name,
+                    asset.function,
+                    generations,
+                    batch=self._batch,
+                    force=self.config.force,
+                    progress=self.context.log.info,
+                )
+
+    def metadata(self) -> dict[str, Any]:
+        """What is to be reported of the run as far as it has got."""
+        seconds = round(SYSTEM_CLOCK.monotonic() - self._started, 3)
+        if self.ingest is None:
+            return {"seconds": seconds}
+        done = self.ingest.result()
+        phases = {"spark_start": self._spark_seconds, **done.seconds}
+        return {
+            "batch": self._batch,
+            "batch_slots": len(done.slots),
+            "batch_found_by": "listing" if self.opened.listing else "queue",
+            "batch_entries": sum(len(entries) for entries in done.entries.values()),
+            "batch_unannounced": done.unannounced,
+            "batch_tasks": done.tasks,
+            "batch_requests": dg.MetadataValue.json(dict(done.requests)),
+            "batch_seconds": dg.MetadataValue.json({phase: round(took, 3) for phase, took in phases.items()}),
+            **_about_schema(done),
+            "seconds": seconds,
+        }
 
 
-def _about_schema(ended: BatchResult) -> dict[str, Any]:
+def _about_schema(done: BatchResult) -> dict[str, Any]:
     """What the batch brought that its schema did not have: fields added, values left out, values that do not fit."""
-    told = {
-        "schema_added": ended.schema_added,
-        MISMATCHES: added(result.mismatches for result in ended.slots.values()),
-        "batch_unnamed": added(result.unnamed for result in ended.slots.values()),
+    found = {
+        "schema_added": done.schema_added,
+        MISMATCHES: added(result.mismatches for result in done.slots.values()),
+        "batch_unnamed": added(result.unnamed for result in done.slots.values()),
     }
-    return {name: dg.MetadataValue.json(dict(values)) for name, values in told.items() if values}
+    return {name: dg.MetadataValue.json(dict(values)) for name, values in found.items() if values}
 
 
-def _derived(
-    context: dg.AssetExecutionContext,
-    asset: SlotAsset,
-    generations: Mapping[Slot, Generation],
-    *,
-    spark: SparkSession,
-    source: Source,
-    batch: str,
-    force: bool,
-) -> dict[Slot, SlotResult]:
-    """As `derive`; one that fails is tried again in halves, so that a slot at fault fails alone.
-
-    `force` for runs that a person asked for: the function may have become another one.
-    """
-    todo = [generations]
-    results: dict[Slot, SlotResult] = {}
-    jobs = failed = 0
-    while todo:
-        part = todo.pop()
-        jobs += 1
-        try:
-            results |= derive(spark, source, asset.name, asset.function, part, batch=batch, force=force)
-        except S3NotifyError as error:
-            failed += 1
-            hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS
-            if len(part) > 1 and not hopeless:
-                context.log.info("%s of %d slots failed, trying halves: %s", asset.name, len(part), error)
-                both = list(part.items())
-                todo += [dict(both[len(both) // 2 :]), dict(both[: len(both) // 2])]
-                continue
-            results |= {
-                slot: SlotResult(slot=slot, status="failed", error=f"{asset.name}: {error}") for slot in part
-            }
-    return results
-
-
-def _opened(io: SlotIOManager, config: SlotBatch) -> BatchPayload:
+def _opened(clients: SourceClients, config: SlotBatch) -> BatchPayload:
     """What the sensor saw when it opened the batch, by its chain. 1 GET. A run that nobody opened lists."""
     if not config.batch:
         return BatchPayload()
     try:
-        return BatchPayload.loads(io.chains.state(config.batch).payload)
+        return BatchPayload.loads(clients.chains.state(config.batch).payload)
     except TagNotFound as error:
         raise UsageError(f"batch {config.batch!r} has no ack chain; start the run without a batch") from error

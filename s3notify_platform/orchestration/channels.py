@@ -51,7 +51,7 @@ def service_context(name: str, io: SlotIOManager) -> ServiceContext:
     source, place = io.source, io.source.location
     return ServiceContext(
         name=name,
-        queue=io.queue,
+        queue=io.clients.queue,
         platform=place.platform,
         bucket=source.input.bucket.bucket,
         keyspaces=((place.keyspace_prefix, source.input.prefix),),
@@ -133,7 +133,7 @@ def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation]
 
     A topic with more than `SCANNED_MAX` entries is not looked through: its depth is then what its bound counts with.
     """
-    queue = io.queue
+    queue = io.clients.queue
     facts: dict[str, int | float] = {}
     for topic in islice(queue.topics.all(), TOPICS_MAX):
         if topic.settings.bucket != io.bucket:

@@ -10,12 +10,12 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.plan import missing_commits
 from s3notify_platform.ingest.task_chain import forget_ended
 from s3notify_platform.orchestration.assets import MISMATCHES, SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
-from s3notify_platform.spark.plan import missing_commits, plan
-from s3notify_platform.spark.session import parallelism, ship_package
+from s3notify_platform.spark.jobs import SparkJobs
 
 UNREADABLE_SHOWN: Final = 20
 
@@ -83,9 +83,9 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     # Rows that an older code version made are not lost; a backfill makes them again.
     source = replace(io.source, input=replace(io.source.input, code_version=None))
     spark = io.spark.spark_session
-    ship_package(spark)
     started = SYSTEM_CLOCK.monotonic()
-    found = plan(spark, source, source.location.all_slots(), parallelism(spark))
+    jobs = SparkJobs(spark, source)
+    found = jobs.plan(source.location.all_slots())
     seconds = SYSTEM_CLOCK.monotonic() - started
     objects = sum(found.listed.values())
     told: dict[str, Any] = {
@@ -96,24 +96,22 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
         "cuts_overrun": found.overran,
         "requests": dg.MetadataValue.json(found.requests),
     }
-    if found.lost:
+    if found.missing:
         return dg.AssetCheckResult(
             check_name="complete",
             asset_key=source.name,
             passed=False,
             severity=dg.AssetCheckSeverity.ERROR,
-            description=f"Refused, nothing was repaired: {missing_commits(source, found.lost)}",
-            metadata={"slots_lost": dg.MetadataValue.json(sorted(found.lost)), **told},
+            description=f"Refused, nothing was repaired: {missing_commits(source, found.missing)}",
+            metadata={"slots_lost": dg.MetadataValue.json(sorted(found.missing)), **told},
         )
     on_their_way = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
     on_their_way -= sum(map(len, found.unannounced.values()))
     beyond = sum(p.changes.beyond for p in found.slots.values())
-    again = (
-        plan(spark, source, found.unannounced, parallelism(spark)).unannounced if found.unannounced else {}
-    )
+    again = jobs.plan(found.unannounced).unannounced if found.unannounced else {}
     both = {slot: keys & again.get(slot, frozenset()) for slot, keys in found.unannounced.items()}
     lost = {slot: keys for slot, keys in both.items() if keys}
-    io.ask_again(lost)
+    io.clients.ask_again(lost)
     return dg.AssetCheckResult(
         check_name="complete",
         asset_key=source.name,
@@ -141,10 +139,10 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
         run = instance.get_run_by_id(run_id)
         return run is None or run.is_finished
 
-    purged = io.chains.purge()
-    purge_heartbeats(io.records, ended)
-    forget_ended(io.records, ended)
-    unsettled = [chain for chain in io.chains.states() if chain.status == "open"]
+    purged = io.clients.chains.purge()
+    purge_heartbeats(io.clients.records, ended)
+    forget_ended(io.clients.records, ended)
+    unsettled = [chain for chain in io.clients.chains.states() if chain.status == "open"]
     overdue = [chain for chain in unsettled if now_ms - chain.created_ms > OVERDUE_SECONDS * 1000]
     return dg.AssetCheckResult(
         check_name="chains_settled",

@@ -59,7 +59,7 @@ def _sync(io: SlotIOManager, table: str, reported: Mapping[Slot, int], *, repair
 
     Dagster's events tell which slots were committed, in 1 query in place of a request for each slot.
     """
-    io.check_store()
+    io.settle_commit_mode()
     source = io.source
     asset = None if table == source.name else table
     view = source.view(asset)

@@ -1,19 +1,18 @@
-"""The IO manager of a source: commits slots conditionally, records what a run did, loads slots back.
+"""The IO manager of a source: commits slots conditionally, reports them, acknowledges the batch, loads slots back.
 
-Dagster stores nothing of ours by value. What an asset hands over is committed slot by slot in the table; what
-an asset asks for is loaded from exactly the committed files, as one DataFrame.
+Dagster stores nothing of ours by value. `SlotIOManager.commit` is where exactly-once is decided: it takes the rounds
+that a run has staged, and shows from top to bottom what happens to each. A DataFrame that an asset of a user returns
+is one round of the same (`handle_output`). What an asset asks for is loaded from exactly the committed files, as one
+DataFrame.
 
-An ingest run reports slot by slot itself (`record`), in this order: materialization events, removal of the queue's
-entries, then the stamp on the batch's ack chain. A crash in between leaves the chain open, so the slots are asked
-for again, found unchanged, and reported; the other way round a committed slot could stay unreported for good.
+The ingest step calls `commit` and yields no Output: what `handle_output` yields is stored only after it ends, and an
+Output marks the whole range of partitions of its run, those that failed as well.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import quote
 
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
@@ -23,34 +22,26 @@ from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from s3notify_platform.errors import NotFoundError, UsageError
-from s3notify_platform.ingest.batches import REASON_MAX, BatchPayload
-from s3notify_platform.ingest.follow import ask_again
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.ingest.rounds import Results, Round, commit_round, note_first_commits
 from s3notify_platform.ingest.settings import SOURCE, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.orchestration.partitions import SlotBatch, has_partitions
+from s3notify_platform.orchestration.acknowledgement import Acknowledgement, SlotRun
+from s3notify_platform.orchestration.partitions import has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.settings import settings_fields, values_of
-from s3notify_platform.ports import RecordStore
-from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.keyspace import Watcher, WatcherState
-from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
-from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.orchestration.source_clients import SourceClients
+from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key
-from s3notify_platform.spark.derive import replace_slots
+from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.stores.config import S3Config, default_region
-from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation, TableLayout
 
 FAILURE_TAG: Final = "s3notify/failure"
 READS_IN_FLIGHT: Final = 16
-
-
-@lru_cache(maxsize=32)
-def _store_of(config: S3Config) -> S3ObjectStore:
-    return S3ObjectStore(config)
 
 
 _Settings = create_model(
@@ -92,55 +83,24 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         )
 
     @property
-    def store(self) -> S3ObjectStore:
-        """The bucket of the platform's own objects; one client a process, since making one costs 0.1 s."""
-        return _store_of(self.source.location.platform)
-
-    @property
-    def records(self) -> RecordStore:
-        """Ack chains and heartbeats of this source."""
-        return self.source.location.records(self.store)
-
-    @property
-    def chains(self) -> AckChains:
-        """The ack chains of this source's batches."""
-        return AckChains(self.records)
-
-    @property
-    def backlog(self) -> RescanBacklog:
-        """Which slots of this source have to be compared by a listing."""
-        return RescanBacklog(self.records)
-
-    @property
-    def queue(self) -> NotificationQueue:
-        """The notification queue that this source shares with the others of its bucket."""
-        return self.source.location.queue()
-
-    def topic_epoch(self) -> str:
-        """Which life of the source's topic this is; it is made if there is none. 1 request, or 2."""
-        topics = self.queue.topics
-        try:
-            return topics.get(self.name).epoch
-        except NotFoundError:
-            settings = TopicSettings(
-                capacity=self.queue_capacity,
-                shards=min(self.queue_shards, self.slots),
-                slots=self.slots,
-                bucket=self.bucket,
-                prefix=self.prefix,
-            )
-            return topics.create(self.name, settings).epoch
-
-    def watcher(self, state: WatcherState | None = None) -> Watcher:
-        """A watcher of this source's keyspace."""
-        source = self.source
-        return Watcher(
-            self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots, state=state
+    def clients(self) -> SourceClients:
+        """What the other parts of the source talk to: keyspace, queue, ack chains."""
+        topic = TopicSettings(
+            capacity=self.queue_capacity,
+            shards=min(self.queue_shards, self.slots),
+            slots=self.slots,
+            bucket=self.bucket,
+            prefix=self.prefix,
         )
+        return SourceClients(source=self.source, topic=topic)
 
-    def check_store(self) -> None:
-        """Settle how this run commits, or refuse a store that cannot do it. See `Location.settle_commit_mode`."""
-        self._settled = self.source.settle_commit_mode(self.store)
+    def settle_commit_mode(self) -> Source:
+        """The source, with how this process commits settled. Refuses a store that cannot do it.
+
+        Requests as `Location.settle_commit_mode` has: 1 GET, the first time about 50.
+        """
+        self._settled = self.source.settle_commit_mode(self.clients.store)
+        return self._settled
 
     # Loading
 
@@ -180,51 +140,62 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             raise UsageError(
                 f"{context.asset_key.to_user_string()}: drops _slot, which says where a row belongs; keep it"
             )
-        self.check_store()
-        results = replace_slots(
-            self.spark.spark_session,
-            self.source,
-            context.asset_key.path[-1],
-            obj,
-            slots,
-            batch=context.run_id,
-        )
-        if failed := [result for result in results.values() if not result.ok]:
+        source, asset = self.settle_commit_mode(), context.asset_key.path[-1]
+        staged = staged_frame(self.spark.spark_session, source, asset, obj, slots, batch=context.run_id)
+        round_ = Round(tables=iter([staged]))
+        commit_round(round_)
+        results = round_.results[asset]
+        if failed := [results[slot] for slot in round_.bad()]:
             raise dg.Failure(
                 f"{len(failed)} slots were not committed; slot {failed[0].slot}: {failed[0].error}"
             )
         context.add_output_metadata({"rows": sum(r.rows for r in results.values()), "slots": len(results)})
 
-    # Recording
+    # Committing
 
-    def record(
-        self,
-        context: dg.AssetExecutionContext,
-        batch: SlotBatch,
-        opened: BatchPayload,
-        results: Mapping[str, Mapping[Slot, SlotResult]],
-        batch_metadata: Mapping[str, Any],
-        *,
-        entries: Mapping[Slot, Sequence[Entry]],
-        unqueued: Iterable[Slot],
-    ) -> None:
-        """Report and acknowledge the slots that are committed in all assets of the run; fail for the others.
+    def commit(self, context: dg.AssetExecutionContext, rounds: Iterable[Round], run: SlotRun) -> None:
+        """Commit, report and acknowledge the slots of a run, round by round; at the end, fail for those at fault.
 
-        `results` is by asset, the first one leading. `entries` of slots that did not fail leave the queue, but for
-        slots that were not taken in whole, which are asked for again. `plain` slots wait for a listing. Requests: 1
-        GET and 1 PUT for the chain, however many slots, 1 LIST and 1 GET for each asset's schema, 1 GET for each slot
-        that is unchanged, `NotificationQueue.remove` for the entries, `ask_again` for what is left.
+        The order decides what a crash costs. Rows are visible once 1 is done. A crash between 1 and 5 leaves the ack
+        chain open: the slots are asked for again, found unchanged, and reported. The other way round a committed slot
+        could stay unreported for good. A slot that failed in one table is reported in none.
+
+        Requests of a round: those of `commit_round`; 1 GET and 1 PUT for the chain, however many slots; 1 LIST and 1
+        GET for each asset's schema, 1 GET for each slot that is unchanged; `NotificationQueue.remove` for the entries,
+        `SourceClients.ask_again` for slots that were not taken in whole.
         """
-        slots = sorted(set().union(*results.values()))
-        bad = [s for s in slots if not all(by_slot[s].ok for by_slot in results.values() if s in by_slot)]
-        good = sorted(set(slots) - set(bad))
+        clients = self.clients
+        acknowledgement = Acknowledgement(clients=clients, run=run, run_id=context.run.run_id)
+        failed: dict[str, Results] = {}
+        for each in rounds:
+            # 1. Create each slot's next generation, if absent, in all tables of the run.
+            commit_round(each)
+            # 2. Note the slots that have a commit now, so that it is noticed if it goes missing.
+            note_first_commits(clients.records, each, context.log.warning)
+            # 3. Report what is committed.
+            self._report(context, run, each)
+            # 4. Advance the queue; have the next batch take up what this run had no time for.
+            clients.queue.remove(each.done_entries())
+            clients.ask_again(each.incomplete(), listing=run.opened.listing)
+            # 5. Stamp the batch's ack chain.
+            acknowledgement.stamp(each)
+            bad = each.bad()
+            for name, results in each.results.items():
+                failed.setdefault(name, {}).update({slot: results[slot] for slot in bad if slot in results})
+        acknowledgement.finish()
+        if any(failed.values()):
+            self._fail(context, failed)
+
+    def _report(self, context: dg.AssetExecutionContext, run: SlotRun, done: Round) -> None:
+        """Log the materializations of the slots that are committed in all assets of the run."""
+        good, run_metadata = done.good(), run.metadata()
         events: dict[Slot, list[dg.AssetMaterialization]] = {slot: [] for slot in good}
-        for asset, by_slot in results.items():
-            reported = [by_slot[slot] for slot in good if slot in by_slot]
+        for asset, results in done.results.items():
+            reported = [results[slot] for slot in good if slot in results]
             for metadata, result in zip(self._metadata(asset, reported), reported, strict=True):
-                metadata["seconds"] = batch_metadata["seconds"]
+                metadata["seconds"] = run_metadata["seconds"]
                 if result is reported[-1]:
-                    metadata |= {**batch_metadata, "dagster/column_schema": self._columns(asset)}
+                    metadata |= {**run_metadata, "dagster/column_schema": self._columns(asset)}
                 event = dg.AssetMaterialization(
                     asset_key=asset,
                     partition=str(result.slot),
@@ -235,19 +206,6 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         # Slot by slot: automation, which looks at any moment, finds a slot made in all assets or in none.
         for event in (event for of_slot in events.values() for event in of_slot):
             context.log_event(event)
-        # Before the stamp: what a crash leaves here is asked for again.
-        # Of slots that are not reported too: nothing is there, and nothing was, or all is as it was.
-        unfinished = {
-            s for s in good for by_slot in results.values() if s in by_slot and not by_slot[s].complete
-        }
-        done = {slot: of_slot for slot, of_slot in entries.items() if slot not in {*bad, *unfinished}}
-        self.queue.remove(entry for of_slot in done.values() for entry in of_slot)
-        self.ask_again(unfinished, listing=opened.listing)
-        if batch.batch:
-            acked = {*good, *unqueued}.difference(bad)
-            self.acknowledge(batch, opened, sorted(acked), bad, operation_id=context.run.run_id)
-        if bad:
-            self._fail(context, results, bad)
 
     def _metadata(self, asset: str, results: Sequence[SlotResult]) -> list[dict[str, Any]]:
         layout = self._layout(asset) or self.source.location.layout
@@ -279,7 +237,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                 "complete": result.complete,
                 "live_failing": failing,
                 "dagster/partition_row_count": rows,
-                "place": dg.MetadataValue.url(self.place(f"{layout.prefix}data/slot={result.slot}/")),
+                "place": dg.MetadataValue.url(self.clients.place(f"{layout.prefix}data/slot={result.slot}/")),
             }
 
         with ThreadPoolExecutor(READS_IN_FLIGHT) as pool:
@@ -292,60 +250,19 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         columns = [dg.TableColumn(field.name, field.dataType.simpleString()) for field in fields]
         return dg.TableSchema(columns)
 
-    def place(self, prefix: str) -> str:
-        """Where a person looks at objects below `prefix`: the AWS console, or the endpoint's own listing."""
-        bucket = self.platform_bucket or self.bucket
-        quoted = quote(prefix, safe="/")
-        if self.s3.endpoint_url:
-            return f"{self.s3.endpoint_url}/{bucket}?list-type=2&prefix={quoted}"
-        return f"https://s3.console.aws.amazon.com/s3/buckets/{bucket}?prefix={quoted}"
-
-    def acknowledge(
-        self,
-        batch: SlotBatch,
-        opened: BatchPayload,
-        good: Sequence[Slot],
-        bad: Sequence[Slot],
-        *,
-        operation_id: str,
-    ) -> None:
-        """Stamp what is committed on the batch's chain; what its listing has settled is owed no longer.
-
-        In this order: what a crash leaves open is asked for again, and owed or not, it is found unchanged. A batch of
-        everything ends and begins the slots that failed in it with one stamp: these are asked for again.
-        """
-        done: Iterable[int] = batch.children if batch.everything else set(batch.slots).intersection(good)
-        begun = bad if batch.everything else ()
-        listed = set(self.source.location.all_slots()) - set(bad) if batch.everything else set(good)
-        self.backlog.settle({Slot(int(s)): n for s, n in opened.rescans.items() if Slot(int(s)) in listed})
-        if names := [str(slot) for slot in sorted(done)]:
-            self.chains.stamp_children(
-                batch.batch, names, operation_id=operation_id, starts=[str(slot) for slot in begun]
-            )
-
-    def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
-        """Have slots taken up by the next batch, and compared by a listing; else by what is known of them.
-
-        Requests as `follow.ask_again`.
-        """
-        ask_again(self.source.location, slots, listing=listing, store=self.store)
-
-    def tell_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
+    def note_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
         """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""
         context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: reason[:REASON_MAX]})
 
     def _fail(
         self,
         context: dg.AssetExecutionContext,
-        results: Mapping[str, Mapping[Slot, SlotResult]],
-        bad: Sequence[Slot],
+        failed: Mapping[str, Results],
     ) -> None:
+        bad = sorted(set().union(*failed.values()))
         reasons: dict[str, str] = {}
-        for asset, by_slot in results.items():
-            for slot in bad:
-                if slot not in by_slot:
-                    continue
-                result = by_slot[slot]
+        for asset, by_slot in failed.items():
+            for slot, result in by_slot.items():
                 if not result.ok:
                     reasons.setdefault(str(slot), result.error or json.dumps(dict(result.failed_objects)))
                 if not has_partitions(context):
@@ -357,7 +274,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                     )
                     context.instance.report_dagster_event(event, run_id=context.run.run_id)
         first = next(iter(reasons.values()))
-        self.tell_reason(context, first)
+        self.note_reason(context, first)
         raise dg.Failure(
             f"{len(bad)} of the run's slots failed ({', '.join(partition_keys(bad)[:20])}); "
             f"the others are committed. First: {first}",

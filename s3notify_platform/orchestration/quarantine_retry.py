@@ -71,5 +71,5 @@ def retry(io: "SlotIOManager", config: RetryConfig) -> Retried:
     request = RetryRequest(
         keys=config.keys, slots=config.slots, everything=config.everything, reason=config.reason
     )
-    io.check_store()
-    return request.run(io.source.location, io.store, io.source.commit)
+    source = io.settle_commit_mode()
+    return request.run(source.location, io.clients.store, source.commit)

@@ -41,7 +41,7 @@ def build_sensor(
     )
     def poll_keyspace(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         io: SlotIOManager = getattr(context.resources, assets.io_key)
-        records = io.records
+        records = io.clients.records
 
         def runs_of(batch: str) -> Sequence[RunView]:
             views = []
@@ -61,10 +61,10 @@ def build_sensor(
 
         planner = BatchPlanner(
             source=assets.name,
-            watcher=io.watcher(),
-            chains=io.chains,
-            backlog=io.backlog,
-            topic_epoch=io.topic_epoch,
+            watcher=io.clients.watcher(),
+            chains=io.clients.chains,
+            backlog=io.clients.backlog,
+            topic_epoch=io.clients.ensure_topic,
             runs_of=runs_of,
             settings=settings,
         )

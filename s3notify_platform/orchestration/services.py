@@ -168,7 +168,7 @@ def build_service(
     def serve(context: dg.OpExecutionContext) -> None:
         io: SlotIOManager = getattr(context.resources, io_key)
         service = make(io)
-        with heartbeat(io.records, context.run_id):
+        with heartbeat(io.clients.records, context.run_id):
             _Running(context, service, name, clock).wait()
 
     @dg.job(
@@ -192,7 +192,7 @@ def build_service(
             first = ServiceState(epoch=unique_name(clock)[:8])
             return dg.SensorResult(cursor=first.dumps(), skip_reason="first tick: the next one starts it")
         io: SlotIOManager = getattr(context.resources, io_key)
-        records = io.records
+        records = io.clients.records
         found = context.instance.get_runs(filters=RunsFilter(job_name=name), limit=_RUNS_MAX)
         runs = [
             ServiceRun(

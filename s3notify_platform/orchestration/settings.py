@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import MISSING
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import dagster as dg
 from pydantic import BaseModel, Field
 
 from s3notify_platform.ingest.settings import settings_of
+
+_TAKEN: Final = {"commit": "commit_mode"}
+"""`SlotIOManager.commit` is what commits."""
 
 
 def described(description: str, choices: Sequence[str] = ()) -> Any:
@@ -34,8 +37,8 @@ def settings_fields(*declared: type) -> dict[str, Any]:
 
 
 def field_name(setting: str) -> str:
-    """The name of the setting's field: its own, or another where pydantic's models have an attribute of that name."""
-    return f"row_{setting}" if hasattr(BaseModel, setting) else setting
+    """The name of the setting's field: its own, or another where pydantic's models, or ours, have that attribute."""
+    return f"row_{setting}" if hasattr(BaseModel, setting) else _TAKEN.get(setting, setting)
 
 
 def values_of(model: BaseModel, *declared: type) -> dict[str, Any]:

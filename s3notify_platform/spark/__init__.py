@@ -1,9 +1,8 @@
-"""Changed objects become rows and files. PySpark lives here only.
+"""What imports PySpark, and nothing else: the engine itself is in `ingest`.
 
-One batch is three Spark jobs at most. `plan` lists the bucket once and compares it, slot by slot and in
-tasks, with the committed state. `read` deals the resulting splits to tasks by bytes; each task reads with
-many requests in flight, pinned to the ETag, and parses (`formats`). `stage` writes the Parquet files of each
-slot and prepares its commit. `ingest` drives the three and makes the commits: `batch_schema` says what the batch
-is parsed with, `staging_jobs` reads and seals in one job; only manifests reach the driver. `load` reads committed
-slots back as one DataFrame.
+`jobs` has Spark work for the engine: one job lists the bucket once, or follows the queue's entries, and compares, slot
+by slot and in tasks, with the committed state; one reads the splits that result and stages what the slots hold. Only
+manifests reach the driver. `batch_schema` says what a batch is parsed with, `derive` makes downstream slot tables,
+`load` reads committed slots back as one DataFrame, `continuous` drives the engine by a streaming query, and
+`datasource` is `spark.read.format("s3notify")`.
 """

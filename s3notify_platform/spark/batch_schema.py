@@ -5,11 +5,12 @@ and this one's are added to them.
 """
 
 import json
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from s3notify_platform.clock import Clock
@@ -17,25 +18,19 @@ from s3notify_platform.errors import ConflictError, CorruptError, UsageError
 from s3notify_platform.formats.inference import new_fields
 from s3notify_platform.formats.registry import FORMATS, fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.ingest.plan import SlotPlan
+from s3notify_platform.ingest.reader import sample_of, schema_of_sample
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, READ
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.spark.declared import parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, raise_own, reason_of
 from s3notify_platform.spark.load import LINEAGE
-from s3notify_platform.spark.plan import SlotPlan
-from s3notify_platform.spark.read import CONTROL_SCHEMA, LINEAGE_COLUMNS, infer_schema
 from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
 
 Transform = Callable[[DataFrame], DataFrame]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PinnedSchema:
-    """What a batch is parsed with, pinned together with the columns of its data files."""
-
-    source: StructType
-    pinned: TableSchema
 
 
 class BatchSchemas:
@@ -56,7 +51,7 @@ class BatchSchemas:
         self._clock = clock
         self._progress = progress
 
-    def choose(self, busy: Sequence[SlotPlan], state: Run) -> PinnedSchema:
+    def choose(self, busy: Sequence[SlotPlan], state: Run) -> TableSchema:
         """What this batch is parsed with: as declared, as pinned, or inferred from a sample of it."""
         none = StructType()
         if state.known and self._source.schemas().head() is None:
@@ -75,7 +70,7 @@ class BatchSchemas:
             return self._pinned(none, from_arrow_schema(fixed), state, inferred=False)
         head = self._source.schemas().head()
         if head is not None and head.inferred and json.loads(head.source)["fields"]:
-            return self._pinned(none, StructType.fromJson(json.loads(head.source)), state, inferred=True)
+            return self._pinned(none, json_schema(head.source), state, inferred=True)
         self._progress("inferring the schema from a sample")
         return self._pinned(
             none,
@@ -84,11 +79,11 @@ class BatchSchemas:
             inferred=True,
         )
 
-    def widen(self, schema: PinnedSchema, told: Iterable[str], state: Run) -> PinnedSchema:
-        """The schema with the new fields that tasks told of."""
+    def widen(self, schema: TableSchema, new_fields: Iterable[str], state: Run) -> TableSchema:
+        """The schema with the new fields that tasks have found."""
         return self._pinned(
-            StructType.fromJson(json.loads(schema.pinned.source)),
-            _together(told, self._source.input.format),
+            json_schema(schema.source),
+            _together(new_fields, self._source.input.format),
             state,
             inferred=True,
         )
@@ -108,18 +103,18 @@ class BatchSchemas:
         state.spent.took("infer", self._clock.monotonic() - started)
         return found or StructType()
 
-    def _pinned(self, known: StructType, found: StructType, state: Run, *, inferred: bool) -> PinnedSchema:
+    def _pinned(self, known: StructType, found: StructType, state: Run, *, inferred: bool) -> TableSchema:
         """The schema `known`, with what only `found` has, pinned with the columns of the rows it leads to."""
         registry = self._source.schemas()
         source = merged(known.json(), found.json(), strict=False)
         for _ in range(PIN_ATTEMPTS):
-            parsing = StructType.fromJson(json.loads(source))
+            parsing = json_schema(source)
             rows = self._check_transform(self.delivered(parsing)).json()
             pinned = registry.pin(source=source, rows=rows, inferred=inferred, batch=state.batch)
             if pinned is not None:
                 if pinned.batch == state.batch:
                     state.schema_added |= pinned.added
-                return PinnedSchema(source=parsing, pinned=pinned)
+                return pinned
             # Another run was first to infer: what it found stands, and ours adds to it.
             head = registry.head()
             source = merged(head.source, source, strict=False) if head is not None else source
@@ -144,7 +139,7 @@ class BatchSchemas:
                         f"{whose} drops or changes the lineage column {column.name!r}: keep "
                         f"{', '.join(LINEAGE_COLUMNS)} as they are (use withColumn, or add them to select)"
                     )
-            taken = {*CONTROL_SCHEMA.names} - {*LINEAGE_COLUMNS}
+            taken = {*READ.schema.names} - {*LINEAGE_COLUMNS}
             names = [f.name for f in out]
             if clash := [name for name in names if name in taken or names.count(name) > 1]:
                 raise UsageError(f"{whose} makes a column {clash[0]!r}, twice or reserved: rename it")
@@ -153,8 +148,38 @@ class BatchSchemas:
         )
 
 
-def _together(told: Iterable[str], setting: str) -> StructType:
-    """The new fields that tasks told of, as one schema: of types that differ, the widest."""
-    schemas = [to_arrow_schema(StructType.fromJson(json.loads(one)), timezone="UTC") for one in sorted(told)]
-    found = new_fields(schemas, FORMATS.get(setting))
-    return from_arrow_schema(found) if found is not None else StructType()
+def json_schema(text: str) -> StructType:
+    """A Spark schema from its JSON."""
+    return StructType.fromJson(json.loads(text))
+
+
+def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectVersion]) -> StructType | None:
+    """A schema from a sample of `versions`, read in one task; None if the sample holds no data.
+
+    Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each. Of those larger than
+    `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer.
+    """
+    if (fixed := fixed_schema(source.input.format)) is not None:
+        return from_arrow_schema(fixed)
+    sample = sample_of(source, versions)
+
+    def run(batches: Batches) -> Batches:
+        for _ in batches:
+            pass
+        schema = schema_of_sample(source, sample)
+        found = schema.serialize().to_pybytes() if schema is not None else None
+        yield pa.record_batch({"schema": pa.array([found], pa.binary())})
+
+    if not sample:
+        return None
+    body = spark.range(0, 1, 1, 1).mapInArrow(run, "schema binary").toArrow()["schema"][0].as_py()
+    if body is None:
+        return None
+    return from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))
+
+
+def _together(found: Iterable[str], setting: str) -> StructType:
+    """The new fields that tasks have found, as one schema: of types that differ, the widest."""
+    schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
+    wider = new_fields(schemas, FORMATS.get(setting))
+    return from_arrow_schema(wider) if wider is not None else StructType()

@@ -31,7 +31,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.datasource.batch import FORMAT, register
 from s3notify_platform.spark.datasource.options import reading_of
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.spark.session import is_remote
 from s3notify_platform.stores.s3.fast import shared_store
 
@@ -77,7 +77,7 @@ class ContinuousIngest:
             signals, rescans, topic=topic, enumerated=rescans.enumerated, now_ms=self.clock.wall_ms()
         )
         slots = location.all_slots() if decision.everything else decision.slots
-        ingest = Ingest(
+        ingest = spark_ingest(
             self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
         )
         result = ingest.run(
@@ -86,7 +86,9 @@ class ContinuousIngest:
             signals={slot: etag for slot, etag in signals.items() if etag},
             listing=decision.listing,
             only_found=decision.everything,
-            give_up=[slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)],
+            last_attempt=[
+                slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)
+            ],
         )
         note_writers(backlog, decision, unqueued=result.unqueued, unannounced=result.unannounced)
         done = {slot for slot, each in result.slots.items() if each.ok and each.complete}

@@ -1,5 +1,6 @@
 """Schemas that a source declares, as Spark DDL."""
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
@@ -23,6 +24,12 @@ def parse_schema(declared: str, source: Source) -> StructType:
         raise UsageError(f"{whose} does not parse: {reason_of(error)}") from error
     check_schema(columns, source.input.format)
     return schema
+
+
+def arrow_schema(columns: StructType) -> pa.Schema:
+    """What records are parsed to, for these columns."""
+    data = to_arrow_schema(columns, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+    return pa.schema([column.with_nullable(True) for column in data])
 
 
 def _has_variant(kind: DataType) -> bool:

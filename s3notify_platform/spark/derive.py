@@ -7,8 +7,6 @@ names the source generation it was made from, so that making it twice changes no
 
 import io
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,23 +17,23 @@ from pyspark.sql.types import StructType
 from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.ingest.rounds import StagedTable
+from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.run_state import Progress
+from s3notify_platform.ingest.slot_writer import slot_pieces
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.ingest.wire import WRITTEN, FailedSlot, StagedSlot, WrittenFile
+from s3notify_platform.ports import Written
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
-from s3notify_platform.spark.ingest import COMMITS_IN_FLIGHT
+from s3notify_platform.spark.jobs import MAX_FAILED_JOBS, MAX_SPLIT_JOBS
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.spark.session import parallelism
-from s3notify_platform.spark.stage import slot_pieces
-from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
+from s3notify_platform.table.commit import SlotCommit, TableFile
 from s3notify_platform.table.layout import Generation
 
-_WRITTEN: Final = "slot int, name string, rows bigint, bytes bigint"
 
-Batches = Iterator[pa.RecordBatch]
-
-
-def derive(
+def derived_tables(
     spark: SparkSession,
     source: Source,
     asset: str,
@@ -44,13 +42,51 @@ def derive(
     *,
     batch: str,
     force: bool = False,
-) -> dict[Slot, SlotResult]:
-    """Commit the derived table `asset` for the slots of `generations`, from exactly these source generations.
+    progress: Progress = lambda _: None,
+) -> Iterator[StagedTable]:
+    """What the slot asset `asset` makes of exactly these source generations, in one piece, or more if it fails.
 
-    A slot that was made from its generation, or a later one, is left as it is, unless `force`. `UsageError` if
-    the function raises or loses `_slot`. Requests for each slot: 1 LIST and 2 GETs or more to read, 2 PUTs to
-    write.
+    A slot that was made from its generation, or a later one, is left as it is, unless `force`: for runs that a person
+    asked for, since the function may have become another one. A function that raises or loses `_slot` is tried again
+    with halves of the slots, so that a slot at fault fails alone. Requests for each slot: 1 LIST and 2 GETs or more to
+    read, 1 PUT or more to write.
     """
+    todo = [generations] if generations else []
+    jobs = failed = 0
+    while todo:
+        part = todo.pop()
+        jobs += 1
+        try:
+            staged = _derived(spark, source, asset, function, part, batch=batch, force=force)
+        except S3NotifyError as error:
+            failed += 1
+            hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS
+            if len(part) > 1 and not hopeless:
+                progress(f"{asset} of {len(part)} slots failed, trying halves: {error}")
+                both = list(part.items())
+                todo += [dict(both[len(both) // 2 :]), dict(both[: len(both) // 2])]
+                continue
+            staged = StagedTable(
+                name=asset,
+                table=source.table(source.location.derived_layout(asset)),
+                planned_at=SYSTEM_CLOCK.monotonic(),
+                unchanged={slot: SlotResult(slot=slot, status="unchanged") for slot in part},
+                staged=[FailedSlot(slot=slot, error=f"{asset}: {error}") for slot in part],
+            )
+        yield staged
+
+
+def _derived(
+    spark: SparkSession,
+    source: Source,
+    asset: str,
+    function: Transform,
+    generations: Mapping[Slot, Generation],
+    *,
+    batch: str,
+    force: bool,
+) -> StagedTable:
+    planned_at = SYSTEM_CLOCK.monotonic()
     table = source.table(source.location.derived_layout(asset))
     heads = table.heads(generations)
     wanted = {
@@ -58,12 +94,9 @@ def derive(
         for slot, generation in generations.items()
         if generation and (force or (head := heads[slot]) is None or head.source_generation < generation)
     }
-    results = {
-        slot: SlotResult(slot=slot, status="unchanged", generation=Generation(head.generation if head else 0))
-        for slot, head in heads.items()
-    }
+    unchanged = {slot: _unchanged(slot, head) for slot, head in heads.items()}
     if not wanted:
-        return results
+        return StagedTable(name=asset, table=table, planned_at=planned_at, unchanged=unchanged)
     try:
         frame = function(load_slots(spark, source, wanted, generations=wanted))
         names = frame.columns
@@ -73,10 +106,12 @@ def derive(
         raise UsageError(f"slot asset {asset!r} raised {type(error).__name__}: {error}") from error
     if "_slot" not in names:
         raise UsageError(f"slot asset {asset!r} drops _slot, which says where a row belongs: keep it")
-    return results | replace_slots(spark, source, asset, frame, wanted, batch=batch)
+    staged = staged_frame(spark, source, asset, frame, wanted, batch=batch)
+    staged.unchanged = unchanged
+    return staged
 
 
-def replace_slots(
+def staged_frame(
     spark: SparkSession,
     source: Source,
     asset: str,
@@ -84,11 +119,11 @@ def replace_slots(
     slots: Mapping[Slot, Generation],
     *,
     batch: str,
-) -> dict[Slot, SlotResult]:
-    """Make `frame`, which has a `_slot` column, the whole content of `slots` in the derived table `asset`.
+) -> StagedTable:
+    """Stage `frame`, which has a `_slot` column, as the whole content of `slots` in the derived table `asset`.
 
     `slots` gives for each the source generation it was made from, 0 if that is not known. Rows of other slots
-    are refused with `UsageError` before anything is visible.
+    are refused with `UsageError`: nothing becomes visible.
     """
     planned_at = SYSTEM_CLOCK.monotonic()
     layout = source.location.derived_layout(asset)
@@ -104,13 +139,10 @@ def replace_slots(
     pinned = source.schemas(layout).pin(source="{}", rows=rows_schema.json(), inferred=False, batch=batch)
     assert pinned is not None, "only an inferred source has to be pinned again"
 
-    def commit(slot: Slot) -> SlotResult:
-        head = heads[slot]
-        files = tuple(
-            TableFile(name=f["name"], rows=f["rows"], bytes=f["bytes"]) for f in written.get(slot, ())
-        )
+    def staged(slot: Slot) -> StagedSlot:
+        files = tuple(written.get(slot, ()))
         commit = SlotCommit.after(
-            head,
+            heads[slot],
             slot,
             batch=batch,
             clock=SYSTEM_CLOCK,
@@ -118,45 +150,37 @@ def replace_slots(
             schema=pinned.generation,
             source_generation=slots[slot],
         )
-        try:
-            outcome = table.commit(commit.staged(), planned_at=planned_at)
-        except S3NotifyError as error:
-            return SlotResult(slot=slot, status="failed", error=f"{type(error).__name__}: {error}")
-        if isinstance(outcome, Conflict) and not (slots[slot] and _made_from(table, slot, slots[slot])):
-            return SlotResult(slot=slot, status="failed", error="another run committed this slot first")
-        return SlotResult(
-            slot=slot,
-            status="committed",
-            generation=commit.generation,
-            rows=commit.rows,
-            bytes=sum(file.bytes for file in files),
-            live_rows=commit.rows,
-            live_files=len(files),
-        )
+        size = sum(file.bytes for file in files)
+        return StagedSlot(slot=slot, commit=commit.staged(), rows=commit.rows, bytes=size)
 
-    with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
-        return dict(zip(slots, pool.map(commit, slots), strict=True))
+    return StagedTable(
+        name=asset,
+        table=table,
+        planned_at=planned_at,
+        unchanged={slot: _unchanged(slot, head) for slot, head in heads.items()},
+        staged=[*map(staged, slots)],
+        made_from=slots,
+    )
 
 
-def _made_from(table: SlotTable, slot: Slot, generation: Generation) -> bool:
-    head = table.head(slot)
-    return head is not None and head.source_generation >= generation
+def _unchanged(slot: Slot, head: SlotCommit | None) -> SlotResult:
+    return SlotResult(slot=slot, status="unchanged", generation=Generation(head.generation if head else 0))
 
 
-def _write(frame: DataFrame, source: Source, asset: str, tasks: int) -> dict[Slot, list[dict[str, Any]]]:
-    written: dict[Slot, list[dict[str, Any]]] = {}
+def _write(frame: DataFrame, source: Source, asset: str, tasks: int) -> dict[Slot, list[TableFile]]:
+    written: dict[Slot, list[TableFile]] = {}
     staged = (
         frame.repartition(tasks, "_slot")
         .sortWithinPartitions("_slot")
-        .mapInArrow(_writer(source, asset), _WRITTEN)
+        .mapInArrow(_writer(source, asset), WRITTEN.ddl)
     )
     try:
-        rows = staged.toArrow().to_pylist()
+        found = staged.toArrow()
     except PySparkException as error:
         lines = [line for line in str(error.getMessage() or error).splitlines() if line.strip()]
         raise UsageError(f"slot asset {asset!r} failed: {lines[-1] if lines else error}") from error
-    for row in rows:
-        written.setdefault(Slot(row["slot"]), []).append(row)
+    for row in WRITTEN.read(found.to_batches()):
+        written.setdefault(row.slot, []).append(row.file)
     return written
 
 
@@ -175,14 +199,8 @@ def _writer(source: Source, asset: str) -> Callable[[Batches], Batches]:
             name, body = unique_name(SYSTEM_CLOCK), sink.getvalue()
             if not isinstance(table.store.put(table.layout.data(current, name), body), Written):
                 raise UnavailableError(f"slot {current} of {asset!r}: the store did not confirm a write")
-            yield pa.record_batch(
-                {
-                    "slot": pa.array([current], pa.int32()),
-                    "name": pa.array([name]),
-                    "rows": pa.array([rows.num_rows], pa.int64()),
-                    "bytes": pa.array([len(body)], pa.int64()),
-                }
-            )
+            file = TableFile(name=name, rows=rows.num_rows, bytes=len(body))
+            yield WRITTEN.batch([WrittenFile(slot=current, file=file)])
 
         for slot, piece in slot_pieces(batches):
             if slot != current:

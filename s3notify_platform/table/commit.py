@@ -48,7 +48,7 @@ PAGES_IN_FLIGHT = 8
 HEADS_IN_FLIGHT = 48
 
 FAILING_MAX = 10_000
-"""Objects of a slot in quarantine as a whole. What fails beyond is not given up, and keeps its slot failing."""
+"""Objects of a slot in quarantine as a whole. What fails beyond does not go there, and keeps its slot failing."""
 
 FORMAT = 2
 
@@ -288,14 +288,14 @@ class SlotTable:
     def newest(self, slots: Iterable[Slot]) -> dict[Slot, Generation | None]:
         """The newest generation of each slot: 0 if it has none, None where `head` is the cheaper way to know.
 
-        Reads commit keys in pages, as long as a page tells of `DENSE_PAGE` slots: a young table takes 1 LIST
+        Reads commit keys in pages, as long as a page shows `DENSE_PAGE` slots: a young table takes 1 LIST
         in all, one with a long history 1 LIST more than asking slot by slot.
         """
         prefix = self.layout.all_commits
         # Keys are listed in the order of their text, and "1/" comes before "10/" and "2/".
         waiting = sorted(f"{slot}/" for slot in set(slots))
         found: dict[str, Generation] = {}
-        told: dict[str, Generation | None] = {}
+        newest: dict[str, Generation | None] = {}
         after: str | None = None
         while waiting:
             page = self.store.list(prefix, start_after=after)
@@ -303,13 +303,13 @@ class SlotTable:
                 found.setdefault(meta.key.removeprefix(prefix).split("/")[0] + "/", generation_of(meta.key))
             last = max(found, default="") if page.next_token else "~"
             passed = bisect_right(waiting, last)
-            told |= {name: found.get(name, Generation(0)) for name in waiting[:passed]}
+            newest |= {name: found.get(name, Generation(0)) for name in waiting[:passed]}
             waiting = waiting[passed:]
             if passed < DENSE_PAGE:
                 break
             after = f"{prefix}{last}~"
-        told |= dict.fromkeys(waiting)
-        return {Slot(int(name[:-1])): generation for name, generation in told.items()}
+        newest |= dict.fromkeys(waiting)
+        return {Slot(int(name[:-1])): generation for name, generation in newest.items()}
 
     def read(self, slot: Slot, generation: Generation) -> SlotCommit:
         """One generation. 1 GET. `CorruptError` if it is missing: a predecessor never goes by itself."""

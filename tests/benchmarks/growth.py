@@ -29,7 +29,7 @@ from s3notify_platform.ports import StoredObject, Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import slot_of
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.benchmarks.figures import Figure, counted, seconds, short, times
@@ -93,7 +93,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 def _in_bucket(spark: SparkSession, config: S3Config, total: int) -> Figure:
     source = _followed(many_of(config, total))
-    result = Ingest(spark, source).run(source.location.all_slots(), batch="first", only_found=True)
+    result = spark_ingest(spark, source).run(source.location.all_slots(), batch="first", only_found=True)
     assert sum(slot.live_objects for slot in result.slots.values()) == total
     keys = [key_of(n * (total // 10) + 1) for n in range(REPEATS + 2)]
     ours = _cost(spark, source, keys)
@@ -114,7 +114,7 @@ def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> F
 def _in_slot(spark: SparkSession, config: S3Config, total: int) -> tuple[Cost, Cost]:
     """Of an overwritten object, and of a new one."""
     source = _followed(source_of(config, f"slot_{total}", prefix_of(total), slots=1))
-    result = Ingest(spark, source).run(source.location.all_slots(), batch="first")
+    result = spark_ingest(spark, source).run(source.location.all_slots(), batch="first")
     assert result.slots[source.location.all_slots()[0]].objects == total
     overwritten = _cost(spark, source, [key_of(n * (total // 10) + 1) for n in range(REPEATS + 2)])
     added = [f"{prefix_of(total)}new-{n}.jsonl" for n in range(REPEATS + 2)]
@@ -174,7 +174,7 @@ def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> flo
         publisher = QueuedPublisher(plain, source.location.queue(), bucket=source.input.bucket.bucket)
         assert isinstance(publisher.put(key, body_of(number, note="c")), Written)
         took = stack.enter_context(seconds())
-        result = Ingest(spark, seen).run((slot,), batch=f"change-{number}", listing=False)
+        result = spark_ingest(spark, seen).run((slot,), batch=f"change-{number}", listing=False)
         seen.location.queue().remove(result.entries[slot])
     assert result.slots[slot].status == "committed"
     assert result.slots[slot].objects == 1

@@ -24,7 +24,7 @@ from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from tests.benchmarks.figures import Figure, short, timed, times
@@ -59,9 +59,9 @@ def _compare(spark: SparkSession, config: S3Config, count: int, name: str, where
         name=name, bucket=config, prefix="in/", format="jsonl", platform=config, schema=DDL, commit="native"
     )
     warm = with_settings(source, name=f"warm_{name}", platform_prefix="", keyspace_prefix="")
-    Ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
+    spark_ingest(spark, warm).run(tuple(Slot(n) for n in range(10)), batch="warm")
     ours, result = timed(
-        lambda: Ingest(spark, source).run(source.location.all_slots(), batch="bench", only_found=True)
+        lambda: spark_ingest(spark, source).run(source.location.all_slots(), batch="bench", only_found=True)
     )
     assert sum(slot.rows for slot in result.slots.values()) == 10 * count, "rows"
     phases = ", ".join(f"{phase} {short(took)}" for phase, took in result.seconds.items())

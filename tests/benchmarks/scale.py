@@ -12,7 +12,7 @@ from pathlib import Path
 
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from tests.benchmarks.apart import Memory, apart
 from tests.benchmarks.figures import Figure, seconds, short
@@ -101,9 +101,9 @@ def ingested(source: Source) -> Took:
     with embedded_spark() as spark:
         warm_objects(source.input.bucket)
         warm = source_of(source.input.bucket, "warm", WARM)
-        Ingest(spark, warm).run(warm.location.all_slots(), batch="warm")
+        spark_ingest(spark, warm).run(warm.location.all_slots(), batch="warm")
         with seconds() as took:
-            result = Ingest(spark, source, progress=progress).run(
+            result = spark_ingest(spark, source, progress=progress).run(
                 source.location.all_slots(), batch="bench", only_found=True
             )
         ended = time.perf_counter()

@@ -19,8 +19,8 @@ from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import ETag, StoredObject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.slots import slot_of
-from s3notify_platform.spark.plan import plan
-from s3notify_platform.spark.session import parallelism, ship_package
+from s3notify_platform.spark.jobs import SparkJobs
+from s3notify_platform.spark.session import ship_package
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
@@ -103,7 +103,7 @@ def swept(source: Source, tasks: int) -> Swept:
         ship_package(spark)
         spark.range(0, 8, 1, 2).mapInArrow(lambda batches: batches, "id bigint").toArrow()  # workers are up
         with seconds() as took:
-            found = plan(spark, source, source.location.all_slots(), tasks or parallelism(spark))
+            found = SparkJobs(spark, source, width=tasks).plan(source.location.all_slots())
     assert not found.errors
     return Swept(
         seconds=took(),

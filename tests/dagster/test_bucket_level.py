@@ -174,7 +174,7 @@ def test_the_sweep_refuses_to_run_over_state_that_is_gone(site: Site) -> None:
     assert site.rows(slots=[2]) == {2: [200]}, "the others are committed"
     assert table.head(Slot(1)) is None
 
-    assert forget_slots(table, site.io.records, frozenset({Slot(1)})) == {1}
+    assert forget_slots(table, site.io.clients.records, frozenset({Slot(1)})) == {1}
     assert site.run([1]).success
     assert site.rows() == {1: [1], 2: [200]}
     assert check_results(site.job("sweep"))["complete"].passed
@@ -209,9 +209,9 @@ def test_the_sweep_shows_open_chains_and_removes_what_is_old(
     site.write(3)
     (request,) = site.tick()
     batch = request.tags["s3notify/batch"]
-    site.io.records.create(HEARTBEATS, "a-run-that-was-killed", b"5")
+    site.io.clients.records.create(HEARTBEATS, "a-run-that-was-killed", b"5")
     assert check_results(site.job("sweep"))["chains_settled"].passed
-    assert list(site.io.records.scan(HEARTBEATS)) == []
+    assert list(site.io.clients.records.scan(HEARTBEATS)) == []
     monkeypatch.setattr("s3notify_platform.orchestration.checks.OVERDUE_SECONDS", -1)
     open_for_long = check_results(site.job("sweep"))["chains_settled"]
     assert not open_for_long.passed
@@ -219,14 +219,14 @@ def test_the_sweep_shows_open_chains_and_removes_what_is_old(
     assert OVERDUE_SECONDS == 3600
 
     site.launch(request)
-    old = AckChains(site.io.records, tombstone_seconds=0)
+    old = AckChains(site.io.clients.records, tombstone_seconds=0)
     old.open_batch("long ago", ["1"])
     old.fail("long ago", "over")
     settled = check_results(site.job("sweep"))["chains_settled"]
     assert settled.passed
     assert settled.metadata["purged"].value == 1
-    assert "long ago" not in {chain.tag for chain in site.io.chains.states()}
-    assert batch in {chain.tag for chain in site.io.chains.states()}
+    assert "long ago" not in {chain.tag for chain in site.io.clients.chains.states()}
+    assert batch in {chain.tag for chain in site.io.clients.chains.states()}
 
 
 @pytest.mark.filterwarnings("ignore:Parameter `backfill_policy`")

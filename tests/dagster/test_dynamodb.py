@@ -87,11 +87,11 @@ def test_batches_on_a_store_without_conditions(site_with: Callable[..., Site]) -
 
     stored = json.loads(site.store.get("_s3notify/orders/store.json").body)
     assert (stored["mode"], stored["commit"]) == ("external", "dynamodb")
-    chains = list(site.io.chains.states())
+    chains = list(site.io.clients.chains.states())
     assert len(chains) == 2
     assert {chain.status for chain in chains} == {"acked"}
     assert list(list_all(site.store, "_s3notify/orders/records/")) == []
-    assert list(site.io.records.scan(HEARTBEATS)) == []
+    assert list(site.io.clients.records.scan(HEARTBEATS)) == []
 
     leases = DynamoTable(site.io.source.commit.lease_table)
     items = leases.client.scan(TableName=leases.config.table)["Items"]
@@ -183,7 +183,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     site.settle()
     by_runs = [*proxy.answered]
     proxy.answered.clear()
-    queued = QueuedPublisher(publisher, io.queue, bucket=source.input.bucket.bucket)
+    queued = QueuedPublisher(publisher, io.clients.queue, bucket=source.input.bucket.bucket)
     written = queued.put_if_absent(site.key(6), site.line(6))
     assert isinstance(written, Written)
     queued.put_if_match(site.key(6), site.line(6), written.etag)
@@ -196,7 +196,7 @@ def test_roles_need_exactly_what_their_policies_grant(
 
     proxy.answered[:] = by_runs
     site.settle()
-    io.ask_again([Slot(3)])
+    io.clients.ask_again([Slot(3)])
     assert retry(io, RetryConfig(everything=True)).records == 1
     DynamoLeases(source.commit.lease_table).read("what a waiting run reads", "*")
     check("run")
@@ -208,15 +208,15 @@ def test_roles_need_exactly_what_their_policies_grant(
         assert part.table.num_rows
     assert site.rows() == {3: [4], 8: [8]}
     assert reasons_of(source.table(), source.location.all_slots())
-    io.watcher().poll()
+    io.clients.watcher().poll()
     check("reader")
 
-    io.records.create(HEARTBEATS, "a-run-that-was-killed", b"5")
+    io.clients.records.create(HEARTBEATS, "a-run-that-was-killed", b"5")
     site.write_silently(9)
     proxy.answered.clear()
     assert site.job("sweep").success
     table = SlotTable(S3ObjectStore(source.location.platform), source.location.layout, max_run_seconds=0)
     vacuum(table, retention_seconds=0)
-    io.records.remove(HEARTBEATS, "in doubt", expected=Version("none"))
-    io.records.read(HEARTBEATS, "a look after a removal in doubt")
+    io.clients.records.remove(HEARTBEATS, "in doubt", expected=Version("none"))
+    io.clients.records.read(HEARTBEATS, "a look after a removal in doubt")
     check("sweep")

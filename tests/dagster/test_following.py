@@ -59,7 +59,9 @@ def of_bucket(site: Site, answered: list[Answered]) -> list[str]:
 
 def pending(site: Site) -> list[str]:
     """Keys in the source's topic."""
-    return [entry.event.key for entry in site.io.queue.entries(site.name, range(site.component.slots))]
+    return [
+        entry.event.key for entry in site.io.clients.queue.entries(site.name, range(site.component.slots))
+    ]
 
 
 def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy) -> None:
@@ -80,7 +82,7 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
 def test_what_our_publisher_told_is_read_without_another_look(watched: Site, proxy: FaultProxy) -> None:
     """An entry with writer, ETag and size: one GET an object. Any other: one HEAD besides."""
     site = watched
-    source, queue = site.io.source, site.io.queue
+    source, queue = site.io.source, site.io.clients.queue
     written = site.store.put(site.key(3), site.line(3))
     told = Event(
         key=site.key(3), bucket=source.input.bucket.bucket, etag=written.etag, size=len(site.line(3))
@@ -101,7 +103,7 @@ def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
     """The entry names the key; the bucket says what is there. So nothing is lost, nothing comes twice."""
     site.write(3, 5)
     site.settle()
-    source, queue = site.io.source, site.io.queue
+    source, queue = site.io.source, site.io.clients.queue
     bucket = source.input.bucket.bucket
     late = [
         Event(key=site.key(3), op="delete", bucket=bucket),
@@ -131,7 +133,7 @@ def test_a_writer_that_does_not_queue_is_followed_by_listings(watched: Site, pro
     site.write(3, number=1, body=site.line(31))
     site.settle()
     assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [30, 31], 4: [4]}
-    assert site.io.backlog.read().slots == {}
+    assert site.io.clients.backlog.read().slots == {}
 
 
 def test_a_plain_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
@@ -187,7 +189,7 @@ def test_a_lost_topic_means_one_more_listing(watched: Site, proxy: FaultProxy) -
     """What it held is found by comparing everything, not lost."""
     site = watched
     site.write(3, 5)
-    site.io.queue.topics.delete(site.name)
+    site.io.clients.queue.topics.delete(site.name)
     site.settle()
     assert site.rows() == {3: [3], 5: [5]}
     assert of_bucket(site, proxy.answered).count("LIST") == 1
@@ -197,7 +199,7 @@ def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
     """When the topic is there; from then on entries only, also of a writer that was at it when it was made."""
     site = site_of()
     site.write_silently(3)
-    assert not site.io.queue.topics.all()
+    assert not site.io.clients.queue.topics.all()
 
     def meanwhile(call: Call) -> Fault:
         if (call.method, call.key) == ("put", site.key(5)):
@@ -211,7 +213,7 @@ def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
         prefix=source.location.keyspace_prefix,
         slots=source.location.slots,
     )
-    writer = QueuedPublisher(unqueued, site.io.queue, bucket=source.input.bucket.bucket)
+    writer = QueuedPublisher(unqueued, site.io.clients.queue, bucket=source.input.bucket.bucket)
     writer.put(site.key(5), site.line(5))
     assert pending(site) == [site.key(5)]
     (request,) = site.tick()
@@ -225,8 +227,8 @@ def test_a_listing_of_everything_leaves_no_entry(site: Site, again: bool) -> Non
     if again:
         site.write(3)
         site.settle()
-        site.io.queue.topics.delete(site.name)
-        site.io.topic_epoch()
+        site.io.clients.queue.topics.delete(site.name)
+        site.io.clients.ensure_topic()
     else:
         assert site.tick() == []
     site.write(3)
@@ -278,9 +280,9 @@ def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
     site.write(3, 7)
     site.write(3, number=1, body=site.line(31))
     site.settle()
-    site.io.check_store()
+    site.io.settle_commit_mode()
     source = site.io.source
-    found = backfill(source.location, site.io.store, source.commit, [Slot(3)])
+    found = backfill(source.location, site.io.clients.store, source.commit, [Slot(3)])
     assert (found.slots, found.objects) == ((3,), 2)
     (request,) = site.tick()
     assert site.slots_of(request) == [3]

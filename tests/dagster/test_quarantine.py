@@ -64,7 +64,7 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     assert site.metadata(3)["quarantined"] == site.metadata(3)["live_failing"] == 1
     assert site.tick() == []
     assert (site.state.failing, site.state.open) == ({}, ())
-    assert list(site.io.queue.entries("orders", site.io.source.location.all_slots())) == []
+    assert list(site.io.clients.queue.entries("orders", site.io.source.location.all_slots())) == []
     assert site.grid()["failed"] == set()
 
     site.write(3, number=1, body=site.line(31))
@@ -100,4 +100,4 @@ def test_the_job_wants_to_know_what(site: Site, config: dict[str, Any]) -> None:
     """One of keys, slots and everything; slots that there are."""
     result = retry(site, **config)
     assert not result.success
-    assert ("unknown slot" if config == {"slots": [99]} else "one of them") in site.failure(result)
+    assert ("unknown slot" if config == {"slots": [99]} else "exactly one of") in site.failure(result)

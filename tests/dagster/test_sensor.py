@@ -155,7 +155,7 @@ def test_a_run_that_died_is_reported_and_its_slots_come_again(site_of: Callable[
         tags=dict(request.tags),
         status=DagsterRunStatus.STARTED,
     )
-    site.io.records.create(HEARTBEATS, run.run_id, b"7")
+    site.io.clients.records.create(HEARTBEATS, run.run_id, b"7")
     (again,) = site.tick()
     assert site.slots_of(again) == [3]
     found = site.instance.get_run_by_id(run.run_id)
@@ -186,19 +186,19 @@ def test_a_queued_run_is_waited_for(site_of: Callable[..., Site]) -> None:
 
 def test_the_heart_beats_while_the_body_runs_and_leaves_nothing(site: Site) -> None:
     """One record a run; gone at its end, so that ended runs cost nothing."""
-    with heartbeat(site.io.records, "some-run"):
+    with heartbeat(site.io.clients.records, "some-run"):
         for _ in range(100):
-            if beats_of(site.io.records, "some-run"):
+            if beats_of(site.io.clients.records, "some-run"):
                 break
             SYSTEM_CLOCK.sleep(0.05)
-        assert beats_of(site.io.records, "some-run") == 1
-    assert beats_of(site.io.records, "some-run") is None
+        assert beats_of(site.io.clients.records, "some-run") == 1
+    assert beats_of(site.io.clients.records, "some-run") is None
 
 
 def test_an_idle_tick_is_one_request_on_the_real_store(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """1 HEAD; 1 HEAD and 1 LIST when something changed, and for the batch 1 PUT and 1 GET of what is owed."""
     site.settle()
-    counting = CountingStore(site.io.store)
+    counting = CountingStore(site.io.clients.store)
     monkeypatch.setattr(io_manager, "_store_of", lambda _config: counting)
     assert site.tick() == []
     assert dict(counting.counts) == {"HEAD": 1}

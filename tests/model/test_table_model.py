@@ -85,11 +85,11 @@ class TableMachine(RuleBasedStateMachine):
     @rule(key=keys, rows=st.integers(1, 3))
     def overwrite_and_give_up(self, key: str, rows: int) -> None:
         """What chance would seldom do: an object that was committed changes, and can no longer be read."""
-        self.go_on(0, give_up=True)
+        self.go_on(0, last_attempt=True)
         self.put([key], rows, 1)
         self.break_off(key, 0)
-        self.go_on(0, give_up=True)
-        self.go_on(0, give_up=True)
+        self.go_on(0, last_attempt=True)
+        self.go_on(0, last_attempt=True)
 
     @rule()
     def mend(self) -> None:
@@ -116,36 +116,36 @@ class TableMachine(RuleBasedStateMachine):
         writer=writers,
         max_objects=st.sampled_from([1, 2, 100]),
         at_most=st.sampled_from([1, 2, 100]),
-        give_up=st.booleans(),
+        last_attempt=st.booleans(),
     )
-    def take_a_step(self, writer: int, max_objects: int, at_most: int, *, give_up: bool) -> None:
-        self.step(writer, max_objects, at_most, give_up=give_up)
+    def take_a_step(self, writer: int, max_objects: int, at_most: int, *, last_attempt: bool) -> None:
+        self.step(writer, max_objects, at_most, last_attempt=last_attempt)
 
-    def step(self, writer: int, max_objects: int, at_most: int = 100, *, give_up: bool) -> None:
+    def step(self, writer: int, max_objects: int, at_most: int = 100, *, last_attempt: bool) -> None:
         """The writer goes on by one step: it plans, or seals what it planned, or commits what it sealed."""
         if writer in self.staged:
             self._commit(writer)
         elif writer in self.planned:
-            self._stage(writer, at_most, give_up=give_up)
+            self._stage(writer, at_most, last_attempt=last_attempt)
         else:
             self.planned[writer] = self.writers[writer].plan(self.bucket, max_objects=max_objects)
 
-    @rule(writer=writers, give_up=st.booleans())
-    def go_on(self, writer: int, *, give_up: bool) -> None:
+    @rule(writer=writers, last_attempt=st.booleans())
+    def go_on(self, writer: int, *, last_attempt: bool) -> None:
         """All its steps to the next commit, with nobody in between."""
         while writer in self.planned or writer in self.staged:
-            self.step(writer, 100, give_up=give_up)
-        self.step(writer, 100, give_up=give_up)
+            self.step(writer, 100, last_attempt=last_attempt)
+        self.step(writer, 100, last_attempt=last_attempt)
 
     @rule(writer=writers)
     def crash(self, writer: int) -> None:
         self.planned.pop(writer, None)
         self.staged.pop(writer, None)
 
-    def _stage(self, writer: int, at_most: int, *, give_up: bool) -> None:
+    def _stage(self, writer: int, at_most: int, *, last_attempt: bool) -> None:
         planned = self.planned.pop(writer)
         commit = self.writers[writer].stage(
-            planned, self.bucket, at_most=at_most, unreadable=self.unreadable, give_up=give_up
+            planned, self.bucket, at_most=at_most, unreadable=self.unreadable, last_attempt=last_attempt
         )
         before = self.history[planned.head.generation if planned.head else 0]
         after = dict(before.versions)
@@ -165,7 +165,7 @@ class TableMachine(RuleBasedStateMachine):
                 fails_at = self.unreadable.get(key, body.rows + 1)
                 failed = fails_at < end or fails_at <= start
                 if failed and fails_at <= start:
-                    if give_up:
+                    if last_attempt:
                         after[key] = replace(known or Version(body=body), failing=True)
                         moved.add(key)
                     continue
@@ -175,7 +175,7 @@ class TableMachine(RuleBasedStateMachine):
                     read=read,
                     rejects=body.rejects,
                     reach_end=read == body.rows,
-                    failing=failed and give_up,
+                    failing=failed and last_attempt,
                 )
                 moved.add(key)
         if commit is None:

@@ -1,7 +1,7 @@
 """From changed objects to committed rows, on a real S3 server: the table holds what the bucket holds."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,11 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.ingest import splits
+from s3notify_platform.ingest.plan import Plan
+from s3notify_platform.ingest.wire import Planned
 from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.spark import plan as planning
-from s3notify_platform.spark import splits
-from s3notify_platform.spark.plan import plan
+from s3notify_platform.spark import jobs as planning
+from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.table.layout import Generation
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -233,11 +235,15 @@ def test_only_the_batch_reaches_the_driver(
     for number in range(5):
         lake.put(f"{number}", b"y")
     collected: list[int] = []
-    original = planning._collected
-    monkeypatch.setattr(
-        planning, "_collected", lambda topic, rows: collected.append(len(rows)) or original(topic, rows)
-    )
-    found = plan(lake.spark, lake.source, lake.source.location.all_slots(), 2)
+    original = planning.collected
+
+    def counted(topic: str, rows: Iterable[Planned]) -> Plan:
+        rows = [*rows]
+        collected.append(len(rows))
+        return original(topic, rows)
+
+    monkeypatch.setattr(planning, "collected", counted)
+    found = SparkJobs(lake.spark, lake.source, width=2).plan(lake.source.location.all_slots())
     counting = collected[0] - 5 - 20
     assert 0 < counting <= 6, "rows that count requests: one kind a task, two of the driver"
     assert sum(len(p.changes.read) for p in found.slots.values()) == 5

@@ -6,12 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.ingest import listing
 from s3notify_platform.ingest.compare import CHAINS_AT_ONCE
+from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.source_enumerator import COMMITTED, PARTITION, CommittedSlots
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark import listing
-from s3notify_platform.spark.plan import Plan, plan
+from s3notify_platform.spark.jobs import SparkJobs
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.missing import forget_slots
 from tests.support.spark import Lake
@@ -23,7 +24,7 @@ ODD = (
 
 
 def planned(lake: Lake) -> Plan:
-    return plan(lake.spark, lake.source, lake.source.location.all_slots(), 2)
+    return SparkJobs(lake.spark, lake.source, width=2).plan(lake.source.location.all_slots())
 
 
 def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:

@@ -75,7 +75,7 @@ def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: Fault
     assert not failed.ok
     assert set(failed.failed_objects) == {"raw/a.jsonl"}
     assert keys(lake) == {"raw/a.jsonl", "raw/b.jsonl", "raw/c.jsonl"}, "its old rows"
-    given_up = lake.ingest(give_up=[SLOT]).slots[SLOT]
+    given_up = lake.ingest(last_attempt=[SLOT]).slots[SLOT]
     assert given_up.ok
     assert set(given_up.quarantined) == {"raw/a.jsonl"}
     assert "AccessDenied" in given_up.quarantined["raw/a.jsonl"]
@@ -103,7 +103,7 @@ def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
-    lake.ingest(give_up=[SLOT])
+    lake.ingest(last_attempt=[SLOT])
     proxy.forbidden.clear()
     send_again(lake)
     result = lake.ingest(listing=False)
@@ -117,7 +117,7 @@ def test_deleted_in_quarantine(lake: Lake, proxy: FaultProxy) -> None:
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
     lake.put("a.jsonl", [{"id": 1}])
     proxy.forbidden.add("/raw/a.jsonl")
-    lake.ingest(give_up=[SLOT])
+    lake.ingest(last_attempt=[SLOT])
     proxy.forbidden.clear()
     lake.delete("a.jsonl")
     send_again(lake)
@@ -133,7 +133,7 @@ def test_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1, "amount": 2.5}])
     proxy.forbidden.add("/raw/a.jsonl")
-    result = lake.ingest(transform=clean, give_up=[SLOT])
+    result = lake.ingest(transform=clean, last_attempt=[SLOT])
     assert set(result.slots[SLOT].quarantined) == {"raw/a.jsonl"}
     assert keys(lake) == {"raw/b.jsonl"}
     proxy.forbidden.clear()

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import SparkSession
 
+from s3notify_platform.ingest import splits as splitting
 from s3notify_platform.ingest.task_chain import TaskChain, task_chains
 from s3notify_platform.protocols.ack_chain import ChainState
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark import splits as splitting
-from s3notify_platform.spark import staging_jobs
+from s3notify_platform.spark import jobs as staging_jobs
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -233,5 +233,5 @@ def test_progress_is_told_while_the_job_runs(lake: Lake) -> None:
 
     with chain.watched(progress, seconds=0.01):
         assert heard.wait(10)
-    assert told[0] == "3 of 8 slots sealed"
+    assert told[0] == "3 of 8 slots staged"
     assert chain.missing() == set(lake.source.location.all_slots()[3:])

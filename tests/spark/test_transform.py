@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.spark import staging_jobs
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark import jobs as staging_jobs
+from s3notify_platform.spark.jobs import spark_ingest
 from tests.support.spark import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -109,7 +109,7 @@ def test_it_fails_for_all_rows(lake_of: Callable[..., Lake], monkeypatch: pytest
     for number in range(60):
         lake.put(f"{number}.jsonl", [{"id": number}])
     messages: list[str] = []
-    ingest = Ingest(
+    ingest = spark_ingest(
         lake.spark,
         lake.source,
         transform=lambda rows: rows.withColumn("x", F.raise_error(F.lit("never"))),

@@ -11,16 +11,18 @@ import pytest
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats import text_format
 from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.ingest import reader as read
+from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
-from s3notify_platform.spark import read
-from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader
 from s3notify_platform.stores.config import S3Config
 from tests.support import objects
 from tests.support.compressions import COMPRESS
 
 pytestmark = pytest.mark.server
 
+KIND_OUTCOME, KIND_REJECT, KIND_ROW = map(READ.kind, (ReadObject, Reject, Lineage))
 AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 
@@ -69,7 +71,7 @@ def test_mixed_objects(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> Non
     expected = [(key, o, a, b) for key in made for o, a, b in ((0, 1, "x"), (16, 2, "é"))]
     assert of_kind(rows, KIND_ROW, "_key", "_offset", "a", "b") == sorted(expected)
     assert of_kind(rows, KIND_REJECT, "_key") == []
-    notes = {key: json.loads(note) for key, note in of_kind(rows, KIND_OUTCOME, "_key", "_note")}
+    notes = {key: json.loads(note) for key, note in of_kind(rows, KIND_OUTCOME, "_key", "_outcome")}
     assert {key: (note["status"], note["size"], note["rows"]) for key, note in notes.items()} == {
         key: ("ok", len(body), 2) for key, body in made.items()
     }
@@ -85,7 +87,7 @@ def test_what_decodes_to_too_much_is_streamed(config: S3Config, monkeypatch: pyt
         monkeypatch.setattr(text_format, "DECODED_BYTES", room)
         rows = rows_of(source, versions)
         for kind in (KIND_ROW, KIND_OUTCOME, KIND_REJECT):
-            names = ("_slot", "_key", "_etag", "_offset", "a", "b", "_note")
+            names = ("_slot", "_key", "_etag", "_offset", "a", "b", "_outcome", "_reason")
             assert of_kind(rows, kind, *names) == of_kind(expected, kind, *names)
 
 
@@ -101,7 +103,7 @@ def test_a_damaged_object_stops_no_other(config: S3Config) -> None:
     taken = of_kind(rows, KIND_ROW, "_key", "a")
     assert ("in/good.jsonl.gz", 7) in taken
     assert ("in/plain.jsonl", 8) in taken
-    ((key, offset, reason),) = of_kind(rows, KIND_REJECT, "_key", "_offset", "_note")
+    ((key, offset, reason),) = of_kind(rows, KIND_REJECT, "_key", "_offset", "_reason")
     assert key == "in/broken.jsonl.gz"
     assert "truncated" in reason
     assert text[:offset].count(b"\n") == len(taken) - 2 > 100

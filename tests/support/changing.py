@@ -17,7 +17,7 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import shared_store
 from tests.contracts.fault_proxy import FaultProxy
@@ -188,7 +188,7 @@ class Changing:
                 before_round()
 
         batch = f"batch-{next(self._runs)}"
-        result = Ingest(self.spark, self.source, progress=progress).run(
+        result = spark_ingest(self.spark, self.source, progress=progress).run(
             [Slot(0)], batch=batch, listing=self.listing
         )
         self.last = result.slots.get(Slot(0), SlotResult(slot=Slot(0), status="unchanged"))

@@ -99,7 +99,7 @@ class Site:
         source = self.io.source
         publisher = QueuedPublisher(
             Publisher(self.store, prefix=source.location.keyspace_prefix, slots=source.location.slots),
-            self.io.queue,
+            self.io.clients.queue,
             bucket=source.input.bucket.bucket,
         )
         assert all(isinstance(outcome, Written) for outcome in publisher.publish(changes))

@@ -1,20 +1,20 @@
 """The writer of one slot without Spark: plans, seals and commits as a run does, over any object store."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.ingest.outcome import Outcome
+from s3notify_platform.ingest.slot_writer import SlotStage, StageContext
+from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, Reject, StagedSlot
 from s3notify_platform.ports import Conflict, ETag, ObjectStore, Written
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split, changes_of_slot
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.read import CONTROL_SCHEMA, KIND_OUTCOME, KIND_REJECT, KIND_ROW, whole_outcome
-from s3notify_platform.spark.stage import SlotStage, StageContext
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.reader import read_slots
@@ -94,13 +94,14 @@ class SlotWriter:
         *,
         at_most: int = 100,
         unreadable: Mapping[str, int] | None = None,
-        give_up: bool = False,
+        last_attempt: bool = False,
         window: int = 100,
     ) -> SlotCommit | None:
         """The next commit, its files written; None if nothing is to be committed. Reads `bucket` as it is now.
 
         `at_most`: rows of each object that are read before the rest is left to the next commit. `unreadable`: rows of
-        objects behind which the read fails; with `give_up` they go to quarantine. `window`: objects that come at once.
+        objects behind which the read fails; with `last_attempt` they go to quarantine. `window`: objects that come
+        at once.
         """
         context = StageContext(
             source=None,  # type: ignore[arg-type] - only the task around a SlotStage needs it
@@ -110,7 +111,7 @@ class SlotWriter:
             batch=self.name,
             schema_generation=1,
             transformed=False,
-            give_up=frozenset({SLOT} if give_up else ()),
+            last_attempt=frozenset({SLOT} if last_attempt else ()),
             complete=frozenset({SLOT} if planned.changes.complete else ()),
             evolving=False,
             chain=None,  # type: ignore[arg-type] - as the source
@@ -119,9 +120,8 @@ class SlotWriter:
         for first in range(0, max(1, len(planned.changes.read)), window):
             self._read(stage, planned.changes.read[first : first + window], bucket, at_most, unreadable or {})
         row = stage.finish()
-        if row.get("error"):
-            raise AssertionError(row["error"])
-        return SlotCommit.loads(row["body"], where="sealed") if row.get("body") else None
+        assert isinstance(row, StagedSlot), row
+        return SlotCommit.loads(row.commit.body, where="staged") if row.commit else None
 
     @staticmethod
     def _read(
@@ -131,35 +131,48 @@ class SlotWriter:
         at_most: int,
         unreadable: Mapping[str, int],
     ) -> None:
-        outcomes, rejects, rows = [], [], []
+        outcomes: list[Read] = []
+        rejects: list[Read] = []
+        rows: list[Read] = []
+        values: list[str] = []
+
+        def ended(version: ObjectVersion, outcome: Outcome) -> None:
+            outcomes.append(ReadObject(slot=SLOT, key=version.key, outcome=outcome))
+
         for split in splits:
             version = split.version
             body = bucket.get(version.key)
             status = "deleted" if body is None else "ok" if body.etag == version.etag else "superseded"
-            place = (SLOT, version.key, version.etag)
-            note = whole_outcome(status, version.size)
+            place: dict[str, Any] = {"slot": SLOT, "key": version.key, "etag": version.etag}
+            outcome = Outcome.whole(status, version.etag, version.size)
             if body is not None and status == "ok":
                 end = min(split.start + at_most, body.rows)
                 fails_at = unreadable.get(version.key, body.rows + 1)
                 if fails_at < end or fails_at <= split.start:
                     reason = f"row {fails_at} of {version.etag} cannot be read"
                     end = max(split.start, fails_at)
-                    failed = note | {"status": "failed", "reason": reason, "start": end, "reach_end": False}
-                    outcomes.append((KIND_OUTCOME, *place, None, json.dumps(failed), None, None))
+                    ended(
+                        version, replace(outcome, status="failed", reason=reason, start=end, reach_end=False)
+                    )
                     if end == split.start:
                         continue
                 bad = range(body.rejects if split.start == 0 else 0)
-                note |= {"rows": end - split.start, "rejects": len(bad), "start": split.start, "offset": end}
-                note |= {"reach_end": end == body.rows}
+                outcome = replace(
+                    outcome,
+                    rows=end - split.start,
+                    rejects=len(bad),
+                    start=split.start,
+                    offset=end,
+                    reach_end=end == body.rows,
+                )
                 read = range(split.start, end)
-                rows += [(KIND_ROW, *place, n, None, None, f"{version.etag}/{n}") for n in read]
-                rejects += [(KIND_REJECT, *place, n, "bad", b"raw", None) for n in bad]
-            outcomes.append((KIND_OUTCOME, *place, None, json.dumps(note), None, None))
-        schema = pa.schema([*CONTROL_SCHEMA, ("value", pa.string())])
-        everything = [*outcomes, *rejects, *rows]
-        columns = list(zip(*everything, strict=True)) or [()] * len(schema)
-        arrays = [pa.array(column, f.type) for column, f in zip(columns, schema, strict=True)]
-        stage.add(pa.RecordBatch.from_arrays(arrays, schema=schema))
+                rows += [Lineage(**place, offset=n) for n in read]
+                values += [f"{version.etag}/{n}" for n in read]
+                rejects += [Reject(**place, offset=n, reason="bad", raw=b"raw") for n in bad]
+            ended(version, outcome)
+        records = READ.batch([*outcomes, *rejects, *rows])
+        values_of = pa.array([None] * (records.num_rows - len(values)) + values, pa.string())
+        stage.add(records.append_column("value", values_of))
 
     def commit(self, planned: Planned, commit: SlotCommit) -> Written | Conflict:
         return self.table.commit(commit.staged(), planned_at=planned.at)

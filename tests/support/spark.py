@@ -14,7 +14,7 @@ from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot, slot_of
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.stores.config import S3Config
@@ -96,7 +96,7 @@ class Lake:
                 waiting.pop()()
 
         self.batches += 1
-        ingest = Ingest(self.spark, self.source, transform=transform, progress=progress)
+        ingest = spark_ingest(self.spark, self.source, transform=transform, progress=progress)
         wanted = self.source.location.all_slots() if slots is None else slots
         return ingest.run(wanted, batch=f"batch-{self.batches}", **arguments)
 

@@ -47,7 +47,10 @@ def test_init_makes_what_is_named_and_is_safe_to_repeat():
     assert keys == [("path", "HASH"), ("etag", "RANGE")]
     ttl = leases.client.describe_time_to_live(TableName="leases")["TimeToLiveDescription"]
     assert (ttl["TimeToLiveStatus"], ttl["AttributeName"]) == ("ENABLED", "ttl")
-    assert run(*NAMED).output.splitlines() == ["table 'records': was there", "table 'leases': was there"]
+    assert run(*NAMED).output.splitlines() == [
+        "table 'records': exists already",
+        "table 'leases': exists already",
+    ]
 
 
 @pytest.mark.usefixtures("moto_aws")

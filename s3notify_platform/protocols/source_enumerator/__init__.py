@@ -10,7 +10,8 @@ Steps
     2. `changes_of_slot` compares what was found with the slot's committed state. A key that is not in the state, or
        has another ETag, is a split to read. One that was not read to its end continues at its offset. A key of the
        state that is not in the bucket has left.
-    3. `within` limits the work to what one round may read. `parts_of` cuts a large object into what one task may read.
+    3. `cut_to_bytes` limits the work to what one round may read. `parts_of` cuts a large object into what one task
+       may read.
        `assign` gives the splits to tasks by bytes. `assign_slots` gives slots to parallel runs, and to tasks that
        follow entries.
     4. The commit keeps `(key, etag, offset, reach_end)` for every object version, together with its rows.
@@ -56,8 +57,8 @@ from s3notify_platform.protocols.source_enumerator.enumerator import (
     Split,
     assign,
     changes_of_slot,
+    cut_to_bytes,
     parts_of,
-    within,
 )
 from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_cuts, listed_pages, quantiles
 from s3notify_platform.protocols.source_enumerator.rescan import (
@@ -91,8 +92,8 @@ __all__ = [
     "assign_slots",
     "changes_of_slot",
     "choose_cuts",
+    "cut_to_bytes",
     "listed_pages",
     "parts_of",
     "quantiles",
-    "within",
 ]

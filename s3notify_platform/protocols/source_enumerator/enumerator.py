@@ -116,7 +116,7 @@ def changes_of_slot(
     return SlotChanges(slot=slot, read=taken, gone=left, complete=not beyond, beyond=beyond)
 
 
-def within(
+def cut_to_bytes(
     changes: Iterable[SlotChanges], max_bytes: int, *, least: int, cuttable: Callable[[Split], bool]
 ) -> Iterator[SlotChanges]:
     """As much of the work as `max_bytes` allows, in order; the first item is always included. Pure.

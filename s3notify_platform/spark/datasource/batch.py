@@ -35,11 +35,12 @@ from pyspark.sql.types import StructField, StructType
 from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.formats.registry import fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.ingest.reader import sample_of, schema_of_sample
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.protocols.source_enumerator import Enumerator, Split
 from s3notify_platform.spark.datasource.options import Reading, reading_of
 from s3notify_platform.spark.datasource.rows import (
     INFERRED,
-    Batches,
     RowReader,
     Work,
     is_inferred,
@@ -48,7 +49,6 @@ from s3notify_platform.spark.datasource.rows import (
 )
 from s3notify_platform.spark.datasource.stream import ChangesReader, SlotsReader
 from s3notify_platform.spark.load import LINEAGE, loader
-from s3notify_platform.spark.read import sample_of, schema_of_sample
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import HEADS_IN_FLIGHT

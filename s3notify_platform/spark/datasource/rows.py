@@ -1,7 +1,6 @@
 """What a task of the data source does: read splits, and give rows of exactly the columns that Spark wants."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,12 +12,16 @@ from pyspark.sql.types import StructField, StructType
 from s3notify_platform.errors import ConflictError, UnavailableError, UsageError
 from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.formats.rescue import RESCUED
+from s3notify_platform.ingest.outcome import Outcome
+from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.splits import TASK_BYTES, is_big, may_be_cut, may_be_quoted
+from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign, parts_of
 from s3notify_platform.spark.datasource.options import Reading, Rejects
+from s3notify_platform.spark.declared import arrow_schema
 from s3notify_platform.spark.load import LINEAGE
-from s3notify_platform.spark.read import KIND_OUTCOME, KIND_REJECT, KIND_ROW, SplitReader
-from s3notify_platform.spark.splits import TASK_BYTES, is_big, may_be_cut, may_be_quoted
 
 CHANGE: Final = "_change"
 ROW, REJECT, GONE = "row", "reject", "gone"
@@ -28,8 +31,6 @@ SPECIAL: Final = (*LINEAGE.names, CHANGE, "_rejected", "_raw")
 
 SMALL_TASK_BYTES: Final = 1 << 20
 """A task that reads less costs more than it gains."""
-
-Batches = Iterator[pa.RecordBatch]
 
 # Schemas
 
@@ -70,7 +71,7 @@ class RowReader:
     def of(cls, reading: Reading, schema: StructType, *, strict: bool) -> "RowReader":
         """A reader for what Spark wants; `UsageError` if the format cannot give it."""
         data = StructType([column for column in schema if column.name not in (*SPECIAL, RESCUED.name)])
-        columns = to_arrow_schema(data, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+        columns = arrow_schema(data)
         check_schema(columns, reading.source.input.format)
         if reading.source.input.mismatches == "rescue" and RESCUED.name not in schema.names:
             raise UsageError(
@@ -80,7 +81,7 @@ class RowReader:
         if rejects == "column" and "_rejected" not in schema.names:
             rejects = "fail"  # they would look like rows
         return cls(
-            splits=SplitReader.of(reading.source, data, inferred=is_inferred(schema)),
+            splits=SplitReader(source=reading.source, schema=columns, inferred=is_inferred(schema)),
             output=to_arrow_schema(schema, timezone="UTC"),
             rejects=rejects,
             strict=strict,
@@ -110,13 +111,14 @@ class RowReader:
         kinds = set(batch.column("_kind").to_pylist()) if batch.num_rows else set()
         assert len(kinds) <= 1, "a batch holds one kind of record"
         for kind in kinds:
-            if kind == KIND_OUTCOME:
-                for row in batch.select(["_key", "_note"]).to_pylist():
-                    self._check(row["_key"], json.loads(row["_note"]))
-            elif kind == KIND_ROW or self._keeps(batch):
+            if kind == READ.kind(ReadObject):
+                for row in READ.read([batch]):
+                    assert isinstance(row, ReadObject), "a batch holds one kind of record"
+                    self._check(row.key, row.outcome)
+            elif kind == READ.kind(Lineage) or self._keeps(batch):
                 given = dict(zip(batch.schema.names, batch.columns, strict=True))
-                change = REJECT if kind == KIND_REJECT else ROW
-                given |= {CHANGE: [change] * batch.num_rows, "_rejected": given["_note"]}
+                change = REJECT if kind == READ.kind(Reject) else ROW
+                given |= {CHANGE: [change] * batch.num_rows, "_rejected": given["_reason"]}
                 yield self._shaped(batch.num_rows, given)
 
     def _shaped(self, count: int, given: Mapping[str, Any]) -> pa.RecordBatch:
@@ -128,10 +130,10 @@ class RowReader:
 
         return pa.RecordBatch.from_arrays([*map(column, self.output)], schema=self.output)
 
-    def _check(self, key: str, outcome: Mapping[str, Any]) -> None:
-        match outcome["status"]:
+    def _check(self, key: str, outcome: Outcome) -> None:
+        match outcome.status:
             case "failed":
-                raise UnavailableError(f"{key!r} could not be read: {outcome['reason']}")
+                raise UnavailableError(f"{key!r} could not be read: {outcome.reason}")
             case "superseded" | "deleted" if self.strict:
                 raise ConflictError(
                     f"{key!r} was overwritten or deleted after the query was planned: run it again, or read the "
@@ -144,7 +146,7 @@ class RowReader:
         if self.rejects == "fail":
             first = rejects.slice(0, 1).to_pylist()[0]
             raise UsageError(
-                f"{first['_key']!r} at {first['_offset']}: {first['_note']}; correct it, or read with "
+                f"{first['_key']!r} at {first['_offset']}: {first['_reason']}; correct it, or read with "
                 "rejects='column' (a column _rejected) or 'drop'"
             )
         return self.rejects == "column"

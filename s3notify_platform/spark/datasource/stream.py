@@ -51,6 +51,7 @@ from pyspark.sql.streaming.datasource import (
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, NotFoundError
 from s3notify_platform.ingest.follow import Decision, decide, topic_epoch
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.stream_plan import StreamPlanner
 from s3notify_platform.ingest.stream_state import (
     Offset,
@@ -66,7 +67,7 @@ from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.datasource.options import Reading
-from s3notify_platform.spark.datasource.rows import Batches, RowReader, Work, work_of
+from s3notify_platform.spark.datasource.rows import RowReader, Work, work_of
 from s3notify_platform.stores.s3.fast import shared_store
 
 UNLIMITED: Final = 1 << 62

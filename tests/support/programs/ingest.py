@@ -12,8 +12,9 @@ import sys
 from dataclasses import replace
 
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.spark.ingest import Ingest
+from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from tests.support.spark import start_spark
 
@@ -34,7 +35,7 @@ def main() -> None:
         def progress(message: str) -> None:
             print(json.dumps({"progress": message}), file=answers, flush=True)
 
-        ingest = Ingest(spark, source, progress=progress)
+        ingest = spark_ingest(spark, source, progress=progress)
         try:
             answer = run(ingest, source, batch=told["batch"], listing=told["listing"])
         except S3NotifyError as error:

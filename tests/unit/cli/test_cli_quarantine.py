@@ -31,7 +31,7 @@ def quarantine(ministack, monkeypatch):
     with closing(S3ObjectStore(config)) as store:
         writer = SlotWriter(store=store)
         bucket = {BAD: Body(etag="1", rows=2), REJECTED: Body(etag="1", rows=1, rejects=3)}
-        writer.run(bucket, unreadable={BAD: 0}, give_up=True)
+        writer.run(bucket, unreadable={BAD: 0}, last_attempt=True)
 
         def run(command, *arguments):
             options = ["--bucket", config.bucket, "--endpoint-url", ministack.endpoint_url]
@@ -102,11 +102,11 @@ def test_retry(quarantine):
     assert quarantine.store.head(signal) is None
     result = quarantine("retry", "--slot", str(SLOT))
     assert result.exit_code == 0, result.output
-    assert result.output == f"in quarantine: {counts}\nasked for: {counts}; the next batch reads them\n"
+    assert result.output == f"in quarantine: {counts}\nrequested: {counts}; the next batch reads them\n"
     assert head(quarantine).pending == tuple(sorted(KEYS))
     assert quarantine.store.head(signal) is not None
-    assert "2 of them asked for before" in quarantine("retry", "--slot", str(SLOT)).stdout
-    assert "asked for again" in quarantine("show", BAD).stdout
+    assert "2 of them requested before" in quarantine("retry", "--slot", str(SLOT)).stdout
+    assert "requested again" in quarantine("show", BAD).stdout
     quarantine.writer.run(quarantine.bucket)
     assert head(quarantine).failing == ()
 
@@ -130,7 +130,7 @@ def test_retry_wants_to_know_what(quarantine, what):
     """Nothing is read again by mistake."""
     result = quarantine("retry", *what)
     assert result.exit_code == 2
-    assert "--key, --slot or --all" in result.stderr
+    assert "--key, --slot and --all" in result.stderr
 
 
 def test_it_loads_no_spark():

@@ -10,6 +10,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
+from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.ports import Written, list_all
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, NativeCommit
 from s3notify_platform.slots import Slot
@@ -29,7 +30,7 @@ COMMIT = SlotCommit(
 
 
 def manager(monkeypatch, store, **settings):
-    monkeypatch.setattr(SlotIOManager, "store", property(lambda _: store))
+    monkeypatch.setattr(SourceClients, "store", property(lambda _: store))
     tables = {name: settings.pop(name) for name in ("lease_table", "records_table") if name in settings}
     return SlotIOManager(
         s3=S3Resource(),
@@ -47,10 +48,10 @@ def test_a_store_that_keeps_its_conditions_is_probed_once(monkeypatch):
     """The first check leaves what it found; later ones cost one GET."""
     store = CountingStore(MemoryObjectStore())
     io = manager(monkeypatch, store)
-    io.check_store()
+    io.settle_commit_mode()
     assert json.loads(store.get(PLACE).body)["mode"] == "native"
     store.counts.clear()
-    io.check_store()
+    io.settle_commit_mode()
     assert {kind: count for kind, count in store.counts.items() if count} == {"GET": 1}
 
 
@@ -61,7 +62,7 @@ def test_a_store_that_ignores_a_condition_is_refused(monkeypatch, ignored):
     io = manager(monkeypatch, store)
     for _ in range(2):
         with pytest.raises(UsageError, match="If-"):
-            io.check_store()
+            io.settle_commit_mode()
     assert list(list_all(store, "")) == []
 
 
@@ -70,7 +71,7 @@ def test_a_manager_without_tables():
     manager = SlotIOManager(s3=S3Resource(), spark=SlotSpark(), name="orders", bucket="b", prefix="in/")
     with dg.build_resources({"io": manager}) as resources:
         source = resources.io.source
-        assert isinstance(resources.io.records, ObjectRecordStore)
+        assert isinstance(resources.io.clients.records, ObjectRecordStore)
     assert (source.commit.choice, source.commit.lease_table, source.location.records_table) == (
         "auto",
         None,
@@ -92,7 +93,7 @@ def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     with pytest.raises(UsageError, match="opened to be read"):
         SchemaRegistry(store, io.source.location.layout).pin(source="{}", rows="{}", inferred=False)
     assert [meta.key for meta in list_all(store, "")] == []
-    io.check_store()
+    io.settle_commit_mode()
     assert isinstance(io.source.commit.commits(io.source.location.platform, store), NativeCommit)
     table = io.source.table(store=store)
     assert isinstance(table.commit(COMMIT.staged(), planned_at=SYSTEM_CLOCK.monotonic()), Written)
@@ -107,46 +108,46 @@ def test_commits_follow_the_store_and_the_choice(monkeypatch, ignores, commit, e
     store = IgnoringStore(MemoryObjectStore(), ignores)
     for _ in range(2):
         io = manager(monkeypatch, store, commit=commit, **TABLES)
-        io.check_store()
+        io.settle_commit_mode()
         assert type(io.source.commit.commits(io.source.location.platform, store)) is expected
     stored = json.loads(store.get(PLACE).body)
     assert stored["commit"] == io.source.commit.choice
     assert stored["lease_table"] == ("leases" if expected is DynamoCommit else None)
-    assert isinstance(io.records, DynamoRecordStore)
+    assert isinstance(io.clients.records, DynamoRecordStore)
 
 
 def test_two_ways_to_commit_are_never_mixed(monkeypatch):
     """Each would not see the other's winners: refused until a person has stopped the runs."""
     store = MemoryObjectStore()
-    manager(monkeypatch, store).check_store()
+    manager(monkeypatch, store).settle_commit_mode()
     reason = r"by dynamodb \(lease table 'leases'\).*by native.*stop all its runs"
     with pytest.raises(UsageError, match=reason):
-        manager(monkeypatch, store, commit="dynamodb", **TABLES).check_store()
+        manager(monkeypatch, store, commit="dynamodb", **TABLES).settle_commit_mode()
     store.delete(PLACE)
-    manager(monkeypatch, store, commit="dynamodb", **TABLES).check_store()
+    manager(monkeypatch, store, commit="dynamodb", **TABLES).settle_commit_mode()
     for changed in ({}, {"commit": "dynamodb", **TABLES, "lease_table": "others"}):
         with pytest.raises(UsageError, match="stop all its runs"):
-            manager(monkeypatch, store, **changed).check_store()
+            manager(monkeypatch, store, **changed).settle_commit_mode()
 
 
 def test_a_table_taken_away_is_noticed(monkeypatch):
     """What is stored is what the store can do; what follows is decided again each run."""
     store = IgnoringStore(MemoryObjectStore(), ["create"])
-    manager(monkeypatch, store, **TABLES).check_store()
+    manager(monkeypatch, store, **TABLES).settle_commit_mode()
     with pytest.raises(UsageError, match="name a DynamoDB records_table"):
-        manager(monkeypatch, store, lease_table="leases").check_store()
+        manager(monkeypatch, store, lease_table="leases").settle_commit_mode()
 
 
 def test_what_an_earlier_version_left_means_native(monkeypatch):
     """It knew of no other commit."""
     store = MemoryObjectStore()
-    manager(monkeypatch, store).check_store()
+    manager(monkeypatch, store).settle_commit_mode()
     body = json.loads(store.get(PLACE).body)
     del body["commit"], body["lease_table"]
     store.put(PLACE, json.dumps(body).encode())
     io = manager(monkeypatch, store)
-    io.check_store()
+    io.settle_commit_mode()
     assert io.source.commit.choice == "native"
     store.put(PLACE, b"{}")
     with pytest.raises(CorruptError, match="remove it to try the store again"):
-        manager(monkeypatch, store).check_store()
+        manager(monkeypatch, store).settle_commit_mode()

@@ -6,16 +6,26 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ingest.compare import ANNOUNCED, _row
+from s3notify_platform.ingest.plan import Readers, collected
 from s3notify_platform.ingest.results import SlotResult, added_result
 from s3notify_platform.ingest.source import Input, Source
-from s3notify_platform.ports import ETag
+from s3notify_platform.ingest.splits import TASK_BYTES, Assigned, assign_splits, is_big
+from s3notify_platform.ingest.wire import (
+    PLANNED,
+    ComparedSlot,
+    FailedSlot,
+    Gone,
+    Planned,
+    QueuedEntry,
+    Requests,
+    ToRead,
+    UnqueuedSlot,
+)
+from s3notify_platform.ports import ETag, Version
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.failures import raise_own, reason_of
-from s3notify_platform.spark.plan import _collected
 from s3notify_platform.spark.session import session_conf
-from s3notify_platform.spark.splits import TASK_BYTES, Assigned, assign_splits, is_big
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 
@@ -29,20 +39,22 @@ def source(**fields: object) -> Source:
 
 
 def test_collected() -> None:
-    found = _collected(
-        "topic",
-        [
-            _row(-1, "LIST", size=2),
-            _row(4, "read", key="k", etag="e", size=9, entry=ANNOUNCED),
-            _row(4, "gone", key="g"),
-            _row(4, "entry", key="k", etag="v1", size=2, generation=7, entry="epoch id"),
-            _row(6, "unqueued"),
-            _row(4, "head", generation=3, complete=False, size=1),
-            _row(5, "head"),
-            _row(-1, "GET", size=1),
-            _row(-1, "LIST", size=1),
-        ],
-    )
+    version = ObjectVersion(slot=Slot(4), key="k", etag=ETag("e"), size=9)
+    head = ComparedSlot(slot=Slot(4), generation=Generation(3), objects=1, complete=False, beyond=0)
+    rows: list[Planned] = [
+        Requests(requests={"LIST": 2}),
+        ToRead(split=Split(version=version, start=0, end=9), announced=True),
+        Gone(slot=Slot(4), key="g", announced=False),
+        QueuedEntry(slot=Slot(4), key="k", shard=2, epoch="epoch", id="id", quota=7, version=Version("v1")),
+        UnqueuedSlot(slot=Slot(6)),
+        head,
+        ComparedSlot(slot=Slot(5), generation=Generation(0), objects=0, complete=True, beyond=0),
+        FailedSlot(slot=Slot(7), error="why"),
+        Requests(requests={"GET": 1, "LIST": 1}, overran=2),
+    ]
+    found = collected("topic", PLANNED.read([PLANNED.batch(rows)]))
+    assert found.overran == 2
+    assert found.errors == {7: "why"}
     assert found.requests == {"LIST": 3, "GET": 1}
     assert found.slots[Slot(4)].generation == 3
     assert [s.version.key for s in found.slots[Slot(4)].changes.read] == ["k"]
@@ -56,6 +68,23 @@ def test_collected() -> None:
     (entry,) = found.entries[Slot(4)]
     assert (entry.topic, entry.shard, entry.epoch, entry.key) == ("topic", 2, "epoch", "004.id")
     assert (entry.quota, entry.version, entry.event.key) == (7, "v1", "k")
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 5), (4, 6), (8, 7), (3, 2)])
+def test_few_slots_move_when_the_cluster_grows_or_shrinks(before: int, after: int) -> None:
+    """From one round to the next: fewer than if it were assigned again, and no more than the tasks that join take."""
+    slots = [Slot(n) for n in range(1000)]
+    readers = Readers()
+    first = readers.assign(slots, before)
+    owner = {slot: task for task, of_task in enumerate(first) for slot in of_task}
+    second = readers.assign(slots, after)
+    assert sorted(slot for of_task in second for slot in of_task) == slots
+    assert max(map(len, second)) <= 1.1 * -(-len(slots) // after)
+    moved = sum(owner[slot] != task for task, of_task in enumerate(second) for slot in of_task)
+    from_scratch = enumerate(Readers().assign(slots, after))
+    assert moved < sum(owner[slot] != task for task, of_task in from_scratch for slot in of_task)
+    if after > before:
+        assert moved <= 1000 * (after - before) / after * 1.1
 
 
 def splits(sizes: dict[int, list[int]]) -> list[Split]:

@@ -1,13 +1,15 @@
 """Files of a slot over many commits: merged when small, rewritten when rows leave, and nothing else touched."""
 
+from dataclasses import replace
+
 import pytest
 
+from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.slot_files import MAX_SMALL_FILES
 from s3notify_platform.ports import Written
-from s3notify_platform.spark.read import Outcome, whole_outcome
-from s3notify_platform.spark.stage import joined
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.commit import TableFile
 from s3notify_platform.table.reader import read_slots
 from tests.support.slot_writer import (
     SLOT,
@@ -65,51 +67,57 @@ def test_all_rows_leave() -> None:
     assert next(iter(read_slots(slot_table(memory), [SLOT]))).table.num_rows == 0
 
 
+def file(name: str) -> TableFile:
+    return TableFile(name=name, rows=1, bytes=1)
+
+
 def part(start: int, offset: int, **fields: object) -> Outcome:
-    return whole_outcome("ok", 100) | {"start": start, "offset": offset, "reach_end": offset == 100} | fields
+    found = Outcome.whole("ok", "e", 100, start=start, offset=offset, reach_end=offset == 100)
+    return replace(found, **fields)  # type: ignore[arg-type] - as the test names them
 
 
 def test_parts_of_an_object_are_joined() -> None:
     """In whatever order they come: rows add up, and reading goes on behind the last."""
     found = joined(
-        [part(50, 100, rows=2, data=["b"]), part(0, 55, rows=1, rejects=1, data=["a"])], whole=False
+        [part(50, 100, rows=2, data=(file("b"),)), part(0, 55, rows=1, rejects=1, data=(file("a"),))],
+        whole=False,
     )
-    assert (found["status"], found["rows"], found["rejects"], found["data"]) == ("ok", 3, 1, ["a", "b"])
-    assert (found["start"], found["offset"], found["reach_end"], found["failed"]) == (0, 100, True, "")
+    assert (found.status, found.rows, found.rejects, found.data) == ("ok", 3, 1, (file("a"), file("b")))
+    assert (found.start, found.offset, found.reach_end, found.failed) == (0, 100, True, "")
 
 
 def test_what_comes_after_a_part_that_failed_is_left() -> None:
     """What was read without a gap counts, with its files; behind the failure nothing does. Or, whole, nothing."""
     failed = part(30, 30, status="failed", reason="why", reach_end=False)
-    parts = [part(60, 100, rows=4, data=["c"]), failed, part(0, 31, rows=1, data=["a"])]
+    parts = [part(60, 100, rows=4, data=(file("c"),)), failed, part(0, 31, rows=1, data=(file("a"),))]
     found = joined(parts, whole=False)
-    assert (found["status"], found["rows"], found["data"]) == ("ok", 1, ["a"])
-    assert (found["offset"], found["reach_end"], found["failed"]) == (31, False, "why")
-    assert joined(parts, whole=True)["status"] == "failed"
-    first = joined([failed | {"start": 0}, part(60, 100)], whole=False)
-    assert (first["status"], first["reason"], first["rows"]) == ("failed", "why", 0)
+    assert (found.status, found.rows, found.data) == ("ok", 1, (file("a"),))
+    assert (found.offset, found.reach_end, found.failed) == (31, False, "why")
+    assert joined(parts, whole=True).status == "failed"
+    first = joined([replace(failed, start=0), part(60, 100)], whole=False)
+    assert (first.status, first.reason, first.rows) == ("failed", "why", 0)
 
 
 @pytest.mark.parametrize("status", ["superseded", "deleted"])
 def test_one_part_of_another_version_is_all_of_another_version(status: str) -> None:
-    found = joined([part(0, 50, rows=3, data=["a"]), part(50, 50, status=status)], whole=False)
-    assert (found["status"], found["rows"], found["data"]) == (status, 0, [])
+    found = joined([part(0, 50, rows=3, data=(file("a"),)), part(50, 50, status=status)], whole=False)
+    assert (found.status, found.rows, found.data) == (status, 0, ())
 
 
 def test_parts_of_what_can_only_be_read_from_its_beginning() -> None:
     """The first part has read it all; the others have found out that they cannot."""
     beside = part(50, 0, status="by_record", by_record=True, reach_end=False)
     found = joined([beside, part(0, 7, by_record=True, reach_end=False, rows=7)], whole=False)
-    assert (found["status"], found["rows"], found["offset"]) == ("ok", 7, 7)
-    assert not found["reach_end"]
-    assert not found["failed"]
+    assert (found.status, found.rows, found.offset) == ("ok", 7, 7)
+    assert not found.reach_end
+    assert not found.failed
 
 
 def test_no_progress_is_a_failure() -> None:
     """A round that does not get past where it began would be followed by others like it."""
     found = joined([part(10, 10, reach_end=False)], whole=False)
-    assert found["status"] == "failed"
-    assert "raise max_bytes" in found["reason"]
+    assert found.status == "failed"
+    assert "raise max_bytes" in found.reason
 
 
 def test_a_slot_goes_on_in_the_next_window() -> None:

@@ -53,16 +53,16 @@ def test_progress_counts_parts_in_place_of_the_objects_that_were_cut():
     chains = task_chains(MemoryRecordStore())
     chains.open_batch("slots", ["1", "2", "3"])
     chains.stamp_children("slots", ["2"])
-    assert progress_of(chains.state("slots")) == "1 of 3 slots sealed"
+    assert progress_of(chains.state("slots")) == "1 of 3 slots staged"
     chains.open_batch("objects", ["1", "2", "1/0", "1/1", "2/0"])
     chains.stamp_children("objects", ["1/1"])
-    assert progress_of(chains.state("objects")) == "0 of 2 slots sealed, 1 of 3 objects read"
+    assert progress_of(chains.state("objects")) == "0 of 2 slots staged, 1 of 3 objects read"
     chains.stamp_children("objects", ["1/0"], starts=["1/0/0", "1/0/1", "1/0/2"])
     chains.stamp_children("objects", ["1/0/2"])
-    expected = "0 of 2 slots sealed, 2 of 5 objects and parts of big ones read"
+    expected = "0 of 2 slots staged, 2 of 5 objects and parts of big ones read"
     assert progress_of(chains.state("objects")) == expected
     chains.stamp_children("objects", chains.state("objects").missing)
-    expected = "2 of 2 slots sealed, 5 of 5 objects and parts of big ones read"
+    expected = "2 of 2 slots staged, 5 of 5 objects and parts of big ones read"
     assert progress_of(chains.state("objects")) == expected
 
 

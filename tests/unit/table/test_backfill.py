@@ -97,7 +97,7 @@ def test_what_fails_keeps_its_rows_and_is_asked_for_still():
     assert place.head.backfill == 2
     assert place.planned() == ["1"]
     assert place.is_exact()
-    assert isinstance(place.writer.run(place.bucket, unreadable={"1": 0}, give_up=True), Written)
+    assert isinstance(place.writer.run(place.bucket, unreadable={"1": 0}, last_attempt=True), Written)
     assert place.planned() == []
     assert (place.head.failing, place.head.backfill) == (("1",), 0)
     assert place.backfill() == Backfilled(slots=(SLOT,), objects=2, rows=6)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import ConflictError, UnavailableError
+from s3notify_platform.ingest import slot_writer as stage
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
-from s3notify_platform.spark import stage
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import quarantine
@@ -42,7 +42,7 @@ class Place:
 
     def give_up(self, **unreadable):
         self.unreadable = unreadable
-        assert isinstance(self.run(give_up=True), Written)
+        assert isinstance(self.run(last_attempt=True), Written)
 
     def retry(self, choice=EVERYTHING, **options):
         signals = Publisher(self.store, prefix="signals/", queued=True)
@@ -340,11 +340,11 @@ def test_what_is_given_up_is_bounded(monkeypatch):
     place.give_up(**dict.fromkeys(place.bucket, 0))
     assert place.head.failing == ("0", "1")
     assert [split.version.key for split in place.writer.plan(place.bucket).changes.read] == ["2"]
-    assert place.run(give_up=True) is None
+    assert place.run(last_attempt=True) is None
     place.retry()
     place.bucket["0"] = Body(etag="2", rows=0)
     place.unreadable.pop("0")
-    assert isinstance(place.run(give_up=True), Written)
+    assert isinstance(place.run(last_attempt=True), Written)
     assert place.head.failing == ("1", "2")
 
 
@@ -352,7 +352,7 @@ def test_a_fold_keeps_reasons():
     """They are in pages as they are in deltas."""
     place = Place(**{f"{n}": Body(etag="1", rows=0) for n in range(300)})
     place.unreadable = {"7": 0}
-    place.run(give_up=True, max_objects=1000)
+    place.run(last_attempt=True, max_objects=1000)
     assert place.head.deltas == ()
     assert place.state("7").reason
     assert quarantine_of(place.table, SLOT).failing.keys() == {"7"}

@@ -18,8 +18,8 @@ from s3notify_platform.protocols.source_enumerator import (
     Split,
     assign,
     changes_of_slot,
+    cut_to_bytes,
     parts_of,
-    within,
 )
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.counting import CountingStore
@@ -82,7 +82,7 @@ def test_rounds_within_a_limit_read_everything_once(
         work.append(changes_of_slot(Slot(number), listed, {}, max_objects=9))
     read: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for _ in range(1000):
-        taken = list(within(work, max_bytes, least=least, cuttable=lambda _: cuttable))
+        taken = list(cut_to_bytes(work, max_bytes, least=least, cuttable=lambda _: cuttable))
         sizes_taken = [s.end - s.start for each in taken for s in each.read]
         longest = max((s.end - s.start for each in work for s in each.read), default=0)
         allowed = max(max_bytes, least) if cuttable else max(max_bytes, longest)

@@ -12,27 +12,20 @@ not all, for `SAMPLE_SLOTS` slots 1 GET (a LIST more for some) and 1 for each pa
 162 s in one chain, 1025 and 24 s in 8, 1054 and 13 s in 16; the largest part was 1.07 times the mean.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.compare import (
     CHAINS_AT_ONCE,
-    LISTED,
-    LISTED_DDL,
     Start,
-    counted,
-    lister,
-    object_rows,
     slot_rows,
 )
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.protocols.source_enumerator import Enumerator, assign_slots, choose_cuts, quantiles
+from s3notify_platform.ingest.wire import Listed, Requests
+from s3notify_platform.protocols.source_enumerator import Enumerator, choose_cuts, quantiles
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
@@ -50,13 +43,19 @@ CHAIN_OBJECTS: Final = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Rows of slots, entries and objects, not yet in any order, and in how many chains the objects are listed."""
+    """A listing that has begun: the rows so far, and the chains that tasks have to list, by task."""
 
-    rows: DataFrame
-    chains: int
+    rows: Sequence[Listed]
+    parts: Sequence[Sequence[Start]] = ()
+    cuts: frozenset[str] = frozenset()
+
+    @property
+    def chains(self) -> int:
+        """In how many the bucket is listed."""
+        return max(1, sum(map(len, self.parts)))
 
 
-def listing(spark: SparkSession, source: Source, wanted: frozenset[Slot], tasks: int) -> Listing:
+def begin_listing(source: Source, wanted: frozenset[Slot], tasks: int) -> Listing:
     """Begin to list the bucket: the first page, and what is to be listed by which of up to `tasks` tasks."""
     platform = CountingStore(shared_store(source.location.platform))
     bucket = CountingStore(shared_store(source.input.bucket))
@@ -65,24 +64,18 @@ def listing(spark: SparkSession, source: Source, wanted: frozenset[Slot], tasks:
     rows = slot_rows(source, newest, platform)
     page = bucket.list(source.input.prefix)
     enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
-    rows += object_rows(enumerator.among(page.objects, wanted))
-    starts: list[Start] = []
+    rows += enumerator.among(page.objects, wanted)
+    parts: list[list[Start]] = []
     cuts: frozenset[str] = frozenset()
     if page.next_token is not None:
         listed = frozenset(meta.key for meta in page.objects)
         sample = quantiles_of(table, newest, source.location.slots, tasks * CHAINS_AT_ONCE, listed)
         cuts = frozenset(choose_cuts(bucket, source.input.prefix, sample)) - listed
         starts = [Start(token=page.next_token), *(Start(after=cut) for cut in sorted(cuts))]
-    rows += counted(platform, bucket)
-    frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=LISTED))
-    if starts:
-        assigned = assign_slots((Slot(n) for n in range(len(starts))), min(tasks, len(starts)))
-        parts = [[starts[n] for n in numbers] for numbers in assigned.ranges]
-        objects = spark.range(0, len(parts), 1, len(parts)).mapInArrow(
-            lister(source, wanted, parts, cuts), LISTED_DDL
-        )
-        frame = frame.union(objects)
-    return Listing(rows=frame, chains=max(1, len(starts)))
+        tasks = min(tasks, len(starts))
+        parts = [starts[len(starts) * n // tasks : len(starts) * (n + 1) // tasks] for n in range(tasks)]
+    rows += [Requests(requests=store.counts) for store in (platform, bucket)]
+    return Listing(rows=rows, parts=parts, cuts=cuts)
 
 
 def quantiles_of(

@@ -1,39 +1,32 @@
-"""Splits of a batch: how big objects are cut into parts, which task reads what, and how a task is told.
+"""Splits of a batch: how big objects are cut into parts, and which task reads what.
 
 An object of up to `Source.split_bytes` is read whole, with all others of its slot that one task can take. A larger one
 is read in parts by many tasks, if its format and encoding let it begin in the middle.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final, NamedTuple
-
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from typing import Final, NamedTuple, assert_never
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.csv_splits import Scout, scout, starts_in_quotes
 from s3notify_platform.formats.registry import format_of
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
+from s3notify_platform.ingest.rows import Batches, Task
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.wire import SCOUTED, WORK, Scouted, SlotOfTask, SplitOfTask, Work
 from s3notify_platform.protocols.source_enumerator import (
     OBJECT_COST_BYTES,
-    ObjectVersion,
     Split,
     assign,
     parts_of,
 )
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.session import parallelism
 
 TASK_BYTES: Final = 64 << 20
 SKEW: Final = 1.5
 """How much more than the mean a task may have to read, for each slot to be read in one task."""
-
-_SCOUTED: Final = "number bigint, quotes bigint, outside boolean, inside boolean"
-
-Batches = Iterator[pa.RecordBatch]
 
 
 def is_big(split: Split, source: Source) -> bool:
@@ -62,53 +55,37 @@ def cut(split: Split, source: Source) -> list[Split]:
     return parts_of(split, source.input.split_bytes) if cuttable else [split]
 
 
-def in_parts(spark: SparkSession, source: Source, splits: Sequence[Split]) -> list[Split]:
-    """The splits, big ones in parts that tasks read at once: all parts of an object in order (`cut`).
-
-    Where values may be quoted, one more job looks at each part first: one may be open where it begins. 1 GET for each
-    chunk of such objects (`csv_splits.scout`).
-    """
+def cut_all(splits: Sequence[Split], source: Source) -> tuple[list[Split], list[Split]]:
+    """The splits, big ones in parts (`cut`); and apart, the parts of which a quoted value may be open at the start."""
     result: list[Split] = []
     quoted: list[Split] = []
     for split in splits:
         parts = cut(split, source)
         (quoted if len(parts) > 1 and may_be_quoted(split, source) else result).extend(parts)
-    return result + (_scouted(spark, source, quoted) if quoted else [])
+    return result, quoted
 
 
-def _scouted(spark: SparkSession, source: Source, parts: Sequence[Split]) -> list[Split]:
-    """Parts that know how they begin; those of an object that has quotes out of place are one again."""
-    tasks = max(1, min(len(parts), parallelism(spark)))
-    assigned = Assigned(
-        splits=parts,
-        tasks=tasks,
-        slot_tasks=[],
-        split_tasks=[n % tasks for n in range(len(parts))],
-        together=False,
-    )
+def scouter(source: Source, parts: Sequence[Split]) -> Callable[[Batches], Batches]:
+    """The function of a task that looks at its share of these parts: 1 GET for each chunk of each."""
     places = {(p.version.key, p.start): n for n, p in enumerate(parts)}
 
     def run(batches: Batches) -> Batches:
-        for part in splits_of(batches).splits:
+        for part in work_of(batches).splits:
             try:
                 found = scout(RemoteBytes(source.input.bucket, part.version), part)
             except S3NotifyError:
-                # Whatever it is, the read will find it too, and tell.
+                # Whatever it is, the read will find it too, and say so.
                 found = Scout(quotes=1, well_formed=(False, False))
-            yield pa.record_batch(
-                {
-                    "number": pa.array([places[part.version.key, part.start]], pa.int64()),
-                    "quotes": pa.array([found.quotes], pa.int64()),
-                    "outside": pa.array([found.well_formed[0]]),
-                    "inside": pa.array([found.well_formed[1]]),
-                }
-            )
+            number = places[part.version.key, part.start]
+            outside, inside = found.well_formed
+            yield SCOUTED.batch([Scouted(number=number, quotes=found.quotes, outside=outside, inside=inside)])
 
-    rows = splits_frame(spark, [], assigned).mapInArrow(run, _SCOUTED).toArrow().to_pylist()
-    scouts = {
-        row["number"]: Scout(quotes=row["quotes"], well_formed=(row["outside"], row["inside"]))
-        for row in rows
-    }
+    return run
+
+
+def begun(parts: Sequence[Split], rows: Iterable[Scouted]) -> list[Split]:
+    """The parts, which now know how they begin; those of an object that has quotes out of place are one. Pure."""
+    scouts = {row.number: Scout(quotes=row.quotes, well_formed=(row.outside, row.inside)) for row in rows}
     result: list[Split] = []
     for _, group in groupby(range(len(parts)), key=lambda n: parts[n].version):
         numbers = list(group)
@@ -160,53 +137,48 @@ def assign_splits(
     )
 
 
-def splits_frame(
-    spark: SparkSession, slots: Sequence[Slot], assigned: Assigned, children: Sequence[str] = ()
-) -> DataFrame:
-    """The splits as a DataFrame, one Spark partition for each task; a row without a key for each slot.
+def one_by_one(parts: Sequence[Split], tasks: int) -> Assigned:
+    """The parts assigned in turn to `tasks` tasks. Pure."""
+    tasks = max(1, min(len(parts), tasks))
+    split_tasks = [number % tasks for number in range(len(parts))]
+    return Assigned(splits=parts, tasks=tasks, slot_tasks=[], split_tasks=split_tasks, together=False)
+
+
+def work_rows(slots: Sequence[Slot], assigned: Assigned, children: Sequence[str] = ()) -> list[Work]:
+    """What each task is to do. Pure.
 
     `children`: what each split is called in the job's chain (`TaskChain.cut`), if it is named there.
     """
-    splits, none = assigned.splits, [None] * len(slots)
-    named: Sequence[str | None] = children or [None] * len(splits)
-    table = pa.table(
-        {
-            "task": pa.array([*assigned.slot_tasks, *assigned.split_tasks], pa.int32()),
-            "slot": pa.array([*slots, *(s.version.slot for s in splits)], pa.int32()),
-            "key": pa.array([*none, *(s.version.key for s in splits)], pa.string()),
-            "etag": pa.array([*none, *(s.version.etag for s in splits)], pa.string()),
-            "size": pa.array([*none, *(s.version.size for s in splits)], pa.int64()),
-            "start": pa.array([*none, *(s.start for s in splits)], pa.int64()),
-            "end": pa.array([*none, *(s.end for s in splits)], pa.int64()),
-            "by_record": pa.array([*none, *(s.by_record for s in splits)], pa.bool_()),
-            "in_quotes": pa.array([*none, *(s.in_quotes for s in splits)], pa.bool_()),
-            "limit_bytes": pa.array([*none, *(s.limit_bytes for s in splits)], pa.int64()),
-            "child": pa.array([*none, *named], pa.string()),
-        }
-    )
-    return spark.createDataFrame(table).repartitionById(assigned.tasks, "task")
+    rows: list[Work] = [
+        SlotOfTask(task=Task(task), slot=slot) for task, slot in zip(assigned.slot_tasks, slots, strict=False)
+    ]
+    names: Sequence[str | None] = children or [None] * len(assigned.splits)
+    rows += [
+        SplitOfTask(task=Task(task), split=split, child=child)
+        for task, split, child in zip(assigned.split_tasks, assigned.splits, names, strict=True)
+    ]
+    return rows
 
 
-class Work(NamedTuple):
-    """What a task was dealt. `children`: what its splits are called in the job's chain, if they are named there."""
+class TaskWork(NamedTuple):
+    """What a task has to do. `children`: what its splits are called in the job's chain, if they are named there."""
 
     slots: list[Slot]
     splits: list[Split]
     children: list[str]
 
 
-def splits_of(batches: Batches) -> Work:
-    """The slots and splits that a task was dealt."""
-    work = Work([], [], [])
-    for batch in batches:
-        for row in batch.to_pylist():
-            slot = Slot(row["slot"])
-            if row["key"] is None:
-                work.slots.append(slot)
-                continue
-            version = ObjectVersion(slot=slot, key=row["key"], etag=row["etag"], size=row["size"])
-            names = ("start", "end", "by_record", "in_quotes", "limit_bytes")
-            work.splits.append(Split(version=version, **{name: row[name] for name in names}))
-            if row["child"] is not None:
-                work.children.append(row["child"])
+def work_of(batches: Batches) -> TaskWork:
+    """What the rows that reach a task say it has to do."""
+    work = TaskWork([], [], [])
+    for row in WORK.read(batches):
+        match row:
+            case SlotOfTask():
+                work.slots.append(row.slot)
+            case SplitOfTask():
+                work.splits.append(row.split)
+                if row.child is not None:
+                    work.children.append(row.child)
+            case _ as unreachable:
+                assert_never(unreachable)
     return work

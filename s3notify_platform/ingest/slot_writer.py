@@ -1,18 +1,17 @@
-"""Second job, second half: the rows of each slot become its files and its next commit, in tasks.
+"""Staging: the rows of each slot become its files and its next commit, in tasks.
 
-The rows of a slot arrive together, its outcomes and rejects first; or the files that other tasks have written them
-to (`parts`). Files that hold rows of overwritten or deleted objects are rewritten without them, so that live files
-hold exactly the live rows; small files are merged when many have gathered (`files`). The commit's body is made here
-and returned; the driver creates the object.
+The rows of a slot arrive together, its outcomes and rejects first; or the files that other tasks have written
+them to (`part_writer`). Files that hold rows of overwritten or deleted objects are rewritten without them, so that
+live files hold exactly the live rows; small files are merged when many have gathered (`slot_files`). The bytes of the
+commit are made here; the driver stores them as they are.
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,23 +20,32 @@ import pyarrow.compute as pc
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
+from s3notify_platform.ingest.outcome import Outcome, joined
+from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.rows import Batches
 from s3notify_platform.ingest.slot_files import SlotFiles
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.splits import work_of
 from s3notify_platform.ingest.task_chain import TaskChain
+from s3notify_platform.ingest.wire import (
+    READ,
+    STAGED,
+    FailedSlot,
+    Lineage,
+    Read,
+    ReadObject,
+    Reject,
+    Requests,
+    SharedFiles,
+    Staged,
+    StagedSlot,
+    WiderSlot,
+)
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
-from s3notify_platform.spark.read import (
-    KIND_FILES,
-    KIND_OUTCOME,
-    KIND_REJECT,
-    KIND_ROW,
-    Outcome,
-    SplitReader,
-)
-from s3notify_platform.spark.splits import splits_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import FAILING_MAX, SlotCommit, SlotTable, StagedCommit, TableFile
+from s3notify_platform.table.commit import FAILING_MAX, SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import REJECT_SCHEMA
 
@@ -46,34 +54,18 @@ BYTES_IN_FLIGHT: Final = 256 << 20
 """Arrow bytes of slots that wait to be written, in one task."""
 
 UNKNOWN_SCHEMAS: Final = 8
-"""Different sets of unknown fields that a slot tells at once."""
+"""Different sets of unknown fields that a slot reports at once."""
+
+KIND_REJECT: Final = READ.kind(Reject)
+KIND_ROW: Final = READ.kind(Lineage)
 
 REASON_MAX: Final = 300
 """Characters of the reason that an object in quarantine has."""
 
-SEALED_SCHEMA: Final = pa.schema(
-    [
-        ("slot", pa.int32()), ("error", pa.string()), ("body", pa.binary()), ("objects", pa.int64()),
-        ("rows", pa.int64()), ("rejects", pa.int64()), ("gone", pa.int64()), ("superseded", pa.int64()),
-        ("bytes", pa.int64()), ("unfinished", pa.int64()), ("failed", pa.string()), ("quarantined", pa.string()),
-        ("unknown", pa.string()), ("requests", pa.string()), ("unnamed", pa.string()), ("mismatches", pa.string()),
-        ("generation", pa.int64()), ("commit_id", pa.string()), ("live_rows", pa.int64()),
-        ("live_files", pa.int64()), ("live_rejects", pa.int64()), ("live_failing", pa.int64()),
-    ]
-)  # fmt: skip
-STAGED_DDL: Final = (
-    "slot int, error string, body binary, objects bigint, rows bigint, rejects bigint, gone bigint, "
-    "superseded bigint, bytes bigint, unfinished bigint, failed string, quarantined string, unknown string, "
-    "requests string, unnamed string, mismatches string, generation bigint, commit_id string, live_rows bigint, "
-    "live_files bigint, live_rejects bigint, live_failing bigint"
-)
-
-Batches = Iterator[pa.RecordBatch]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageContext:
-    """What every seal task knows of its batch. `heads` has the planned generation of each of its slots."""
+    """What every task that stages knows of its batch. `heads` has the planned generation of each of its slots."""
 
     source: Source
     heads: Mapping[Slot, Generation]
@@ -83,18 +75,18 @@ class StageContext:
     schema_generation: int
     transformed: bool
     chain: TaskChain
-    """Where a task says that it has sealed its slots."""
+    """Where a task says that it has staged its slots."""
     code_version: str = ""
     complete: frozenset[Slot] = frozenset()
     """Slots for which everything that has changed is read, or has left."""
-    give_up: frozenset[Slot] = frozenset()
+    last_attempt: frozenset[Slot] = frozenset()
     """Slots whose objects go to quarantine if their read fails."""
     evolving: bool
     """Whether a slot with fields that the schema lacks waits for another schema, in place of a commit."""
 
 
 def stager(context: StageContext) -> Callable[[Batches], Batches]:
-    """The function of a seal task: rows sorted by (`_slot`, `_kind`) in, one row for each slot out."""
+    """The function of a task that stages: rows sorted by (`_slot`, `_kind`) in, one row for each slot out."""
 
     def run(batches: Batches) -> Batches:
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
@@ -108,10 +100,10 @@ def stager(context: StageContext) -> Callable[[Batches], Batches]:
 
 
 def read_stager(context: StageContext, reader: SplitReader) -> Callable[[Batches], Batches]:
-    """The function of a task that reads and seals: all splits of its slots in, one row for each slot out."""
+    """The function of a task that reads and stages: all splits of its slots in, one row for each slot out."""
 
     def run(batches: Batches) -> Batches:
-        slots, splits, _ = splits_of(batches)
+        slots, splits, _ = work_of(batches)
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
             stages = _Stages.of(context, pool)
             for window in reader.windows(splits):
@@ -135,8 +127,8 @@ class _Stages:
     table: SlotTable
     pool: ThreadPoolExecutor
     open: "dict[Slot, SlotStage]" = field(default_factory=dict)
-    pending: list[tuple[int, Future[dict[str, Any]]]] = field(default_factory=list)
-    done: list[dict[str, Any]] = field(default_factory=list)
+    pending: list[tuple[int, Future[Staged]]] = field(default_factory=list)
+    done: list[Staged] = field(default_factory=list)
     gets: int = 0
     """GETs of the source's objects, whichever task sent them."""
 
@@ -154,7 +146,7 @@ class _Stages:
         """Write these slots, in the background as long as not too much waits for it."""
         for slot in slots:
             stage = self.open.pop(slot)
-            self.gets += sum(part["gets"] for parts in stage.parts.values() for part in parts)
+            self.gets += sum(part.gets for parts in stage.parts.values() for part in parts)
             self.pending.append((stage.data.waiting_bytes, self.pool.submit(stage.finish)))
         while len(self.pending) > 4 * SLOTS_IN_FLIGHT or sum(n for n, _ in self.pending) > BYTES_IN_FLIGHT:
             self.done.append(self.pending.pop(0)[1].result())
@@ -170,10 +162,9 @@ class _Stages:
         self.finish([*self.open])
         self.done.extend(future.result() for _, future in self.pending)
         if self.done:
-            self.context.chain.stamp([str(row["slot"]) for row in self.done], self.store)
+            self.context.chain.stamp([str(row.slot) for row in self.done], self.store)
         requests = self.store.counts + Counter(GET=self.gets)
-        counts = {"slot": -1, "requests": json.dumps(requests)}
-        return pa.RecordBatch.from_pylist([*self.done, counts], schema=SEALED_SCHEMA)
+        return STAGED.batch([*self.done, Requests(requests=requests)])
 
 
 def slot_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Slot, pa.RecordBatch]]:
@@ -207,53 +198,14 @@ def add_rows(piece: pa.RecordBatch, data: SlotFiles, rejects: SlotFiles) -> Batc
 
 
 def _rejects(part: pa.RecordBatch) -> pa.Table:
-    columns = ("_key", "_etag", "_offset", "_note", "_raw")
+    columns = ("_key", "_etag", "_offset", "_reason", "_raw")
     return pa.Table.from_arrays([part.column(name) for name in columns], schema=REJECT_SCHEMA)
 
 
 def _rows(part: pa.RecordBatch) -> pa.Table:
-    names = [name for name in part.schema.names if name not in ("_kind", "_slot", "_note", "_raw")]
+    dropped = {*READ.schema.names} - {"_key", "_etag", "_offset"}
+    names = [name for name in part.schema.names if name not in dropped]
     return pa.Table.from_batches([part]).select(names)
-
-
-_NOTHING: Final[Outcome] = {
-    "rows": 0, "rejects": 0, "bytes": 0, "data": [], "rejected": [], "unnamed": {}, "mismatches": {},
-}  # fmt: skip
-
-
-def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
-    """The outcome of an object from those of its parts, which one task read or several. Pure.
-
-    What was read without a gap from the first part on counts, `failed` is what came of the rest; with `whole`, a rest
-    that failed is a failure of all. Superseded or deleted in one part is so in all: the parts may be of two versions.
-    """
-    for status in ("deleted", "superseded"):
-        if any(part["status"] == status for part in parts):
-            return parts[0] | {"status": status} | _NOTHING
-    ordered = sorted(parts, key=lambda part: part["start"])
-    first = ordered[0]
-    if first["status"] == "ok" and first["by_record"]:
-        ordered = [first]  # its siblings found that the object cannot be read from the middle
-    count = next((n for n, part in enumerate(ordered) if part["status"] != "ok"), len(ordered))
-    read = ordered[:count]
-    failed = "" if count == len(ordered) else ordered[count]["reason"] or ordered[count]["status"]
-    if read and not read[-1]["reach_end"] and read[-1]["offset"] <= first["start"]:
-        read, failed = [], failed or "no record of it ends within what one round reads: raise max_bytes"
-    if not read or (failed and whole):
-        return first | {"status": "failed", "reason": failed} | _NOTHING
-    return first | {
-        "rows": sum(part["rows"] for part in read),
-        "rejects": sum(part["rejects"] for part in read),
-        "bytes": sum(part["bytes"] for part in read),
-        "new_fields": [fields for part in ordered for fields in part["new_fields"]],
-        "unnamed": added(part["unnamed"] for part in read),
-        "mismatches": added(part["mismatches"] for part in read),
-        "offset": read[-1]["offset"],
-        "reach_end": read[-1]["reach_end"] and not failed,
-        "data": [file for part in read for file in part["data"]],
-        "rejected": [file for part in read for file in part["rejected"]],
-        "failed": failed,
-    }
 
 
 @dataclass(slots=True, kw_only=True)
@@ -299,23 +251,27 @@ class SlotStage:
         if self.error:
             return
         for kind, part in _runs(piece, "_kind"):
-            if kind == KIND_OUTCOME:
-                columns = (part.column(name).to_pylist() for name in ("_key", "_etag", "_note"))
-                for key, etag, note in zip(*columns, strict=True):
-                    self.parts.setdefault(key, []).append({"etag": etag} | json.loads(note))
-                    self._unsettled.add(key)
-            elif kind == KIND_FILES:
-                for note in part.column("_note").to_pylist():
-                    files = json.loads(note)
-                    self.data.written += [TableFile(**file) for file in files["data"]]
-                    self.rejects.written += [TableFile(**file) for file in files["rejected"]]
-                    self.shared_rows += sum(file["rows"] for file in files["data"])
-            elif kind == KIND_REJECT:
+            if kind == KIND_REJECT:
                 self.rejects.add(self._of_whole_objects(_rejects(part)))
             elif kind == KIND_ROW:
                 rows = self._of_whole_objects(_rows(part))
                 self._check_lineage(rows)
                 self.data.add(rows)
+            else:
+                self._note(READ.read([part]))
+
+    def _note(self, rows: Iterable[Read]) -> None:
+        for row in rows:
+            match row:
+                case ReadObject():
+                    self.parts.setdefault(row.key, []).append(row.outcome)
+                    self._unsettled.add(row.key)
+                case SharedFiles():
+                    self.data.written += row.data_files
+                    self.rejects.written += row.reject_files
+                    self.shared_rows += sum(file.rows for file in row.data_files)
+                case _:
+                    pass
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
@@ -323,7 +279,7 @@ class SlotStage:
         whole = self.context.transformed
         for key in sorted(self._unsettled):
             self._outcomes[key] = found = joined(self.parts[key], whole=whole)
-            (self._not_read.discard if found["status"] == "ok" else self._not_read.add)(key)
+            (self._not_read.discard if found.status == "ok" else self._not_read.add)(key)
         self._unsettled.clear()
         return self._outcomes
 
@@ -338,7 +294,7 @@ class SlotStage:
         for origin in pc.value_counts(origins).to_pylist():
             key, _, etag = (origin["values"] or "").rpartition("\n")
             outcome = self.outcomes.get(key)
-            if outcome is None or outcome["etag"] != etag:
+            if outcome is None or outcome.etag != etag:
                 self.error = (
                     f"the transform made rows of {key!r} ({etag}), which is not an object of this batch and "
                     "slot: it must keep _slot, _key, _etag and _offset as they are"
@@ -346,49 +302,48 @@ class SlotStage:
                 return
             self.arrived[key] = self.arrived.get(key, 0) + origin["counts"]
 
-    def finish(self) -> dict[str, Any]:
-        """The slot's manifest row; every failure becomes an `error` of this slot alone."""
+    def finish(self) -> Staged:
+        """The slot, staged; every failure becomes an error of this slot alone."""
         try:
-            return {"slot": self.slot, "error": self.error} if self.error else self._finish()
+            return FailedSlot(slot=self.slot, error=self.error) if self.error else self._finish()
         except Exception as error:  # noqa: BLE001 - of whatever kind, it must not stop the other slots
-            return {"slot": self.slot, "error": f"{type(error).__name__}: {error}"}
+            return FailedSlot(slot=self.slot, error=f"{type(error).__name__}: {error}")
 
-    def _finish(self) -> dict[str, Any]:
+    def _finish(self) -> Staged:
         generation = self.context.heads[self.slot]
         head = self.table.read(self.slot, generation) if generation else None
         left = self.context.gone.get(self.slot, ())
         known = self.table.states(head, {*self.outcomes, *left})
-        read = {key: o for key, o in self.outcomes.items() if o["status"] == "ok"}
+        read = {key: o for key, o in self.outcomes.items() if o.status == "ok"}
         gone = {key for key in left if key in known}
-        gone |= {key for key, o in self.outcomes.items() if o["status"] == "deleted" and key in known}
-        unknown = sorted({fields for outcome in read.values() for fields in outcome["new_fields"]})
+        gone |= {key for key, o in self.outcomes.items() if o.status == "deleted" and key in known}
+        unknown = sorted({fields for outcome in read.values() for fields in outcome.new_fields})
         if self.context.evolving and unknown:
-            return {"slot": self.slot, "unknown": json.dumps(unknown[:UNKNOWN_SCHEMAS])}
+            return WiderSlot(slot=self.slot, new_fields=tuple(unknown[:UNKNOWN_SCHEMAS]))
         self._check_all_arrived(read)
-        failed = {key: o["reason"] for key, o in self.outcomes.items() if o["status"] == "failed"}
-        failed |= {key: outcome["failed"] for key, outcome in read.items() if outcome["failed"]}
-        given_up = self._given_up(failed, set(head.failing if head else ()) - read.keys() - gone)
-        failed = {key: reason for key, reason in failed.items() if key not in given_up}
-        moved = read or gone or given_up
-        return {
-            "slot": self.slot,
-            **(_staged(self._commit(head, known, read, gone, given_up).staged()) if moved else {}),
-            "objects": len(read),
-            "rows": sum(o["rows"] for o in read.values()),
-            "rejects": sum(o["rejects"] for o in read.values()),
-            "gone": len(gone),
-            "superseded": sum(o["status"] == "superseded" for o in self.outcomes.values()),
-            "bytes": sum(o["bytes"] for o in read.values()),
-            "unfinished": sum(not o["reach_end"] and not o["failed"] for o in read.values()),
-            "failed": json.dumps(failed) if failed else None,
-            "unnamed": json.dumps(added(o["unnamed"] for o in read.values())),
-            "mismatches": json.dumps(added(o["mismatches"] for o in read.values())),
-            "quarantined": json.dumps(given_up) if given_up else None,
-        }
+        failed = {key: o.reason for key, o in self.outcomes.items() if o.status == "failed"}
+        failed |= {key: outcome.failed for key, outcome in read.items() if outcome.failed}
+        quarantined = self._quarantined(failed, set(head.failing if head else ()) - read.keys() - gone)
+        moved = read or gone or quarantined
+        return StagedSlot(
+            slot=self.slot,
+            commit=self._commit(head, known, read, gone, quarantined).staged() if moved else None,
+            objects=len(read),
+            rows=sum(o.rows for o in read.values()),
+            rejects=sum(o.rejects for o in read.values()),
+            gone=len(gone),
+            superseded=sum(o.status == "superseded" for o in self.outcomes.values()),
+            bytes=sum(o.bytes for o in read.values()),
+            unfinished=sum(not o.reach_end and not o.failed for o in read.values()),
+            failed={key: reason for key, reason in failed.items() if key not in quarantined},
+            quarantined=quarantined,
+            unnamed=added(o.unnamed for o in read.values()),
+            mismatches=added(o.mismatches for o in read.values()),
+        )
 
-    def _given_up(self, failed: Mapping[str, str], failing: set[str]) -> dict[str, str]:
+    def _quarantined(self, failed: Mapping[str, str], failing: set[str]) -> dict[str, str]:
         """Of the objects whose read failed, those that go to quarantine, with their reasons; `failing` are there."""
-        if self.slot not in self.context.give_up:
+        if self.slot not in self.context.last_attempt:
             return {}
         room = max(0, FAILING_MAX - len(failing - failed.keys()))
         return {key: (failed[key] or "it could not be read")[:REASON_MAX] for key in sorted(failed)[:room]}
@@ -396,8 +351,8 @@ class SlotStage:
     def _check_all_arrived(self, read: Mapping[str, Outcome]) -> None:
         if self.context.transformed:
             return
-        in_files = self.shared_rows + sum(file["rows"] for o in read.values() for file in o["data"])
-        parsed = sum(outcome["rows"] for outcome in read.values())
+        in_files = self.shared_rows + sum(file.rows for o in read.values() for file in o.data)
+        parsed = sum(outcome.rows for outcome in read.values())
         if (arrived := in_files + sum(self.arrived.values())) != parsed:
             raise CorruptError(f"slot {self.slot}: {parsed} rows were parsed and {arrived} arrived")
 
@@ -407,25 +362,25 @@ class SlotStage:
         known: Mapping[str, ObjectState],
         read: Mapping[str, Outcome],
         gone: set[str],
-        given_up: Mapping[str, str],
+        quarantined: Mapping[str, str],
     ) -> SlotCommit:
-        leaving = {key for key, outcome in read.items() if outcome["start"] == 0} | gone
-        unread = {key: self.outcomes[key]["etag"] for key in given_up if key not in read}
+        leaving = {key for key, outcome in read.items() if outcome.start == 0} | gone
+        unread = {key: self.outcomes[key].etag for key in quarantined if key not in read}
         # What is held of the very version that cannot be read on, or again, stays.
         leaving |= {key for key, etag in unread.items() if key in known and known[key].etag != etag}
         left = [known[key] for key in leaving if key in known]
         for outcome in read.values():
-            self.data.written += [TableFile(**file) for file in outcome["data"]]
-            self.rejects.written += [TableFile(**file) for file in outcome["rejected"]]
+            self.data.written += outcome.data
+            self.rejects.written += outcome.rejected
         replaced = self.data.replace(head.files if head else (), left, leaving)
         replaced |= self.rejects.replace(head.rejects if head else (), left, leaving)
         changed = [self._state(key, outcome, known.get(key)) for key, outcome in read.items()]
         changed += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
         changed += [self._unread(key, known.get(key)) for key in unread]
-        changed = [replace(state, reason=given_up.get(state.key, "")) for state in changed]
+        changed = [replace(state, reason=quarantined.get(state.key, "")) for state in changed]
         version = self.context.code_version
         done = self.slot in self.context.complete and all(
-            key in given_up or (outcome["status"] in ("ok", "deleted") and not outcome.get("failed"))
+            key in quarantined or (outcome.status in ("ok", "deleted") and not outcome.failed)
             for key, outcome in self.outcomes.items()
         )
         return SlotCommit.after(
@@ -448,18 +403,18 @@ class SlotStage:
     def _state(self, key: str, outcome: Outcome, known: ObjectState | None) -> ObjectState:
         """What is known of an object now; `known`: from before, with the rows that this read went on from."""
         generation = self.context.heads[self.slot] + 1
-        begun = known if outcome["start"] else None
-        if outcome["start"] and (begun is None or begun.etag != outcome["etag"]):
-            raise CorruptError(f"{key!r}: read on from {outcome['start']}, and no such version is committed")
+        begun = known if outcome.start else None
+        if outcome.start and (begun is None or begun.etag != outcome.etag):
+            raise CorruptError(f"{key!r}: read on from {outcome.start}, and no such version is committed")
         return ObjectState(
             key=key,
-            etag=outcome["etag"],
-            size=outcome["size"],
-            offset=outcome["offset"],
-            reach_end=outcome["reach_end"],
-            by_record=outcome["by_record"],
-            rows=outcome["rows"] + (begun.rows if begun else 0),
-            rejects=outcome["rejects"] + (begun.rejects if begun else 0),
+            etag=outcome.etag,
+            size=outcome.size,
+            offset=outcome.offset,
+            reach_end=outcome.reach_end,
+            by_record=outcome.by_record,
+            rows=outcome.rows + (begun.rows if begun else 0),
+            rejects=outcome.rejects + (begun.rejects if begun else 0),
             since=begun.since if begun else generation,
             until=generation,
             code_version=self.context.code_version,
@@ -468,24 +423,12 @@ class SlotStage:
     def _unread(self, key: str, known: ObjectState | None) -> ObjectState:
         """The state of an object of which nothing could be read: what is known of the version, if anything is."""
         outcome = self.outcomes[key]
-        if known is not None and known.etag == outcome["etag"]:
+        if known is not None and known.etag == outcome.etag:
             return known
         version = self.context.code_version
         return ObjectState(
-            key=key, etag=outcome["etag"], size=outcome["size"], reach_end=False, code_version=version
+            key=key, etag=outcome.etag, size=outcome.size, reach_end=False, code_version=version
         )
-
-
-def _staged(commit: StagedCommit) -> dict[str, Any]:
-    return {
-        "body": commit.body,
-        "generation": commit.generation,
-        "commit_id": commit.commit_id,
-        "live_rows": commit.rows,
-        "live_files": commit.files,
-        "live_rejects": commit.rejects,
-        "live_failing": commit.failing,
-    }
 
 
 def _live(

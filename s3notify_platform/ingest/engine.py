@@ -1,0 +1,272 @@
+"""Drives one run: plan, read, stage, in rounds; slot by slot, each to its own outcome. Knows no Spark.
+
+The driver holds the round's splits and manifests, bounded by `Input.max_objects`. What takes a cluster is behind
+`Jobs`. A round is committed by whoever takes it (`rounds.commit_round`), and decides what the next one is about: a
+slot that another run committed meanwhile is planned again, and so is one with more to read. Nothing here raises for
+one slot.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.ingest.plan import Plan, SlotPlan
+from s3notify_platform.ingest.results import BatchResult, SlotResult, added_result
+from s3notify_platform.ingest.rounds import Results, Round, StagedTable, commit_round, note_first_commits
+from s3notify_platform.ingest.run_state import Progress, Run
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.splits import may_be_cut
+from s3notify_platform.ingest.wire import FailedSlot, Staged, StagedSlot, WiderSlot
+from s3notify_platform.protocols.source_enumerator import cut_to_bytes
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.schema import TableSchema
+
+MAX_CONFLICTS: Final = 6
+"""Times one run plans a slot again because another run committed it first."""
+
+MAX_EVOLUTIONS: Final = 3
+"""Times that one batch widens its inferred schema for fields not seen before."""
+
+QUARANTINED_SHOWN: Final = 5
+"""Objects of a slot that go to quarantine and are named in the log."""
+
+
+class Jobs(Protocol):
+    """What the engine has a cluster do."""
+
+    def plan(
+        self, slots: Iterable[Slot], *, listing: bool = True, skip: frozenset[str] = frozenset()
+    ) -> Plan:
+        """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
+
+        `listing`: by one LIST for each 1000 objects of the source prefix, and what `ingest.listing` says. Else by the
+        entries of the source's topic: `NotificationQueue.entries` for them, at most 1 HEAD for each key that they
+        name, and 1 HEAD of each slot's signal; `NotFoundError` if there is no topic. For the states, either way: one
+        LIST and more (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has
+        one). 1 GET of `CommittedSlots`: a slot that had a commit, and has none, is missing it.
+        """
+
+    def choose_schema(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
+        """What this batch is parsed with: as declared, as pinned, or inferred from a sample of it."""
+
+    def widen_schema(self, schema: TableSchema, new_fields: Iterable[str], run: Run) -> TableSchema:
+        """The schema with new fields (`WiderSlot.new_fields`); the same generation if it cannot be widened."""
+
+    def stage(
+        self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, evolving: bool
+    ) -> list[Staged]:
+        """Read what is planned, write it to files; one row for each slot. Adds what that took to `run.spent`.
+
+        `evolving`: a slot with fields that the schema lacks is not staged, but gives a `WiderSlot`.
+        """
+
+
+@dataclass(slots=True, kw_only=True)
+class Ingest:
+    """Turns changed objects of slots into commits. One instance a run."""
+
+    jobs: Jobs
+    source: Source
+    clock: Clock = SYSTEM_CLOCK
+    progress: Progress = lambda _: None
+    state: Run = field(init=False)
+
+    def run(self, slots: Iterable[Slot], *, batch: str, **arguments: Any) -> BatchResult:
+        """Ingest `slots`: commit all rounds. See `rounds`."""
+        for each in self.rounds(slots, batch=batch, **arguments):
+            commit_round(each)
+            note_first_commits(self.source.location.records(), each, self.progress)
+        return self.result()
+
+    def rounds(
+        self,
+        slots: Iterable[Slot],
+        *,
+        batch: str,
+        run: str | None = None,
+        signals: Mapping[Slot, str] | None = None,
+        listing: bool = True,
+        only_found: bool = False,
+        last_attempt: Iterable[Slot] = (),
+    ) -> Iterator[Round]:
+        """Ingest `slots`, round by round: commit each before taking the next. `result` says how it went.
+
+        Each slot has a result; with `only_found`, only if it has objects or a commit. A round reads at most
+        `Input.max_objects` and `max_bytes`; none begins after `max_seconds`. So what a crash costs is one round, and
+        an object may take several.
+
+        An object whose read fails is left out, and its slot is not `ok`; in the slots of `last_attempt` it goes to
+        quarantine instead, by the commit of the slot's other objects: it is not read again until it changes or is
+        retried (`table.quarantine`), and its earlier version's rows leave.
+
+        `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
+        `run` is whose work it is (default: the batch), so that what it leaves behind if it dies can be told.
+        `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
+        `UsageError` before anything is written if bucket, schema or transform are at fault for all slots.
+        """
+        self.state = Run(
+            batch=batch,
+            run=run or batch,
+            signals=signals or {},
+            listing=listing,
+            only_found=only_found,
+            last_attempt=frozenset(last_attempt),
+        )
+        pending = sorted(set(slots))
+        started = self.clock.monotonic()
+        while pending:
+            one = _Round(ingest=self, started=started)
+            yield one.planned(pending)
+            pending = one.again
+
+    def result(self) -> BatchResult:
+        """How the run went, so far."""
+        state = self.state
+        return BatchResult(
+            slots=state.results,
+            entries=state.entries,
+            unqueued=frozenset(state.unqueued),
+            unannounced=state.unannounced,
+            seconds=state.spent.seconds,
+            requests=state.spent.requests,
+            tasks=state.spent.tasks,
+            schema_added=state.schema_added,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Round:
+    """One plan, and what follows from it."""
+
+    ingest: Ingest
+    started: float
+    again: list[Slot] = field(default_factory=list)
+    """Slots to be planned again, once the round is committed."""
+    round: Round = field(init=False)
+    _plan: Plan = field(default_factory=Plan)
+
+    def planned(self, slots: Sequence[Slot]) -> Round:
+        """Plan and stage these slots."""
+        ingest, state = self.ingest, self.ingest.state
+        planned_at = ingest.clock.monotonic()
+        ingest.progress(f"planning {len(slots)} slots")
+        found = self._plan = ingest.jobs.plan(slots, listing=state.listing, skip=state.skip)
+        state.spent.took("plan", ingest.clock.monotonic() - planned_at)
+        state.spent.asked(found.requests.items())
+        state.known |= found.committed
+        state.entries.update(found.entries)
+        state.unqueued |= found.unqueued
+        unannounced = sum(map(len, found.unannounced.values()))
+        state.unannounced += unannounced
+        self._cut()
+        busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
+        staged: list[StagedSlot | FailedSlot] = [
+            FailedSlot(slot=slot, error=error) for slot, error in found.errors.items()
+        ]
+        if busy:
+            ingest.progress(
+                f"reading {sum(len(p.changes.read) for p in busy)} objects of {len(busy)} slots, "
+                f"{sum(len(p.changes.gone) for p in busy)} gone"
+            )
+            staged += self._stage(busy)
+        table = StagedTable(
+            name=ingest.source.name,
+            table=ingest.source.table(),
+            planned_at=planned_at,
+            unchanged={slot: self._unchanged(slot) for slot in (*found.slots, *found.errors)},
+            staged=staged,
+            settle=self._timed(staged),
+        )
+        self.round = Round(tables=iter([table]), unqueued=frozenset(found.unqueued), unannounced=unannounced)
+        return self.round
+
+    def _cut(self) -> None:
+        """Leave what is beyond `max_bytes` for the next round."""
+        source, found = self.ingest.source, self._plan
+        cut = cut_to_bytes(
+            [p.changes for p in found.slots.values()],
+            source.input.max_bytes,
+            least=source.input.split_bytes,
+            cuttable=lambda split: split.by_record or may_be_cut(split, source),
+        )
+        for slot_plan, changes in zip([*found.slots.values()], cut, strict=True):
+            found.slots[slot_plan.slot] = replace(slot_plan, changes=changes)
+
+    def _stage(self, busy: Sequence[SlotPlan]) -> list[StagedSlot | FailedSlot]:
+        """One row for each of `busy`, staged with a schema that has the fields of their objects."""
+        jobs, state = self.ingest.jobs, self.ingest.state
+        schema = jobs.choose_schema(busy, state)
+        staged: list[StagedSlot | FailedSlot] = []
+        evolutions = MAX_EVOLUTIONS if schema.inferred else 0
+        for attempt in range(MAX_EVOLUTIONS + 1):
+            rows = jobs.stage(busy, schema, state, evolving=attempt < evolutions)
+            staged += [row for row in rows if not isinstance(row, WiderSlot)]
+            wider = {row.slot: row.new_fields for row in rows if isinstance(row, WiderSlot)}
+            if not wider:
+                break
+            busy = [p for p in busy if p.slot in wider]
+            self.ingest.progress(f"{len(wider)} slots have new fields")
+            earlier = schema.generation
+            schema = jobs.widen_schema(schema, {one for of_slot in wider.values() for one in of_slot}, state)
+            if schema.generation == earlier:
+                evolutions = 0
+        return staged
+
+    def _unchanged(self, slot: Slot) -> SlotResult:
+        slot_plan = self._plan.slots.get(slot)
+        result = SlotResult(slot=slot, status="unchanged", live_objects=self._plan.listed.get(slot, 0))
+        return result if slot_plan is None else replace(result, generation=slot_plan.generation)
+
+    def _timed(self, staged: Sequence[StagedSlot | FailedSlot]) -> Callable[[Results], Results]:
+        """`_settle`, which counts the time since now as that of the commits."""
+        ingest, state = self.ingest, self.ingest.state
+        started = ingest.clock.monotonic()
+
+        def settle(outcomes: Results) -> Results:
+            if puts := sum(isinstance(row, StagedSlot) and row.commit is not None for row in staged):
+                state.spent.took("commit", ingest.clock.monotonic() - started)
+                state.spent.asked([("PUT", puts)])
+            return self._settle(outcomes)
+
+        return settle
+
+    def _settle(self, outcomes: Results) -> Results:
+        """Add the outcomes to the run's results; those of the slots that the run is done with."""
+        ingest, state, found = self.ingest, self.ingest.state, self._plan
+        for slot, outcome in outcomes.items():
+            for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
+                ingest.progress(f"in quarantine: {key!r}, because {reason}")
+            changes = found.slots[slot].changes if slot in found.slots else None
+            if outcome.status == "conflict":
+                state.conflicts[slot] += 1
+                if state.conflicts[slot] < MAX_CONFLICTS:
+                    self.again.append(slot)
+            elif outcome.status != "failed" and not (
+                changes is not None and changes.complete and outcome.complete
+            ):
+                self.again.append(slot)
+            self._add(slot, outcome)
+        has_commit = {slot for slot, outcome in outcomes.items() if outcome.generation}
+        self.round.first_commits = frozenset(has_commit - state.known)
+        left: list[Slot] = []
+        if ingest.clock.monotonic() - self.started >= ingest.source.input.max_seconds:
+            left, self.again = self.again, []
+        for slot in left:
+            result = state.results.get(slot, SlotResult(slot=slot, status="unchanged"))
+            state.results[slot] = replace(result, complete=False)
+        done = sorted(outcomes.keys() - set(self.again))
+        self.round.unqueued -= set(self.again)
+        # Of slots without a result too: nothing is there, and nothing was.
+        self.round.entries = {slot: state.entries[slot] for slot in done if slot in state.entries}
+        return {slot: state.results[slot] for slot in done if slot in state.results}
+
+    def _add(self, slot: Slot, outcome: SlotResult) -> None:
+        state, earlier = self.ingest.state, self.ingest.state.results.get(slot)
+        busy = slot in self._plan.slots and self._plan.slots[slot].changes
+        if outcome.status == "unchanged" and not busy:
+            if state.only_found and not (outcome.live_objects or outcome.generation):
+                return
+            if earlier is not None and earlier.status == "committed":
+                return
+        state.results[slot] = added_result(earlier, replace(outcome, complete=True))

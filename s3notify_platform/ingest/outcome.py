@@ -1,0 +1,88 @@
+"""What became of an object that was to be read, whole or in parts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from s3notify_platform.formats.rescue import added
+from s3notify_platform.table.commit import TableFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of an object, or of a part of it.
+
+    `status`: `by_record` is a part of an object that can only be read from its beginning. `start` to `offset` was
+    read, and `reach_end` says whether there is more. `failed`: why the rest could not be read. `data` and `rejected`
+    are the files of this part alone. `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64.
+    """
+
+    status: Literal["ok", "superseded", "deleted", "failed", "by_record"]
+    etag: str
+    size: int
+    rows: int = 0
+    rejects: int = 0
+    reason: str = ""
+    new_fields: tuple[str, ...] = ()
+    start: int = 0
+    offset: int = 0
+    reach_end: bool = True
+    by_record: bool = False
+    bytes: int = 0
+    data: tuple[TableFile, ...] = ()
+    rejected: tuple[TableFile, ...] = ()
+    failed: str = ""
+    unnamed: Mapping[str, int] = field(default_factory=dict)
+    mismatches: Mapping[str, int] = field(default_factory=dict)
+    gets: int = 0
+
+    @classmethod
+    def whole(cls, status: Any, etag: str, size: int, **found: Any) -> "Outcome":
+        """Of an object that was read whole, or not at all."""
+        given = {"offset": size, "bytes": size if status == "ok" else 0} | found
+        return cls(status=status, etag=etag, size=size, **given)
+
+
+def _none_of(
+    outcome: Outcome, status: Literal["failed", "deleted", "superseded"], reason: str = ""
+) -> Outcome:
+    return replace(
+        outcome, status=status, reason=reason or outcome.reason, rows=0, rejects=0, bytes=0, data=(), rejected=(),
+        unnamed={}, mismatches={},
+    )  # fmt: skip
+
+
+def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
+    """The outcome of an object from those of its parts, which one task read or several. Pure.
+
+    What was read without a gap from the first part on counts, `failed` is what came of the rest; with `whole`, a rest
+    that failed is a failure of all. Superseded or deleted in one part is so in all: the parts may be of two versions.
+    """
+    for status in ("deleted", "superseded"):
+        if any(part.status == status for part in parts):
+            return _none_of(parts[0], status)
+    ordered = sorted(parts, key=lambda part: part.start)
+    first = ordered[0]
+    if first.status == "ok" and first.by_record:
+        ordered = [first]  # its siblings found that the object cannot be read from the middle
+    count = next((n for n, part in enumerate(ordered) if part.status != "ok"), len(ordered))
+    read = ordered[:count]
+    failed = "" if count == len(ordered) else ordered[count].reason or ordered[count].status
+    if read and not read[-1].reach_end and read[-1].offset <= first.start:
+        read, failed = [], failed or "no record of it ends within what one round reads: raise max_bytes"
+    if not read or (failed and whole):
+        return _none_of(first, "failed", failed)
+    return replace(
+        first,
+        rows=sum(part.rows for part in read),
+        rejects=sum(part.rejects for part in read),
+        bytes=sum(part.bytes for part in read),
+        new_fields=tuple(fields for part in ordered for fields in part.new_fields),
+        unnamed=added(part.unnamed for part in read),
+        mismatches=added(part.mismatches for part in read),
+        offset=read[-1].offset,
+        reach_end=read[-1].reach_end and not failed,
+        data=tuple(file for part in read for file in part.data),
+        rejected=tuple(file for part in read for file in part.rejected),
+        failed=failed,
+    )

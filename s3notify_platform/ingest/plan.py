@@ -1,0 +1,148 @@
+"""Which object versions a round reads: what the tasks that compare have found, collected by the driver.
+
+What reaches the driver is the batch: at most `max_objects` splits and keys that left (and one more for each
+slot), and the entries that are to be removed, which the topic's capacity bounds. The bucket's other objects
+pass through Spark's own shuffle, which spills, and never through the driver.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ingest.wire import (
+    ComparedSlot,
+    FailedSlot,
+    Gone,
+    Planned,
+    QueuedEntry,
+    Requests,
+    ToRead,
+    UnqueuedSlot,
+)
+from s3notify_platform.protocols.notification_queue import Entry
+from s3notify_platform.protocols.source_enumerator import Assignment, SlotChanges, assign_slots
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.layout import Generation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPlan:
+    """What one slot needs, on top of which generation of its table."""
+
+    changes: SlotChanges
+    generation: Generation
+
+    @property
+    def slot(self) -> Slot:
+        """The slot."""
+        return self.changes.slot
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """A round's work, by slot, and what finding it cost.
+
+    `listed` counts the objects of each slot; `errors` are of slots whose bucket or state could not be read, or whose
+    commits are `missing`, and which therefore have no plan. `entries` were there before the bucket was looked at:
+    remove them when their slot is committed. `unqueued` slots were last signalled by a writer that does not queue,
+    which a plan by entries cannot follow: without entries they have no plan. `unannounced` are the changed keys that a
+    listing found and no entry names.
+    `committed` slots were known to have a commit before the table was looked at. `chains`: in how many the bucket was
+    listed, and how many of the places where one was to end it `overran`, because the server does not list on from
+    there as it should.
+    """
+
+    slots: dict[Slot, SlotPlan] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    listed: dict[Slot, int] = field(default_factory=dict)
+    errors: dict[Slot, str] = field(default_factory=dict)
+    entries: dict[Slot, tuple[Entry, ...]] = field(default_factory=dict)
+    unqueued: set[Slot] = field(default_factory=set)
+    unannounced: dict[Slot, frozenset[str]] = field(default_factory=dict)
+    missing: set[Slot] = field(default_factory=set)
+    committed: frozenset[Slot] = frozenset()
+    chains: int = 0
+    overran: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Readers:
+    """Which of the tasks that follow entries has which slots.
+
+    A task has neighbours, since a shard of the queue is a range of slots. When the cluster grows or shrinks from one
+    round of a run to the next, as few slots as can be move to another task.
+    """
+
+    _assigned: Assignment | None = None
+
+    def assign(self, slots: Iterable[Slot], width: int) -> Sequence[Sequence[Slot]]:
+        """The slots of each of at most `width` tasks."""
+        wanted = sorted(set(slots))
+        self._assigned = assign_slots(wanted, max(1, min(width, len(wanted))), self._assigned)
+        return self._assigned.ranges
+
+
+def refuse_missing(found: Plan, committed: frozenset[Slot], source: Source) -> None:
+    """Slots that had a commit, and have none, get an error instead of a plan that would take everything in again."""
+    for slot in [slot for slot, of in found.slots.items() if slot in committed and not of.generation]:
+        for by_slot in (found.slots, found.listed, found.entries, found.unannounced):
+            by_slot.pop(slot, None)
+        found.missing.add(slot)
+        found.errors[slot] = f"CorruptError: {missing_commits(source, [slot])}"
+
+
+def missing_commits(source: Source, slots: Iterable[Slot]) -> str:
+    """What is wrong with slots whose commits are gone, and what a person can do."""
+    names, own = ",".join(map(str, sorted(slots))), source.location
+    return (
+        f"the commits of slots {names} are gone from {own.layout.all_commits!r} of bucket "
+        f"{own.platform.bucket!r}: restore the table's objects, or accept that the objects of these slots are taken "
+        f"in again by `s3notify table forget --bucket {own.platform.bucket} --name {own.name} --platform-prefix "
+        f"{own.platform_prefix} --slots {names}`"
+    )
+
+
+def collected(topic: str, rows: Iterable[Planned]) -> Plan:
+    """The plan that the rows of tasks come to, in whatever order. `topic`: whose entries they name. Pure."""
+    result = Plan()
+    by_slot: dict[Slot, list[Planned]] = {}
+    for row in rows:
+        if isinstance(row, Requests):
+            result.overran += row.overran
+            for kind, count in row.requests.items():
+                result.requests[kind] = result.requests.get(kind, 0) + count
+        else:
+            slot = row.split.version.slot if isinstance(row, ToRead) else row.slot
+            by_slot.setdefault(slot, []).append(row)
+    for slot, of_slot in sorted(by_slot.items()):
+        _collect(result, slot, of_slot, topic)
+    return result
+
+
+def _collect(result: Plan, slot: Slot, rows: Sequence[Planned], topic: str) -> None:
+    read = [row for row in rows if isinstance(row, ToRead)]
+    gone = [row for row in rows if isinstance(row, Gone)]
+    unannounced = {row.split.version.key for row in read if not row.announced}
+    unannounced |= {row.key for row in gone if not row.announced}
+    if unannounced:
+        result.unannounced[slot] = frozenset(unannounced)
+    for row in rows:
+        match row:
+            case FailedSlot():
+                result.errors[slot] = row.error
+            case UnqueuedSlot():
+                result.unqueued.add(slot)
+            case ComparedSlot():
+                changes = SlotChanges(
+                    slot=slot,
+                    read=tuple(each.split for each in read),
+                    gone=tuple(each.key for each in gone),
+                    complete=row.complete,
+                    beyond=row.beyond,
+                )
+                result.slots[slot] = SlotPlan(changes=changes, generation=row.generation)
+                result.listed[slot] = row.objects
+                entries = (each for each in rows if isinstance(each, QueuedEntry))
+                result.entries[slot] = tuple(each.entry(topic) for each in entries)
+            case _:
+                pass

@@ -1,0 +1,156 @@
+"""Rounds: what a run has staged, and the one place where it is committed, for Dagster and the Spark-only driver alike.
+
+A round takes some slots through all tables of the run, table by table: first the source's, then those that are
+derived from it, each staged on top of what the one before has committed. Whoever takes the rounds of a run calls
+`commit_round` for each, and then reports it: the rounds that follow depend on how this one ended.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Final, assert_never
+
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.ingest.run_state import Progress
+from s3notify_platform.ingest.wire import FailedSlot, StagedSlot
+from s3notify_platform.ports import Conflict, RecordStore, Written
+from s3notify_platform.protocols.notification_queue import Entry
+from s3notify_platform.protocols.source_enumerator import CommittedSlots
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.layout import Generation
+
+COMMITS_IN_FLIGHT: Final = 48
+
+Results = dict[Slot, SlotResult]
+
+
+@dataclass(slots=True, kw_only=True)
+class StagedTable:
+    """What a round has staged for one table, whose asset is `name`.
+
+    `unchanged`: the result of each slot of the round if nothing is committed for it. `planned_at`: the monotonic time
+    when the heads were read. `made_from`: of a derived table, the source generation of each slot.
+    """
+
+    name: str
+    table: SlotTable
+    planned_at: float
+    unchanged: Mapping[Slot, SlotResult]
+    staged: Sequence[StagedSlot | FailedSlot] = ()
+    made_from: Mapping[Slot, Generation] = field(default_factory=dict)
+    settle: Callable[[Results], Results] = field(default=lambda results: results)
+    """Called once with the results of the commits; what is to be reported of the slots that the run is done with."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """Slots on their way through the tables of a run.
+
+    `entries`, by slot that the run is done with, were in the queue before the bucket was looked at. `unqueued` slots
+    wait for a rescan; `unannounced` changes were found by a listing, and no entry names them. `first_commits`: slots
+    that are not known to have had a commit, and have one now. `results`, by table, are of the slots that the run is
+    done with, once all tables are committed.
+    """
+
+    tables: Iterator[StagedTable]
+    entries: Mapping[Slot, Sequence[Entry]] = field(default_factory=dict)
+    unqueued: frozenset[Slot] = frozenset()
+    unannounced: int = 0
+    first_commits: frozenset[Slot] = frozenset()
+    results: dict[str, Results] = field(default_factory=dict)
+
+    def bad(self) -> list[Slot]:
+        """The slots that failed in some table."""
+        return sorted(
+            {s for of_table in self.results.values() for s, each in of_table.items() if not each.ok}
+        )
+
+    def good(self) -> list[Slot]:
+        """The slots that are committed, or found unchanged, in all tables."""
+        return sorted(set().union(*self.results.values()) - set(self.bad()))
+
+    def incomplete(self) -> set[Slot]:
+        """Of the good ones, those of which the run had no time to take in all: they are asked for again."""
+        return {s for s in self.good() for of in self.results.values() if s in of and not of[s].complete}
+
+    def done_entries(self) -> list[Entry]:
+        """The entries of slots that were taken in whole; those of all others stay."""
+        left = {*self.bad(), *self.incomplete()}
+        return [entry for slot, of_slot in self.entries.items() if slot not in left for entry in of_slot]
+
+
+def commit_round(staged: Round) -> None:
+    """Commit what is staged, table by table, each slot if its next generation is still free.
+
+    Ordinary contention is a result, and so is an error: nothing is raised for one slot. 1 PUT for each commit.
+    """
+    for table in staged.tables:
+        results = table.settle(commit_table(table))
+        staged.results.setdefault(table.name, {}).update(results)
+
+
+def note_first_commits(records: RecordStore, staged: Round, progress: Progress = lambda _: None) -> None:
+    """Note the slots that now have a commit, so that it is noticed if their commits go missing.
+
+    Low after a crash or an error, never high: the next run that finds a commit notes it. Requests of
+    `CommittedSlots.add`.
+    """
+    try:
+        CommittedSlots(records).add(staged.first_commits)
+    except S3NotifyError as error:
+        progress(f"did not note {len(staged.first_commits)} first commits, the next run will: {error}")
+
+
+def commit_table(staged: StagedTable) -> Results:
+    """Commit what is staged for one table; the result of each slot. 1 PUT for each commit."""
+    with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
+        outcomes = pool.map(lambda each: _commit(staged, each), staged.staged)
+        return {**staged.unchanged, **{result.slot: result for result in outcomes}}
+
+
+def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:
+    result = staged.unchanged[slot.slot]
+    if isinstance(slot, FailedSlot):
+        return replace(result, status="failed", error=slot.error)
+    result = replace(result, failed_objects=slot.failed, superseded=slot.superseded)
+    if (commit := slot.commit) is None:
+        return result
+    try:
+        outcome = staged.table.commit(commit, planned_at=staged.planned_at)
+    except S3NotifyError as error:
+        return replace(result, status="failed", error=f"{type(error).__name__}: {error}")
+    match outcome:
+        case Conflict():
+            if not _is_made(staged, slot.slot):
+                return replace(result, status="conflict", error="another run committed this slot first")
+        case Written():
+            pass
+        case _ as unreachable:
+            assert_never(unreachable)
+    return replace(
+        result,
+        status="committed",
+        generation=commit.generation,
+        objects=slot.objects,
+        rows=slot.rows,
+        rejects=slot.rejects,
+        gone=slot.gone,
+        bytes=slot.bytes,
+        live_rows=commit.rows,
+        live_files=commit.files,
+        live_rejects=commit.rejects,
+        live_failing=commit.failing,
+        unnamed=slot.unnamed,
+        mismatches=slot.mismatches,
+        quarantined=slot.quarantined,
+        complete=not slot.unfinished,
+    )
+
+
+def _is_made(staged: StagedTable, slot: Slot) -> bool:
+    """Whether another run has made a derived slot from the same generation of its source, or a later one."""
+    wanted = staged.made_from.get(slot)
+    head = staged.table.head(slot) if wanted else None
+    return bool(wanted) and head is not None and head.source_generation >= (wanted or 0)

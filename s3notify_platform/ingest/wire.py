@@ -1,0 +1,280 @@
+"""Rows between the driver and its tasks, each declared once: a dataclass for each kind, a table for each way.
+
+    LISTED    what the bucket and the queue hold, on its way to be compared
+    PLANNED   what there is to do, on its way to the driver
+    WORK      what each task is to read
+    SCOUTED   what the parts of CSV objects look like
+    READ      what was read, in front of the columns of the data
+    STAGED    what was staged, on its way to the driver
+    WRITTEN   files of a derived table
+
+`rows` says how they become columns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from s3notify_platform.ingest.outcome import Outcome
+from s3notify_platform.ingest.rows import AS_JSON, Rows, Task
+from s3notify_platform.ports import Version
+from s3notify_platform.protocols.notification_queue import Entry, Event
+from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.commit import StagedCommit, TableFile
+from s3notify_platform.table.layout import Generation
+
+# What the bucket and the queue hold, on its way to be compared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedSlot:
+    """A slot to compare, and its newest generation: None if it is still to be asked for."""
+
+    slot: Slot
+    generation: Generation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedEntry:
+    """As much of an entry of the source's topic as finding its object, and removing it, takes."""
+
+    slot: Slot
+    key: str
+    shard: int
+    epoch: str
+    id: str
+    quota: int
+    version: Version
+
+    @classmethod
+    def of(cls, entry: Entry) -> "QueuedEntry":
+        """From an entry that was read."""
+        return cls(
+            slot=Slot(entry.slot),
+            key=entry.event.key,
+            shard=entry.shard,
+            epoch=entry.epoch,
+            id=entry.id,
+            quota=entry.quota,
+            version=entry.version,
+        )
+
+    def entry(self, topic: str) -> Entry:
+        """The entry to remove."""
+        return Entry(
+            topic=topic,
+            shard=self.shard,
+            epoch=self.epoch,
+            id=self.id,
+            slot=self.slot,
+            quota=self.quota,
+            state="committed",
+            event=Event(key=self.key),
+            version=self.version,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Requests that a task has made, by kind, and cuts that its chains of LISTs passed over."""
+
+    requests: Mapping[str, int]
+    overran: int = 0
+
+
+Listed = WantedSlot | ObjectVersion | QueuedEntry | Requests
+LISTED: Final[Rows[Listed]] = Rows(WantedSlot, ObjectVersion, QueuedEntry, Requests)
+
+
+# What there is to do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToRead:
+    """An object to read. `announced`: an entry names the change, or there is none: it is read on, or again."""
+
+    split: Split
+    announced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """The key of an object that has left. `announced`: an entry names it."""
+
+    slot: Slot
+    key: str
+    announced: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedSlot:
+    """A slot that was compared with this generation of its table. `objects`: how many it has.
+
+    `complete`: all that has changed is in rows of the other kinds; else `beyond` changes are not.
+    """
+
+    slot: Slot
+    generation: Generation
+    objects: int
+    complete: bool
+    beyond: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedSlot:
+    """A slot that cannot be dealt with, and why."""
+
+    slot: Slot
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnqueuedSlot:
+    """A slot that was last signalled by a writer that does not queue."""
+
+    slot: Slot
+
+
+Planned = ToRead | Gone | ComparedSlot | FailedSlot | UnqueuedSlot | QueuedEntry | Requests
+PLANNED: Final[Rows[Planned]] = Rows(
+    ToRead, Gone, ComparedSlot, FailedSlot, UnqueuedSlot, QueuedEntry, Requests
+)
+
+
+# What each task reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotOfTask:
+    """A slot that a task has to do with, whether there is something to read of it or not."""
+
+    task: Task
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitOfTask:
+    """A split that a task reads. `child`: its name in the job's chain, if it is named there."""
+
+    task: Task
+    split: Split
+    child: str | None
+
+
+Work = SlotOfTask | SplitOfTask
+WORK: Final[Rows[Work]] = Rows(SlotOfTask, SplitOfTask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scouted:
+    """The quotes of part `number` of CSV objects: how many, and whether it is well formed read from out- or inside."""
+
+    number: int
+    quotes: int
+    outside: bool
+    inside: bool
+
+
+SCOUTED: Final[Rows[Scouted]] = Rows(Scouted)
+
+
+# What was read: in front of the columns of the data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSlot:
+    """A slot of the job, so that one with nothing to read is staged too."""
+
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadObject:
+    """What became of an object, or of a part of it."""
+
+    slot: Slot
+    key: str
+    outcome: Outcome = field(metadata=AS_JSON)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFiles:
+    """Files that a task has written, with rows and rejects of several whole objects of a slot."""
+
+    slot: Slot
+    data_files: tuple[TableFile, ...]
+    reject_files: tuple[TableFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """A record that could not be taken in."""
+
+    slot: Slot
+    key: str
+    etag: str
+    offset: int | None
+    reason: str
+    raw: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Where a row comes from. The data's columns follow."""
+
+    slot: Slot
+    key: str
+    etag: str
+    offset: int
+
+
+Read = ReadSlot | ReadObject | SharedFiles | Reject | Lineage
+READ: Final[Rows[Read]] = Rows(ReadSlot, ReadObject, SharedFiles, Reject, Lineage, prefix="_")
+LINEAGE_COLUMNS: Final = ("_slot", "_key", "_etag", "_offset")
+"""What a transform receives beside the source's columns and has to keep."""
+
+
+# What was staged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSlot:
+    """A slot whose files are written, and its commit, None if there is nothing to commit; and what it brings."""
+
+    slot: Slot
+    commit: StagedCommit | None
+    objects: int = 0
+    rows: int = 0
+    rejects: int = 0
+    gone: int = 0
+    superseded: int = 0
+    bytes: int = 0
+    unfinished: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
+    quarantined: Mapping[str, str] = field(default_factory=dict)
+    unnamed: Mapping[str, int] = field(default_factory=dict)
+    mismatches: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WiderSlot:
+    """A slot that was not staged, because its objects have fields that the schema lacks: Arrow schemas in base64."""
+
+    slot: Slot
+    new_fields: tuple[str, ...]
+
+
+Staged = StagedSlot | WiderSlot | FailedSlot
+STAGED: Final[Rows[Staged | Requests]] = Rows(StagedSlot, WiderSlot, FailedSlot, Requests)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFile:
+    """A file of a derived table."""
+
+    slot: Slot
+    file: TableFile
+
+
+WRITTEN: Final[Rows[WrittenFile]] = Rows(WrittenFile)

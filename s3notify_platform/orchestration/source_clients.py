@@ -1,0 +1,83 @@
+"""What the parts of a source in Dagster talk to: sensor, steps, checks and services. Made without a request."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import quote
+
+from s3notify_platform.errors import NotFoundError
+from s3notify_platform.ingest.follow import ask_again
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ports import RecordStore
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.keyspace import Watcher, WatcherState
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+
+@lru_cache(maxsize=32)
+def _store_of(config: S3Config) -> S3ObjectStore:
+    return S3ObjectStore(config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceClients:
+    """Keyspace, queue, ack chains and backlog of one source. `topic`: how its topic is made."""
+
+    source: Source
+    topic: TopicSettings
+
+    @property
+    def store(self) -> S3ObjectStore:
+        """The bucket of the platform's own objects; one client a process, since making one costs 0.1 s."""
+        return _store_of(self.source.location.platform)
+
+    @property
+    def records(self) -> RecordStore:
+        """Ack chains and heartbeats of this source."""
+        return self.source.location.records(self.store)
+
+    @property
+    def chains(self) -> AckChains:
+        """The ack chains of this source's batches."""
+        return AckChains(self.records)
+
+    @property
+    def backlog(self) -> RescanBacklog:
+        """Which slots of this source have to be compared by a listing."""
+        return RescanBacklog(self.records)
+
+    @property
+    def queue(self) -> NotificationQueue:
+        """The notification queue that this source shares with the others of its bucket."""
+        return self.source.location.queue()
+
+    def watcher(self, state: WatcherState | None = None) -> Watcher:
+        """A watcher of this source's keyspace."""
+        place = self.source.location
+        return Watcher(self.store, prefix=place.keyspace_prefix, slots=place.slots, state=state)
+
+    def ensure_topic(self) -> str:
+        """Create the source's topic if there is none; its epoch. 1 request, or 2."""
+        topics = self.queue.topics
+        try:
+            return topics.get(self.source.name).epoch
+        except NotFoundError:
+            return topics.create(self.source.name, self.topic).epoch
+
+    def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
+        """Have slots taken up by the next batch, and compared by a listing; else by what is known of them.
+
+        Requests as `follow.ask_again`.
+        """
+        ask_again(self.source.location, slots, listing=listing, store=self.store)
+
+    def place(self, prefix: str) -> str:
+        """Where a person looks at objects below `prefix`: the AWS console, or the endpoint's own listing."""
+        platform, quoted = self.source.location.platform, quote(prefix, safe="/")
+        if platform.endpoint_url:
+            return f"{platform.endpoint_url}/{platform.bucket}?list-type=2&prefix={quoted}"
+        return f"https://s3.console.aws.amazon.com/s3/buckets/{platform.bucket}?prefix={quoted}"
