@@ -230,7 +230,7 @@ class QueuedPublisher:
         for work in works:
             work.outcome = None
             takers = self._queue.topics_of(self._bucket, work.event.key)
-            work.event = replace(work.event, told=tuple(topic.epoch for topic in takers))
+            work.event = replace(work.event, announced_to=tuple(topic.epoch for topic in takers))
             for taker in takers:
                 by_topic[taker.name].append(work)
         answers = self._queue.shards.in_parallel(
@@ -261,7 +261,7 @@ class QueuedPublisher:
         held = [
             (work, room) for work, room in zip(works, answers, strict=True) if isinstance(room, Reservation)
         ]
-        if all(room.entry.epoch in work.event.told for work, room in held):
+        if all(room.entry.epoch in work.event.announced_to for work, room in held):
             return answers
         self._queue.abort_many([room for _, room in held])
         return NotFoundError(f"topic {topic!r} was made again: look again")
@@ -320,10 +320,12 @@ class QueuedPublisher:
             work.taken = bool(topics is None or work.held or takers)
             work.announced = bool(work.happened and work.taken and topics is not None)
             work.left = topics is None
-            new = [taker for taker in takers if taker.epoch not in work.event.told]
+            new = [taker for taker in takers if taker.epoch not in work.event.announced_to]
             for taker in new:
                 late[taker.name].append(work)
-            work.event = replace(work.event, told=(*work.event.told, *(taker.epoch for taker in new)))
+            work.event = replace(
+                work.event, announced_to=(*work.event.announced_to, *(taker.epoch for taker in new))
+            )
         for topic, unannounced in late.items():
             self._push_again(topic, [work for work in unannounced if work.happened])
             self._reserve_again(topic, [work for work in unannounced if not work.happened])

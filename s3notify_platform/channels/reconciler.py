@@ -181,7 +181,7 @@ class ReconcilerService:
                     topic.name,
                     self._objects.head,
                     bucket=self._bucket,
-                    tell=self._announce_to_others,
+                    announce=self._announce_to_others,
                 )
             except S3NotifyError as error:
                 _note(errors, topic.name, error)
@@ -221,15 +221,15 @@ class ReconcilerService:
     def _announce_to_others(self, event: Event) -> None:
         """Topics that are younger than the reservation, to which its writer would have announced it.
 
-        Inlets reserve for themselves alone (`told` is empty): what they were given is given to them again. A topic
-        that takes no event so large is left out: the signal is not marked, so that its consumer lists.
+        None for an inlet's reservation (`announced_to` is empty): the inlet receives its message again. A topic that
+        takes no event so large is left out: the signal is not marked, so that its consumer lists.
         """
-        if not event.told:
+        if not event.announced_to:
             return
         takers = self._queue.takers(self._queue.see_topics(), self._bucket, event.key)
-        others = [topic for topic in takers if topic.epoch not in event.told]
+        others = [topic for topic in takers if topic.epoch not in event.announced_to]
         # Should this process die here, what it leaves reserved waits for none of them: the first reservation does.
-        event = replace(event, told=(*event.told, *(other.epoch for other in others)))
+        event = replace(event, announced_to=(*event.announced_to, *(other.epoch for other in others)))
         held: list[Reservation] = []
         try:
             for other in others:
