@@ -1,33 +1,34 @@
-"""Inlet over HTTP: the S3 event posts of Ceph RGW, MinIO, and whatever else sends S3's event messages.
+"""Inlet over HTTP: the S3 event posts of Ceph RGW, MinIO, and other senders of S3 event messages.
 
-Guarantees. 200 means that every change in the post is durable in its topics, and signalled. Any other answer, or
-none, means that the sender has to send it again; duplicates are harmless.
+Guarantees. 200 means that every change in the post is durable in its topics, and signalled. After any other answer, or
+none, the sender has to send it again; duplicates are harmless.
 
 | answer | when |
 |---|---|
-| 200 | durable; also for records that are no news here |
-| 400 | no S3 event message: sending it again will not help. It is kept as poison with its reason |
+| 200 | durable; also if nothing in it concerns this inlet |
+| 400 | no S3 event message: do not send it again. It is kept as poison with its reason |
 | 401 | the secret is missing or wrong; the body is not read |
-| 404, 405 | no POST to `/` |
+| 404, 405 | not a POST to `/` |
 | 408, 413, 431 | too slow, too large |
 | 503 with Retry-After | a topic is full, the store is unavailable, or all connections are taken |
 
 Authentication is mandatory: a secret from a named environment variable, in one of
     authorization: Bearer SECRET, authorization: SECRET     MinIO's `auth_token`, with or without `Bearer`
-    authorization: Basic …                                  the password is the secret, the user any: Ceph's endpoint
-                                                            `https://user:SECRET@host:port/`
+    authorization: Basic …                                  the password is the secret, with any user name: Ceph's
+                                                            endpoint `https://user:SECRET@host:port/`
     x-s3notify-secret: SECRET                               everything else
-Several variables may be named, so that a secret can be changed without a gap. It listens on loopback; elsewhere only
-by TLS, or if it is said that something in front does that.
+Several variables may be named, so that a secret can be changed without interruption. It listens on loopback; on other
+addresses only with TLS, or with `plain_http`, if a proxy in front does TLS.
 
-Posts that arrive while others are worked on are taken together: Ceph sends one record a post, and a batch counts
-its entries, and signals its slots, once. `GET /health` answers 200, without a secret, while the inlet serves.
+Posts that arrive while others are processed are taken together as a batch: Ceph sends one record in each post, and a
+batch counts its entries, and signals its slots, once. `GET /health` answers 200, without a secret, while the inlet
+serves.
 
-The bucket's side. Ceph: a topic with `push-endpoint`, `persistent=true`, and the bucket's notification to it. Ceph
-takes an endpoint with a password only in a request that came by TLS; it sends again whatever is not answered 2xx, so
-look at the poison. RGW 16 sends its first post up to 30 s later, and may send no more to an endpoint that failed for
-seconds until its gateway is restarted: the sweep finds what is late. MinIO: `notify_webhook` with `endpoint`,
-`auth_token` and a `queue_dir`, then `mc event add … --event put,delete,ilm`.
+Setup of the sender. Ceph: a topic with `push-endpoint` and `persistent=true`, and the bucket's notification to it. Ceph
+accepts an endpoint with a password only in a request over TLS. It repeats posts until they are answered 2xx, malformed
+ones too: see `s3notify inlet poison`. RGW 16 sends its first post up to 30 s later. After an endpoint failed for some
+seconds, it may send nothing to it until the gateway is restarted; the sweep finds such changes. MinIO: `notify_webhook`
+with `endpoint`, `auth_token` and a `queue_dir`, then `mc event add … --event put,delete,ilm`.
 """
 
 import asyncio
@@ -61,19 +62,19 @@ SECRET_MIN: Final = 16
 """Characters of a secret."""
 
 WORKERS: Final = 2
-"""Batches worked on at once: on a bucket alone more of them only take turns."""
+"""Batches processed in parallel. With the queue on a bucket, more would only wait for each other."""
 
 BATCH_EVENTS: Final = 500
-"""Events of one batch, about."""
+"""About how many events are in one batch."""
 
 ANSWER_SECONDS: Final = 60.0
-"""A post that is not durable by then is answered 503; it may become so all the same."""
+"""A post that is not durable by then is answered 503; it may become durable later."""
 
 GRACE_SECONDS: Final = 8.0
-"""For posts in hand at a clean stop."""
+"""Time for posts in progress at a clean stop."""
 
 JOIN_SECONDS: Final = 1.0
-"""For a worker that nobody waits for any more; it may be left behind."""
+"""Time for a worker to end whose posts have been answered; after that it is abandoned."""
 
 _STOP_POLL_SECONDS: Final = 0.2
 _PROGRESS_SECONDS: Final = 10.0
@@ -93,13 +94,13 @@ class HttpInletSettings(ServiceSettings):
               queue_dir=/var/lib/minio/events
             mc event add ALIAS/BUCKET arn:minio:sqs::1:webhook --event put,delete,ilm --prefix raw/
 
-    `GET /health` answers 200 while it serves. Posts that make no sense are answered 400, and kept: see
+    `GET /health` answers 200 while it serves. Malformed posts are answered 400, and kept: see
     `s3notify inlet poison`.
     """  # noqa: D301 - click's own mark
 
     secret_envs: list[str] = Field(
         default=["S3NOTIFY_RECEIVER_SECRET"],
-        description="Environment variable with the secret. May be given twice, to change it without a gap.",
+        description="Environment variable with the secret. Repeatable, to change the secret without interruption.",
         json_schema_extra={"option": "--secret-env"},
     )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
@@ -111,10 +112,10 @@ class HttpInletSettings(ServiceSettings):
         default=None, description="Its private key, PEM.", json_schema_extra={"option": "--key"}
     )
     plain_http: bool = Field(
-        default=False, description="Something in front does TLS: do without it off loopback."
+        default=False, description="Accept plain HTTP on any address, since a proxy in front does TLS."
     )
-    max_body_bytes: int = Field(default=2**20, ge=1024, le=64 * 2**20, description="Bytes of a post.")
-    max_connections: int = Field(default=128, ge=1, le=10_000, description="Connections at once.")
+    max_body_bytes: int = Field(default=2**20, ge=1024, le=64 * 2**20, description="Largest post, in bytes.")
+    max_connections: int = Field(default=128, ge=1, le=10_000, description="Most connections at a time.")
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`. `UsageError` without a secret, or off loopback without TLS."""
@@ -126,18 +127,18 @@ class HttpInletSettings(ServiceSettings):
         if not found:
             raise UsageError(f"no secret: set the environment variable {' or '.join(self.secret_envs)}")
         if any(len(secret) < SECRET_MIN or not secret.isascii() for secret in found):
-            raise UsageError(f"a secret has at least {SECRET_MIN} characters, all of them ASCII")
+            raise UsageError(f"a secret must have at least {SECRET_MIN} characters, all ASCII")
         return tuple(_digest(secret) for secret in found)
 
     def tls(self) -> ssl.SSLContext | None:
-        """The server's TLS; None for plain HTTP, which is refused where others could listen."""
+        """The server's TLS; None for plain HTTP, which is refused on addresses other than loopback."""
         if self.cert_file is None or self.key_file is None:
             if self.cert_file or self.key_file:
                 raise UsageError("TLS needs both a certificate and a key")
             if not (self.plain_http or _is_loopback(self.host)):
                 raise UsageError(
-                    f"{self.host} is no loopback address: give a certificate and a key, or say that something in "
-                    "front does TLS"
+                    f"{self.host} is no loopback address: give a certificate and a key, or allow plain HTTP if a "
+                    "proxy in front does TLS"
                 )
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -163,12 +164,12 @@ class _Post:
 
 
 class HttpInlet:
-    """A `Service`: posts into one intake. `address` is where it listens, once `ready` is set."""
+    """A `Service`: posts to one intake. `address` is where it listens, once `ready` is set."""
 
     name = "http"
 
     def __init__(self, settings: HttpInletSettings, intake: Intake, limits: Limits | None = None) -> None:
-        """`limits`: of the server; default: those of the settings."""
+        """`limits`: the server's; default: those of the settings."""
         self._settings = settings
         self._secrets = settings.secrets()
         self._tls = settings.tls()
@@ -201,7 +202,7 @@ class HttpInlet:
             self.ready.clear()
 
     def counts(self) -> Mapping[str, int]:
-        """Posts by what they were answered; and what came of their events."""
+        """Posts by answer, and events by outcome."""
         with self._more:
             mine = {
                 f"posts_{kind}": self._counts[kind] for kind in ("ok", "malformed", "unauthorized", "refused")
@@ -294,7 +295,7 @@ class HttpInlet:
         try:
             accepted = self._intake.accept([event for post in batch for event in post.events], origin="http")
         except S3NotifyError as error:
-            # Only an operator can fix it: the service ends, with what it says.
+            # Only an operator can fix it: the service ends with this error.
             self._fatal = error
             for post in batch:
                 post.resolve(_later("see the inlet's log", 30.0))
@@ -319,7 +320,7 @@ class HttpInlet:
         except S3NotifyError as error:
             log.warning("a malformed post could not be kept: %s", error)
             return _later("the store is unavailable", 1.0)
-        text = "no S3 event message" + ("" if kept else "; not kept, there is too much of it already")
+        text = "no S3 event message" + ("" if kept else "; not kept, since too many are kept already")
         return Answer(status=HTTPStatus.BAD_REQUEST, text=text)
 
     def _count(self, kind: str) -> None:
@@ -350,7 +351,7 @@ def _secret_of(head: Head) -> str:
 
 
 def _is_known(secret: str, digests: Sequence[bytes]) -> bool:
-    """Takes as long whatever the secret is, and whichever it matches."""
+    """Whether the secret matches; takes the same time for any secret, and whichever digest it matches."""
     found = _digest(secret)
     return sum(hmac.compare_digest(found, digest) for digest in digests) > 0
 

@@ -1,16 +1,16 @@
-"""A small HTTP/1.1 server for posts: every phase of a connection has a deadline, and everything a bound.
+"""A small HTTP/1.1 server for posts: every phase of a connection has a deadline, and every size a bound.
 
-Why not one of the usual servers: uvicorn and the standard library's give a slow client's request head or body no
-deadline, waitress does no TLS. h11 does the protocol; what stands here is when to wait, and for how long.
+Why not one of the usual servers: uvicorn and the standard library have no deadline for a slow client's request head or
+body, and waitress has no TLS. h11 implements the protocol; this module adds connections, deadlines and bounds.
 
 | what | bound |
 |---|---|
 | connections | `Limits.connections`; one more is answered 503 and closed |
 | TLS handshake; a request, from its first byte to its last | `request_seconds` for each |
-| request head; body | `head_bytes`, about (431), `body_bytes` (413), the body never more than its length says |
+| request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than its declared length |
 | before the first request, writing an answer; between two requests | `request_seconds`; `idle_seconds` |
 
-A request is admitted by its head alone: who is refused is not listened to any further.
+A request is admitted by its head alone: the body of a refused one is not read.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """Method, path without its query, and headers by their lower-case names; of several of a name, the last."""
+    """Method, path without query, and headers by lower-case name; of several with one name, the last."""
 
     method: str
     path: str
@@ -49,13 +49,13 @@ class Head:
 
     @property
     def has_body(self) -> bool:
-        """Whether one follows."""
+        """Whether a body follows."""
         return "transfer-encoding" in self.headers or self.headers.get("content-length", "0") != "0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a request is answered with."""
+    """The answer to a request."""
 
     status: HTTPStatus
     text: str = ""
@@ -63,14 +63,14 @@ class Answer:
 
 
 class Application(Protocol):
-    """What the server serves. Both are called on its event loop."""
+    """The application of a server. Both methods are called on its event loop."""
 
     def admit(self, head: Head) -> Answer | None:
         """The answer, if the body need not be read; None to go on."""
         ...
 
     async def handle(self, head: Head, body: bytes) -> Answer:
-        """The answer to an admitted request. Bounded in time by itself."""
+        """The answer to an admitted request. The application limits its time itself."""
         ...
 
 
@@ -92,7 +92,7 @@ class HttpServer:
         self._closing = False
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
-        """Listen; the address that it is. `OSError` if it cannot be had."""
+        """Listen; returns the actual address. `OSError` if it cannot listen there."""
         arguments = {} if tls is None else {"ssl_handshake_timeout": self._limits.request_seconds}
         self._server = await asyncio.start_server(
             self._connected, host, port, ssl=tls, limit=_CHUNK, backlog=256, **arguments
@@ -101,7 +101,7 @@ class HttpServer:
         return str(address[0]), int(address[1])
 
     async def close(self, grace_seconds: float) -> None:
-        """Take no more connections, end the idle ones, and give the busy ones so long."""
+        """Accept no more connections, close the idle ones, and the busy ones after `grace_seconds`."""
         self._closing = True
         assert self._server is not None, "started before"
         self._server.close()
@@ -120,7 +120,7 @@ class HttpServer:
         connection = _Connection(reader, writer, self._limits)
         try:
             if len(self._open) >= self._limits.connections:
-                await connection.refuse(_plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections"))
+                await connection.refuse(_error(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections"))
                 return
             self._open.add(task)
             wait = self._limits.request_seconds
@@ -131,14 +131,14 @@ class HttpServer:
                 self._busy.discard(task)
                 wait = self._limits.idle_seconds
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
-            pass  # the peer went, or is to go: what it did not hear of it sends again
+            pass  # the connection ends: the peer sends again what was not answered
         finally:
             self._open.discard(task)
             self._busy.discard(task)
             await _close(writer)
 
     async def _serve(self, connection: "_Connection") -> bool:
-        """One request; whether the connection can have another one."""
+        """Serve one request; whether the connection can have another one."""
         try:
             async with asyncio.timeout(self._limits.request_seconds):
                 head = await connection.head()
@@ -147,14 +147,14 @@ class HttpServer:
                     raise _RefusedError(early)
                 body = await connection.body()
         except TimeoutError:
-            await connection.refuse(_plain(HTTPStatus.REQUEST_TIMEOUT, "the request took too long"))
+            await connection.refuse(_error(HTTPStatus.REQUEST_TIMEOUT, "the request took too long"))
             return False
         except _RefusedError as refused:
             await connection.refuse(refused.answer)
             return False
         except h11.RemoteProtocolError as error:
             status = HTTPStatus(error.error_status_hint)
-            await connection.refuse(_plain(status, "not HTTP/1.1, or too much of it"))
+            await connection.refuse(_error(status, "not HTTP/1.1, or too large"))
             return False
         answer = early or await self._application.handle(head, body)
         return await connection.answer(answer, keep=not self._closing)
@@ -170,7 +170,7 @@ class _Connection:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
 
     async def await_request(self, seconds: float) -> bool:
-        """Wait for the first byte of a request; False if there is none in time, or the peer has gone."""
+        """Wait for the first byte of a request; False if there is none in time, or the peer has disconnected."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         if self._http.trailing_data[0]:
@@ -196,7 +196,7 @@ class _Connection:
         return Head(method=event.method.decode("latin-1"), path=path, headers=headers)
 
     async def body(self) -> bytes:
-        """The whole body, asked for first if the peer waits for that."""
+        """The whole body; first answers 100 if the peer waits for that."""
         if self._http.they_are_waiting_for_100_continue:
             await self._send(h11.InformationalResponse(status_code=100, headers=[]))
         body = bytearray()
@@ -225,7 +225,7 @@ class _Connection:
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def refuse(self, answer: Answer) -> None:
-        """Answer, and close. What still comes is read for a moment, or the peer might never see the answer."""
+        """Answer, and close. Reads for a moment what the peer still sends, or it might never see the answer."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         await self.answer(answer)
@@ -237,7 +237,7 @@ class _Connection:
 
     async def _next(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            # No more than a head's worth at once, or h11 would find a head of any size complete.
+            # At most `head_bytes` at once, or h11 would accept a complete head of any size.
             self._http.receive_data(await self._reader.read(self._limits.head_bytes))
         return event
 
@@ -247,11 +247,11 @@ class _Connection:
             await self._writer.drain()
 
     def _too_large(self) -> Answer:
-        return _plain(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {self._limits.body_bytes} bytes")
+        return _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {self._limits.body_bytes} bytes")
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """What was answered goes out, if the peer takes it soon."""
+    """Close, after the answer was sent, if the peer reads it soon."""
     writer.close()
     with suppress(OSError, TimeoutError, asyncio.CancelledError):
         async with asyncio.timeout(_DRAIN_SECONDS):
@@ -259,5 +259,5 @@ async def _close(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-def _plain(status: HTTPStatus, text: str) -> Answer:
+def _error(status: HTTPStatus, text: str) -> Answer:
     return Answer(status=status, text=text, headers={"retry-after": "1"} if status == 503 else {})

@@ -1,17 +1,17 @@
-"""Intake: changes that others report become entries of every topic that takes them, then signals. All inlets share it.
+"""Intake, shared by all inlets: reported changes become entries of every topic that takes them, then signals.
 
-Guarantees. What `accept` calls queued or duplicate is durable in every topic that takes the key, and the slots'
-signals have moved after that: whoever reported it may forget it. Anything else is to be reported again. Reported
-twice, or in any order, a change is harmless: an entry says which object to look at.
+Guarantees. An event with the outcome queued or duplicate is durable in every topic that takes its key, and the signal
+of its slot has moved after that: the sender may drop it. Events that came out full or unavailable have to be reported
+again. Repeated or reordered reports are harmless: an entry only names the object to read.
 
-Duplicates. An event with a sequencer is told apart by key, operation, sequencer and ETag; one that was seen
-through before, by this process and among the last `MEMORY` steps, is dropped. What an event still lacks is
-remembered by step (each topic, each keyspace), so that a full topic costs the others no second entry.
-An event without a sequencer is never taken for a duplicate: A, B, A again would lose the last change.
-An older sequencer is no reason to drop an event either: a gateway's is its own clock (MinIO's nodes, Ceph's gateways
-run several, and Ceph writes its bytes low end first), so that the older-looking event may be the later change.
+Duplicates. An event with a sequencer is identified by key, operation, sequencer and ETag. If this process has completed
+the same event among its last `MEMORY` steps, the event is dropped. Steps (each topic, each keyspace) are remembered one
+by one, so that a full topic does not cost the others a second entry. An event without a sequencer never counts as a
+duplicate: of A, B, A the last change would be missed. Nor is an event with an older sequencer dropped: sequencers come
+from the clock of one gateway (MinIO and Ceph run several, and Ceph writes the bytes in little-endian order), so that
+the event that looks older may be the later change.
 
-Costs, for a batch of n events in s slots: 1 scan of the topics, for each topic what `push_many` does, for each
+Requests for a batch of n events in s slots: 1 scan of the topics; for each topic those of `push_many`; for each
 keyspace s + 1 PUTs.
 """
 
@@ -37,7 +37,7 @@ from s3notify_platform.protocols.notification_queue import (
 from s3notify_platform.stores.s3.fast import shared_store
 
 MEMORY: Final = 100_000
-"""Steps remembered, about 15 MB."""
+"""How many steps are remembered; about 15 MB."""
 
 KEY_MAX_BYTES: Final = 1024
 """S3's own limit."""
@@ -51,8 +51,8 @@ POISON_RETRY_SECONDS: Final = 60.0
 _RETRY = (UnavailableError, UnknownOutcomeError)
 
 Outcome = Literal["queued", "duplicate", "ignored", "failed", "full", "unavailable"]
-"""What became of an event. Queued, duplicate: all is done. Ignored: another bucket's, or no topic takes it. Failed:
-it never can be taken, and is kept as poison. Full, unavailable: report it again."""
+"""The outcome of an event. Queued, duplicate: everything is done. Ignored: of another bucket, or no topic takes it.
+Failed: it can never be queued, and is kept as poison. Full, unavailable: report it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +62,11 @@ class Accepted:
     outcomes: tuple[Outcome, ...]
     retry_after_seconds: float | None = None
     cause: str = ""
-    """Why, for people."""
+    """The reason, as text."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many events came to which outcome."""
+        """Number of events by outcome."""
         return Counter(self.outcomes)
 
 
@@ -75,20 +75,20 @@ _RANK: Mapping[Outcome | None, int] = {None: 0, "failed": 1, "full": 2, "unavail
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Report:
-    """One event of a batch on its way."""
+    """One event of a batch that is being processed."""
 
     event: Event
     identity: bytes | None
     taken: bool = False
-    """By some topic."""
+    """Whether some topic takes it."""
     queued_at: int = 0
-    """Tick of its youngest entry; 0: there is none."""
+    """Tick of its newest entry; 0: there is none."""
     news: bool = False
-    """Something was done that had not been done before."""
+    """Whether a step was done that had not been done before."""
     outcome: Outcome | None = None
 
     def is_at_least(self, outcome: Outcome) -> None:
-        """Of several troubles the one that has the event reported again wins."""
+        """Of several failures, keep the one that has the event reported again."""
         if _RANK[outcome] > _RANK[self.outcome]:
             self.outcome = outcome
 
@@ -106,7 +106,8 @@ class _Retry:
 class _Memory:
     """When each of the last steps was done, in ticks. Thread-safe.
 
-    An entry's tick is taken when it is durable, a signal's before it is sent: the greater signal has announced it.
+    An entry's tick is drawn once it is durable, a signal's before it is sent: a signal with a greater tick came after
+    the entry.
     """
 
     def __init__(self, limit: int) -> None:
@@ -121,7 +122,7 @@ class _Memory:
             return self._ticks
 
     def when(self, step: str, report: _Report) -> int:
-        """0: never, as far as this remembers."""
+        """The tick of a step; 0 if it was not done, or is no longer remembered."""
         with self._lock:
             return self._done.get((step, report.identity), 0) if report.identity is not None else 0
 
@@ -136,10 +137,10 @@ class _Memory:
 
 
 class Intake:
-    """What is reported of one bucket, into its queue and its keyspaces. Thread-safe.
+    """Puts the reported changes of one bucket into its queue, and signals its keyspaces. Thread-safe.
 
-    `excluded` are prefixes that hold the platform's own objects, whose changes are ignored: without them a topic
-    that takes all keys of the bucket that the queue stands on would hear of its own entries for ever.
+    `excluded`: prefixes of the platform's own objects, whose changes are ignored. Otherwise, if a topic takes all keys
+    of the bucket that holds the queue, each of its entries would cause another one.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class Intake:
         memory: int = MEMORY,
     ) -> None:
         if not bucket or "" in excluded:
-            raise UsageError("an intake is for one bucket, and excludes parts of it only")
+            raise UsageError("an intake needs the name of one bucket, and no empty prefix to exclude")
         self.bucket = bucket
         self.poison = PoisonStore(queue)
         self._queue = queue
@@ -163,9 +164,9 @@ class Intake:
         self._counts: Counter[str] = Counter()
 
     def accept(self, events: Iterable[Event], *, origin: str = "") -> Accepted:
-        """Queue and signal what is news; return when it is durable, or when it cannot be for now.
+        """Queue and signal new events; return when they are durable, or cannot be made durable now.
 
-        `UsageError` for what only an operator can fix: a missing bucket, refused credentials.
+        `UsageError` for problems that only an operator can fix: a missing bucket, refused credentials.
         """
         trouble = _Retry()
         reports = [_Report(event=event, identity=_identity(event)) for event in events]
@@ -187,7 +188,7 @@ class Intake:
         )
 
     def counts(self) -> Mapping[str, int]:
-        """Events since this process began: received, and what came of them; those reported again count again."""
+        """Events since this process began: received, and by outcome; those reported again count again."""
         with self._lock:
             counts = self._counts.copy()
         kinds = ("received", "queued", "ignored", "failed", "full", "unavailable")
@@ -196,7 +197,7 @@ class Intake:
     def _by_topic(self, reports: Sequence[_Report], trouble: _Retry, origin: str) -> dict[str, list[_Report]]:
         wanted: dict[str, list[_Report]] = {}
         try:
-            # Now, after the changes: a topic that is made later begins with a listing that finds them.
+            # Read after the changes happened: the consumer of a topic created later lists first, and finds them.
             topics, down = self._queue.see_topics(), False
         except _RETRY as error:
             topics, down = (), True
@@ -228,14 +229,14 @@ class Intake:
             fitting = [report for report in lacking if report not in large]
             outcomes = self._queue.push_many(topic, [report.event for report in fitting]) if fitting else ()
         except NotFoundError:
-            return  # deleted since the topics were listed: it takes nothing any more
+            return  # deleted since the topics were read
         except _RETRY as error:
             trouble.note(str(error))
             for report in lacking:
                 report.is_at_least("unavailable")
             return
         for report in (report for report in lacking if report in large):
-            self._fail(report, f"larger than topic {topic!r} takes", trouble, origin)
+            self._fail(report, f"larger than topic {topic!r} allows", trouble, origin)
         for report, outcome in zip(fitting, outcomes, strict=True):
             report.taken = True
             match outcome:
@@ -250,7 +251,7 @@ class Intake:
                     assert_never(unreachable)
 
     def _signal(self, step: str, target: Keyspace, reports: Sequence[_Report], trouble: _Retry) -> None:
-        """Signal what has an entry: also where another topic was full, whose turn comes later."""
+        """Signal events that have an entry, even if another topic was full: that one is signalled again later."""
         began = self._memory.tick()
         lacking = [
             report
@@ -281,16 +282,16 @@ class Intake:
                 report.is_at_least("failed")
             else:
                 report.is_at_least("full")
-                trouble.note("poison is full: look at it, and discard it", POISON_RETRY_SECONDS)
+                trouble.note("too much poison is kept: inspect and discard it", POISON_RETRY_SECONDS)
         except _RETRY as error:
             report.is_at_least("unavailable")
             trouble.note(str(error))
 
 
 def intake_of(context: ServiceContext) -> Intake:
-    """What an inlet that is built over `context` hands events to. No request.
+    """The intake of an inlet with this context. No request.
 
-    `context.excluded` is looked at only where the changes are of the bucket that the queue stands on.
+    `context.excluded` applies only if the changes are of the bucket that holds the queue.
     """
     platform = context.platform
     store = shared_store(platform)
@@ -315,7 +316,7 @@ def _first_of_each(reports: Sequence[_Report]) -> list[_Report]:
 
 
 def _settle(reports: Sequence[_Report]) -> None:
-    """Fill in what went well, and give events that came twice in a batch the outcome of the first of them."""
+    """Fill in the outcomes of successful events; a repeated event of a batch gets the outcome of the first one."""
     first: dict[bytes, _Report] = {}
     for report in reports:
         original = first.setdefault(report.identity, report) if report.identity is not None else report
@@ -345,5 +346,5 @@ def _unfit(event: Event) -> str:
     if max(len(event.etag or ""), len(event.sequencer)) > FIELD_MAX:
         return f"its ETag or sequencer has more than {FIELD_MAX} characters"
     if not f"{event.etag or ''}{event.sequencer}".isascii() or not 0 <= (event.size or 0) < 2**63:
-        return "its ETag, sequencer or size is none"
+        return "its ETag, sequencer or size is invalid"
     return ""

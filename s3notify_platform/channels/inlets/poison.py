@@ -1,13 +1,13 @@
-"""What an inlet cannot make sense of, kept beside the queue with its reason until a person has looked at it.
+"""Poison: messages that an inlet cannot process, kept with the queue, with a reason, until a person has inspected them.
 
-A message that is no S3 event message, or an event that no topic can hold, is never put right by trying again, and
-must not stand in the way of the others. It is kept here, and only then taken from where it came.
+A message that is no S3 event message, or an event that no topic can hold, fails on every retry, and must not block
+the others. It is kept here, and only then removed from its origin.
 
 Storage (partition / key; JSON)
     poison / {32 hex digits of its SHA-256}     origin, reason, time, length, and the first `BODY_MAX_BYTES`
-    poison-count / all                          how many there are, so that nobody fills the store with them
+    poison-count / all                          how many there are, which is limited
 
-The same bytes are kept once, however often they come.
+The same bytes are kept once, however often they are received.
 """
 
 import json
@@ -27,17 +27,17 @@ from s3notify_platform.protocols.updates import ATTEMPTS, Stored
 POISON, POISON_COUNT, ALL = "poison", "poison-count", "all"
 
 BODY_MAX_BYTES: Final = 128 * 1024
-"""Of a message; what is beyond is cut off. As base64 it fits into a DynamoDB item."""
+"""Bytes kept of a message; the rest is cut off. As base64 they fit into a DynamoDB item."""
 
 POISON_MAX: Final = 1000
-"""Messages kept for one queue; what comes then is refused until somebody has looked."""
+"""Messages kept for one queue; further ones are refused until some are discarded."""
 
 REMEMBERED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoisonMessage:
-    """A message as kept. `body` is its beginning, if `length` (bytes) says that it was longer."""
+    """A kept message. `body` is only its beginning if `length`, in bytes, is greater."""
 
     id: str
     origin: str
@@ -59,7 +59,7 @@ class PoisonStore:
         self._lock = Lock()
 
     def keep(self, body: bytes, *, origin: str, reason: str) -> bool:
-        """Keep a message; False if there are `limit` already. 2 requests (bucket alone: 3), none if kept before.
+        """Keep a message; False if there are `limit` already. 2 requests (3 on a bucket), none if kept before.
 
         `UnavailableError`, `UnknownOutcomeError`: try again.
         """
@@ -87,11 +87,11 @@ class PoisonStore:
         return True
 
     def all(self) -> tuple[PoisonMessage, ...]:
-        """What is kept. One scan."""
+        """All kept messages. One scan."""
         return tuple(_decode(record) for record in self._records.scan(POISON))
 
     def discard(self, ids: frozenset[str] | None = None) -> int:
-        """Remove what is kept (all, or these); how many. One scan, 2 requests for each."""
+        """Remove all kept messages, or these; how many. One scan, 2 requests for each."""
         removed = 0
         for record in self._records.scan(POISON):
             if ids is not None and record.key not in ids:
@@ -104,7 +104,7 @@ class PoisonStore:
         return removed
 
     def _count(self, amount: int) -> bool:
-        """False: full. A count whose answer is lost errs on the high side."""
+        """Change the count; False: full. If an answer is lost, the count may be too high."""
         for attempt in range(ATTEMPTS):
             try:
                 outcome = self._records.add(

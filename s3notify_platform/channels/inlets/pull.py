@@ -1,26 +1,26 @@
-"""The inlet from a queue of messages, of whatever service: receive, hand to the intake, delete or hide.
+"""The inlet from any message queue: receive messages, pass them to the intake, delete or hide them.
 
 Steps
     1. Messages are received, up to `GATHER` at a time while there are more.
-    2. While they are worked on, a heartbeat keeps them hidden from other inlets.
+    2. While they are processed, a heartbeat keeps them hidden from other inlets.
     3. Their events go through `Intake.accept`: durable in every topic, and signalled.
     4. Only then is a message deleted.
 
-What is not deleted comes again, so that a crash anywhere loses nothing; duplicates are harmless.
+A message that was not deleted is received again, so that no crash loses a change; duplicates are harmless.
 
-What becomes of a message
-    all events queued, duplicate, ignored or kept as poison: deleted.
-    A topic is full: hidden for a while, longer each time up to 15 minutes, and received again. The other topics
+Outcomes of a message
+    All events queued, duplicate, ignored or kept as poison: it is deleted.
+    A topic is full: it is hidden for a while, longer each time up to 15 minutes, and received again. The other topics
     have their entry.
-    The store is unavailable: kept in hand and tried again. Nothing new is received meanwhile, so that an outage
-    does not use up the receives after which the service moves a message to its dead letters.
-    No S3 event message: left alone if the service has dead letters of its own; else kept as poison with its reason,
-    and deleted.
-    Handling it raised an unexpected error: received again; from the `MAX_RECEIVES`th time on like the one before.
-    Clean stop: what is in hand is given back at once.
+    The store is unavailable: it is kept in memory and tried again. Nothing new is received meanwhile, so that an outage
+    does not use up the receives after which the message service moves a message to its dead letters.
+    It is no S3 event message: it is left to the dead letters of the message service, if there are any; else kept as
+    poison with its reason, and deleted.
+    An unexpected error: it is received again; from the `MAX_RECEIVES`th time on, it is treated like the one before.
+    A clean stop: messages in progress are made visible again at once.
 
-Any number of inlets may share a queue. Costs: an idle inlet asks once every `WAIT_SECONDS`; 100 messages take, in
-batches of 10, 10 receives, 10 deletes and one `accept`.
+Any number of inlets may share a queue. Requests: 1 receive every `WAIT_SECONDS` if idle; 100 messages, in batches of
+10, take 10 receives, 10 deletes and one `accept`.
 """
 
 import logging
@@ -43,13 +43,13 @@ from s3notify_platform.protocols.notification_queue import Event, decode_events
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS: Final = 5
-"""That one receive waits, and so a clean stop."""
+"""How long one receive waits, and so how long a clean stop may take."""
 
 VISIBILITY_SECONDS: Final = 60
-"""That messages stay hidden after their inlet has died."""
+"""How long messages stay hidden after their inlet was killed."""
 
 GATHER: Final = 100
-"""Messages in hand."""
+"""How many messages are processed together."""
 
 MAX_RECEIVES: Final = 10
 
@@ -70,7 +70,7 @@ class _Read:
 
 
 class PullInlet:
-    """A `Service`: messages of one queue into one intake. `run` is called once at a time."""
+    """A `Service`: messages of one queue to one intake. `run` must not be called concurrently."""
 
     def __init__(
         self,
@@ -85,7 +85,9 @@ class PullInlet:
         max_receives: int = MAX_RECEIVES,
     ) -> None:
         if wait_seconds < 0 or visibility_seconds < 3 or gather < 1 or max_receives < 1:
-            raise UsageError("wait_seconds is at least 0, visibility_seconds 3, the others 1")
+            raise UsageError(
+                "wait_seconds must be at least 0, visibility_seconds 3, gather and max_receives 1"
+            )
         self.name = name
         self._queue = queue
         self._intake = intake
@@ -101,7 +103,7 @@ class PullInlet:
         self._counts: Counter[str] = Counter()
 
     def run(self, stop: Stop, progress: Progress) -> None:
-        """See `Service.run`. Ends within `WAIT_SECONDS` and the accept in hand."""
+        """See `Service.run`. Ends within `WAIT_SECONDS` and the current `accept`."""
         attempt = 0
         reported = ""
         started = False
@@ -132,7 +134,7 @@ class PullInlet:
             self._give_back()
 
     def counts(self) -> Mapping[str, int]:
-        """Messages received, deleted and put aside as poison; and what came of their events."""
+        """Messages received, deleted, set aside as poison and failed; and events by outcome."""
         with self._lock:
             mine = {
                 f"messages_{kind}": self._counts[kind] for kind in ("received", "deleted", "poison", "failed")
@@ -140,9 +142,9 @@ class PullInlet:
         return {**mine, **self._intake.counts()}
 
     def handle(self, messages: Sequence[Message]) -> tuple[str, float] | None:
-        """Work on messages once. If the store is unavailable: why, and for how long to wait; else None.
+        """Process messages once. If the store is unavailable: the reason, and the seconds to wait; else None.
 
-        What is done is deleted or put back; what is still in hand then is to be handled again.
+        Finished messages are deleted or put back; the others have to be handled again.
         """
         held = self._held_of(messages)
         read = []
@@ -159,13 +161,13 @@ class PullInlet:
         except _RETRY as error:
             return str(error), 1.0
         except S3NotifyError:
-            raise  # only a person can fix it: the message is not to blame
-        except Exception:  # one message must not stop the others: find out which it is
+            raise  # only a person can fix it: the message is not at fault
+        except Exception:  # one message must not block the others: find out which one it is
             log.exception("a batch of %d messages could not be handled; each is tried alone", len(read))
         return self._accept_singly(read)
 
     def _receive(self) -> list[Message]:
-        """Whatever there is, up to `gather`: waits for the first ones only."""
+        """The available messages, up to `gather`; waits for the first ones only."""
         messages: dict[str, Message] = {}
         wait = self._wait_seconds
         while len(messages) < self._gather:
@@ -188,7 +190,7 @@ class PullInlet:
         return list(messages.values())
 
     def _work(self, messages: Sequence[Message], stop: Stop, progress: Progress) -> str:
-        """Handle messages until none is in hand, or the inlet stops. Returns what was reported last."""
+        """Handle messages until all are finished, or the inlet stops. Returns the last reported text."""
         attempt = 0
         reported = ""
         while not stop.is_set() and (trouble := self.handle(messages)) is not None:
@@ -204,7 +206,7 @@ class PullInlet:
         return reported
 
     def _report_counts(self, progress: Progress) -> None:
-        """The counts, now and then."""
+        """Report the counts, every `PROGRESS_SECONDS`."""
         now = self._clock.monotonic()
         if self._reported_at is None or now - self._reported_at >= PROGRESS_SECONDS:
             self._reported_at = now
@@ -250,7 +252,7 @@ class PullInlet:
         return trouble
 
     def _set_aside(self, message: Message, reason: str) -> tuple[str, float] | None:
-        """Leave it to the service's dead letters, or keep it as poison."""
+        """Leave a message to the dead letters of the message service, or keep it as poison."""
         if self._has_dead_letters:
             self._release([message])
         else:
@@ -269,7 +271,7 @@ class PullInlet:
         return None
 
     def _put_back(self, messages: Sequence[Message]) -> None:
-        """To be received again later, each time after longer."""
+        """Hide messages so that they are received again later, after a longer time with each receive."""
         self._release(messages)
         for receives in sorted({message.receives for message in messages}):
             grown = min(FULL_BASE_SECONDS * 2 ** min(receives - 1, 20), FULL_CEILING_SECONDS)
@@ -279,7 +281,7 @@ class PullInlet:
             )
 
     def _delete(self, messages: Sequence[Message]) -> None:
-        """What cannot be deleted comes again, and is known for a duplicate."""
+        """Delete messages. One that cannot be deleted is received again, and recognised as a duplicate."""
         self._release(messages)
         left: Sequence[Message] = messages
         for attempt in range(DELETE_ATTEMPTS):
@@ -306,7 +308,7 @@ class PullInlet:
         self._queue.hide(left, 0)
 
     def _beat(self, ended: Stop) -> None:
-        """Keep what is in hand hidden. A beat that fails costs a duplicate at most."""
+        """Keep messages in progress hidden. A failed beat costs a duplicate at most."""
         while not ended.wait(self._visibility_seconds / 3):
             with self._lock:
                 held = list(self._held.values())
@@ -317,17 +319,17 @@ class PullInlet:
 
 
 class PullInletSettings(ServiceSettings):
-    """Settings of an inlet from a queue of messages; a service derives its own."""
+    """Settings of an inlet from a message queue; inlets derive their own."""
 
     visibility_seconds: int = Field(
         default=VISIBILITY_SECONDS,
         ge=3,
         le=43_200,
-        description="After an inlet was killed, another one gets its messages so many seconds later.",
+        description="Seconds after which another inlet gets the messages of a killed one.",
     )
 
     def messages(self, context: ServiceContext) -> MessageQueue:
-        """The queue that they come from. No request."""
+        """The queue to receive from. No request."""
         raise NotImplementedError
 
     def build(self, context: ServiceContext) -> Service:

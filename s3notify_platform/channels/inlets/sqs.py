@@ -1,6 +1,6 @@
-"""Inlet from SQS: S3's event notifications, as S3, SNS or EventBridge put them into a queue. The loop is `pull`'s.
+"""Inlet from SQS: S3's event notifications, as S3, SNS or EventBridge put them into a queue. The loop is in `pull`.
 
-SQS hides 120,000 messages at most, and gives out no more then.
+SQS hides 120,000 messages at most, and delivers no more while so many are hidden.
 """
 
 from pydantic import Field
@@ -14,8 +14,8 @@ from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
 class SqsInletSettings(PullInletSettings):
     """Take in S3's event notifications from an SQS queue: as S3 sends them, by SNS, or by EventBridge.
 
-    Once, by your own tooling: let s3.amazonaws.com send to the queue (sqs:SendMessage, on condition that
-    aws:SourceArn is the bucket), and set the bucket's event notification to it:
+    Set up once: let s3.amazonaws.com send to the queue (sqs:SendMessage, on condition that aws:SourceArn is the
+    bucket), and set the bucket's event notification to it:
 
     \b
       aws s3api put-bucket-notification-configuration --bucket BUCKET \\
@@ -23,9 +23,9 @@ class SqsInletSettings(PullInletSettings):
           "Events": ["s3:ObjectCreated:*", "s3:ObjectRemoved:*", "s3:LifecycleExpiration:*"],
           "Filter": {"Key": {"FilterRules": [{"Name": "prefix", "Value": "raw/"}]}}}]}'
 
-    Without that filter the platform's own objects in the same bucket are reported too: ignored, but paid for. Let
-    the queue keep messages for 14 days; a redrive policy, if it has one, counts 100 receives or more, since a full
-    topic uses them up too. Without one, messages that make no sense go to `s3notify inlet poison`.
+    Without that filter the platform's own objects in the same bucket are reported too; they are ignored, but cost
+    requests. Let the queue keep messages for 14 days. A redrive policy should allow 100 receives or more, since a full
+    topic uses receives too. Without one, messages that cannot be parsed go to `s3notify inlet poison`.
 
     Permissions: `s3notify init --print iam --role inlet --event-queue NAME …`.
     """  # noqa: D301 - click's own mark
@@ -33,7 +33,7 @@ class SqsInletSettings(PullInletSettings):
     queue_url: str = Field(description="URL of the SQS queue.")
     region_name: str | None = Field(
         default=None,
-        description="Its region, if another than the bucket's.",
+        description="The queue's region; default: the bucket's.",
         json_schema_extra={"option": "--queue-region"},
     )
     endpoint_url: str | None = Field(
@@ -43,7 +43,7 @@ class SqsInletSettings(PullInletSettings):
     )
 
     def messages(self, context: ServiceContext) -> MessageQueue:
-        """The queue, by the credentials of the bucket."""
+        """The SQS queue, with the credentials of the bucket."""
         s3 = context.platform
         return SqsQueue(
             SqsConfig(
