@@ -72,7 +72,7 @@ def chunks(
 def chunks_on(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """`chunks`, and then, while the caller reads on, the following bytes up to the object's end, without reading ahead."""
+    """`chunks`, and then, while the caller reads on, the bytes up to the object's end, without reading ahead."""
     yield from chunks(source, start, end, chunk_bytes=chunk_bytes, ahead=ahead)
     place, step = end, min(TAIL_BYTES, chunk_bytes)
     while place < source.size:

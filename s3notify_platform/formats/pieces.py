@@ -1,7 +1,7 @@
 """Records of a text that comes in chunks: returned in pieces, as soon as they are complete.
 
-Memory is a chunk and the rest of the one before, so at most a chunk and `RECORD_BYTES`. A longer record is a reject with
-its first bytes, and reading continues with the next one. The result does not depend on the chunks.
+Memory is a chunk and the rest of the one before, so at most a chunk and `RECORD_BYTES`. A longer record is a reject
+with its first bytes, and reading continues with the next one. The result does not depend on the chunks.
 """
 
 from collections.abc import Callable, Iterable, Iterator
