@@ -66,7 +66,7 @@ class ConditionalStore(DelegatingStore):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> WriteOutcome:
-        """See `ObjectStore.put`. Under a condition the object's metadata names its writer besides."""
+        """See `ObjectStore.put`. Under a condition the object's metadata also names its writer."""
         match precondition:
             case None:
                 return self.store.put(key, body, metadata=metadata)

@@ -171,4 +171,4 @@ def test_delta_command(run):
     assert "version 0, 2 rows; 0 slots updated" in run("delta", "--repair").stdout
     empty = run("delta", "--asset", "paid_orders")
     assert empty.exit_code == 1
-    assert "nothing was committed yet" in empty.output
+    assert "nothing has been committed yet" in empty.output
