@@ -125,8 +125,8 @@ def test_rejected_records(site: Site) -> None:
     assert "the others are committed in generation 1" in text
 
 
-def test_a_plain_writers_slot(site: Site) -> None:
-    """Signalled; then waiting for a rescan, once a run has found that no entry tells of it; then committed."""
+def test_an_unqueued_writers_slot(site: Site) -> None:
+    """Signalled; then waiting for a rescan, once a run has found that no entry names it; then committed."""
     site.settle()
     site.write_unqueued(7)
     store_cursor(site, site.cursor or "")
@@ -135,7 +135,7 @@ def test_a_plain_writers_slot(site: Site) -> None:
     assert site.launch(request).success
     verdict, text = asked(site, site.key(7))
     assert verdict == "rescan"
-    assert "waits for a rescan: slot 7 is compared by the next batch that lists" in text
+    assert "waits for a rescan: the next batch that lists compares slot 7" in text
     site.settle()
     assert asked(site, site.key(7))[0] == "committed"
 
