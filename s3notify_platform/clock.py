@@ -1,10 +1,10 @@
 """The only reader of time and randomness.
 
-Everything that waits, times out, or draws a random name takes a `Clock`, so that a simulation decides when
-things happen and a seed repeats a history exactly. A lint rule bans `time`, `random` and friends elsewhere.
+Everything that waits, times out, or draws a random name takes a `Clock`. So a simulation decides when things
+happen, and a seed repeats a history exactly. A lint rule bans `time`, `random` and the like elsewhere.
 
-Durations are taken from `monotonic` and never leave the machine; `wall_ms` is for people to read (and for the
-body of a signal), and no decision compares the wall clocks of two machines.
+Durations are measured with `monotonic` and never leave the machine. `wall_ms` is for people to read (and for the
+body of a signal); no decision compares the wall clocks of two machines.
 """
 
 import secrets
@@ -35,7 +35,7 @@ class Clock(Protocol):
 if hasattr(time, "CLOCK_BOOTTIME"):
 
     def _elapsed() -> float:
-        # Linux: CLOCK_MONOTONIC stands still in suspend, and a lease would outlive its time by as much.
+        # Linux: CLOCK_MONOTONIC stops during suspend, and a lease would be held for that much too long.
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 else:
@@ -46,7 +46,7 @@ class SystemClock:
     """The clock of this machine."""
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`. Goes on while the machine sleeps, where the system can tell."""
+        """See `Clock.monotonic`. Counts the time that the machine is suspended, where the system measures it."""
         return _elapsed()
 
     def wall_ms(self) -> int:
@@ -66,7 +66,7 @@ SYSTEM_CLOCK = SystemClock()
 
 
 def unique_name(clock: Clock) -> str:
-    """32 hex digits that no other caller draws: names of files, writers and operations."""
+    """32 hex digits that no other caller draws, for names of files, writers and operations."""
     return clock.random_bytes(16).hex()
 
 

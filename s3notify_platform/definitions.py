@@ -1,7 +1,7 @@
-"""What `workspace.yaml` loads: the component instances of a folder.
+"""The Dagster definitions that `workspace.yaml` loads: the component instances of a folder.
 
 `S3NOTIFY_DEFS` names the folder; without it, the demo's source is loaded. The folder is imported as a package,
-so a transform beside a `defs.yaml` has the import path `FOLDER.orders.module.function`.
+so a transform next to a `defs.yaml` has the import path `FOLDER.orders.module.function`.
 """
 
 import os
@@ -17,7 +17,7 @@ DEFS_VARIABLE = "S3NOTIFY_DEFS"
 
 
 def load(folder: Path) -> dg.Definitions:
-    """The definitions of every component below `folder`; `UsageError` if it cannot be one."""
+    """The definitions of every component below `folder`; `UsageError` if it is no such folder."""
     folder = folder.resolve()
     if not folder.is_dir() or not folder.name.isidentifier():
         raise UsageError(
@@ -30,7 +30,7 @@ def load(folder: Path) -> dg.Definitions:
         sys.path.insert(0, str(folder.parent))
         module = import_module(folder.name)
     sources = dg.ComponentTree.from_module(defs_module=module, project_root=folder.parent).build_defs()
-    # Runs from the UI and backfills too: a process for each step would start Python and Spark once more.
+    # Also for runs from the UI and backfills: a process for each step would start Python and Spark again.
     return dg.Definitions.merge(sources, dg.Definitions(executor=dg.in_process_executor))
 
 

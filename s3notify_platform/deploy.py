@@ -1,13 +1,12 @@
 """What the platform needs in an AWS account: its DynamoDB tables, and the least policy for each role.
 
-`create_tables` makes the tables; `cloudformation` and `terraform` say the same as templates, in JSON, which both
-read. `policy` gives the IAM policy of a role: every action that the role's code calls, on the prefixes and tables
-it calls them on, and nothing else.
+`create_tables` creates the tables; `cloudformation` and `terraform` give templates of them, in JSON. `policy` gives the
+IAM policy of a role: the actions that the role's code calls, on the prefixes and tables that it calls them on.
 
-S3's own rules that a reader of the policies may wonder at: HEAD and GET are `s3:GetObject`; `If-Match` on PUT or
-DELETE needs it too; without `s3:ListBucket` on the whole bucket S3 answers 403, not 404, for what is not there.
-Objects under a customer's KMS key need that key's permissions besides. So does a queue's key; and the queue's own
-policy has to let `s3.amazonaws.com` send to it (`sqs:SendMessage`, if `aws:SourceArn` is the bucket's ARN).
+S3's rules behind the policies: HEAD and GET need `s3:GetObject`, and so does `If-Match` on PUT or DELETE. Without
+`s3:ListBucket` on the whole bucket, S3 answers 403, not 404, for a missing object. Objects or queues that are encrypted
+with a customer's KMS key also need permissions on that key. The event queue's own policy has to let
+`s3.amazonaws.com` send to it (`sqs:SendMessage`, if `aws:SourceArn` is the bucket's ARN).
 """
 
 import re
@@ -24,10 +23,10 @@ from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
-"""`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may send
-again what is in quarantine; `reader` loads committed rows, looks into the quarantine and watches the keyspace, `viewer`
-reads the Delta view with another engine; `sweep` is the daily checks and `vacuum`; `inlet` takes in what others report;
-`outlet` delivers to endpoints. Where they are one process, it needs the union."""
+"""`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may retry
+what is in quarantine; `reader` loads committed rows, reads the quarantine and watches the keyspace; `viewer` reads the
+Delta view with another engine; `sweep` is the daily checks and `vacuum`; `inlet` takes in changes that other systems
+report; `outlet` delivers to endpoints. A process with several roles needs the union."""
 
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
@@ -40,7 +39,7 @@ SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibilit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """The tables to have, by name, and where. None: not used."""
+    """Names and place of the DynamoDB tables. None: not used."""
 
     records: str | None = None
     leases: str | None = None
@@ -63,7 +62,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """What the policies of one source are about. `account`: 12 digits, needed if there are tables."""
+    """The places that one source's policies cover. `account`: 12 digits, needed with tables or an event queue."""
 
     bucket: str
     prefix: str
@@ -74,7 +73,7 @@ class Places:
     account: str | None = None
     queue_prefix: str = QUEUE_PREFIX
     event_queue: str | None = None
-    """Name of the SQS queue that the bucket's events go to, if they do."""
+    """Name of the SQS queue that receives the bucket's events, if there is one."""
 
     def __post_init__(self) -> None:
         named = self.tables.records or self.tables.leases or self.event_queue
@@ -84,13 +83,13 @@ class Places:
             )
         for prefix in (self.prefix, self.platform_prefix, self.keyspace_prefix, self.queue_prefix):
             if {"*", "?", "$"} & {*prefix}:
-                raise UsageError(f"prefix {prefix!r}: * ? and $ mean something else in a policy")
+                raise UsageError(f"prefix {prefix!r}: * ? and $ have a special meaning in a policy")
 
 
 def create_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, bool]:
-    """Create what is not there yet; by table's name, whether it was created now. Safe to repeat.
+    """Create the missing tables; by table's name, whether it was created now. Safe to repeat.
 
-    `UsageError` if one is there with another schema; it is left as it is.
+    `UsageError` for an existing table with another schema, which is not changed.
     """
     made = {}
     for _, config, schema in tables.schemas():
@@ -101,7 +100,7 @@ def create_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, b
 
 
 def examine_tables(tables: Tables, *, clock: Clock = SYSTEM_CLOCK) -> dict[str, tuple[str, ...]]:
-    """By purpose and name, what is wrong with a table. See `dynamo_schema.examine`."""
+    """The problems of each table, by purpose and name. See `table_schema.examine`."""
     found = {}
     for purpose, config, schema in tables.schemas():
         table = DynamoTable(config, clock=clock)
@@ -178,7 +177,7 @@ class _Grants(dict[str, set[str]]):
         self.to(f"arn:{self._aws}:s3:::{bucket}", "s3:ListBucket")
 
     def reading(self, bucket: str, *prefixes: str) -> None:
-        """What is below these prefixes, for whoever changes nothing."""
+        """Read access to objects below these prefixes."""
         self.listing(bucket)
         for prefix in prefixes:
             self.objects(bucket, prefix, "GetObject")
@@ -190,7 +189,7 @@ class _Grants(dict[str, set[str]]):
             )
 
     def queue(self) -> None:
-        """The notification queue, for whoever puts entries into it or takes them out."""
+        """The notification queue: add entries and remove them."""
         places = self._places
         if places.tables.records:
             self.table(places.tables.records, "GetItem", "PutItem", "DeleteItem", "Query", "UpdateItem")
@@ -200,8 +199,8 @@ class _Grants(dict[str, set[str]]):
                 places.platform_bucket, places.queue_prefix, "GetObject", "PutObject", "DeleteObject"
             )
 
-    def looking_at_queue(self) -> None:
-        """The entries, for whoever tells what is on its way from what is lost."""
+    def reading_queue(self) -> None:
+        """The queue's entries, read only: a change that has one is pending, not missed."""
         if not self._places.tables.records:
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
 
@@ -247,7 +246,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
             grants.objects(platform, signals, "PutObject")
             grants.table(places.tables.records, "GetItem", "Query", "PutItem", "DeleteItem")
-            grants.looking_at_queue()
+            grants.reading_queue()
         case "inlet":
             grants.objects(platform, signals, "PutObject")
             grants.queue()
@@ -257,7 +256,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
         case _ as unreachable:
             assert_never(unreachable)
     if signals.startswith(own):
-        # What is granted on the platform's objects is granted on the signals too.
+        # The signals are among the platform's objects: do not grant the same action twice.
         platform_arn = f"arn:{_partition(places.tables.region)}:s3:::{platform}"
         on_all = grants.get(f"{platform_arn}/{own}*", set())
         grants.get(f"{platform_arn}/{signals}*", set()).difference_update(on_all)

@@ -4,15 +4,15 @@
 |---|---|---|
 | `UsageError` | the programmer or operator | fix the call or the configuration it names |
 | `NotFoundError` | caller | the named thing does not exist |
-| `ConflictError` | caller | somebody else was first: read again, decide again |
+| `ConflictError` | caller | another writer was first: read again, decide again |
 | `FencedError` | worker | a newer generation exists: stop |
 | `QuotaExceededError` | caller | back off for `retry_after_seconds` |
 | `UnavailableError` | caller | nothing was applied: retry later |
 | `UnknownOutcomeError` | caller | it may have been applied: look before doing it again |
 | `CorruptError` | operator | stored bytes contradict an invariant: call a person |
 
-Ordinary contention is a returned outcome (`ports.Conflict`), not an exception. All of them pickle, so that
-they cross from a Spark worker to its driver whole.
+Ordinary contention is a returned outcome (`ports.Conflict`), not an exception. Every class pickles, so that
+an error reaches the Spark driver from a worker unchanged.
 """
 
 
@@ -29,15 +29,15 @@ class NotFoundError(S3NotifyError, LookupError):
 
 
 class ConflictError(S3NotifyError):
-    """Somebody else changed it first: read again and decide again."""
+    """Another writer changed it first: read again and decide again."""
 
 
 class FencedError(S3NotifyError):
-    """A newer generation exists; this actor must stop and write nothing more."""
+    """A newer generation exists: this process must stop, and write nothing more."""
 
 
 class QuotaExceededError(S3NotifyError):
-    """A bounded thing is full; nothing was written. Retry after `retry_after_seconds`."""
+    """A limit is reached; nothing was written. Retry after `retry_after_seconds`."""
 
     def __init__(self, message: str, retry_after_seconds: float = 1.0) -> None:
         super().__init__(message, retry_after_seconds)
@@ -45,7 +45,7 @@ class QuotaExceededError(S3NotifyError):
 
 
 class UnavailableError(S3NotifyError):
-    """The store could not be reached or refused for now, and nothing was applied: retry later."""
+    """The store is unreachable, or refused for now; nothing was applied. Retry later."""
 
 
 class UnknownOutcomeError(S3NotifyError):
@@ -64,7 +64,7 @@ class LessThanTwoBuffers(UsageError):  # noqa: N818 - the original's name
 
 
 class BufferLengthsUnequal(UsageError):  # noqa: N818 - the original's name
-    """Stamps of one chain have one length."""
+    """The stamps of one chain must have the same length."""
 
 
 class ZeroBufferNoOp(UsageError):  # noqa: N818 - the original's name

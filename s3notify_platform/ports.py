@@ -1,14 +1,14 @@
-"""The two ports that everything remote is reached through, and the outcomes they return.
+"""The ports through which everything remote is reached, and the outcomes they return.
 
-`ObjectStore` is a bucket, `RecordStore` a small table of conditional records. Adapters live in `stores/`;
-one contract suite (`tests/contracts`) says what each method guarantees.
+`ObjectStore` is a bucket, `RecordStore` a small table of conditional records, `MessageQueue` a queue of another
+service. Adapters are in `stores/`. One contract suite (`tests/contracts`) tests what each method guarantees.
 
 A write with a precondition has three outcomes. `Written`: it is applied. `Conflict`: the precondition did not
 hold, and nothing was applied. `Unknown`: the request may or may not have been applied (a timeout, a 5xx after
-sending, a 409); the caller looks before it does anything else. Adapters never retry a conditional write by
-themselves: a retry that meets its own first attempt would report a conflict with itself.
+sending, a 409); the caller looks before it does anything else. Adapters never retry a conditional write that
+may have been applied: the retry would report a conflict with the first attempt.
 
-Reads raise `UnavailableError` after bounded retries, and `UsageError` for what only an operator can fix
+Reads raise `UnavailableError` after bounded retries, and `UsageError` if only an operator can fix the cause
 (no such bucket, credentials refused).
 """
 
@@ -60,7 +60,7 @@ WriteOutcome = Written | Conflict | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """What HEAD and LIST return of an object. `metadata` is filled by HEAD and GET only."""
+    """What HEAD and LIST return about an object. `metadata` is filled by HEAD and GET only."""
 
     key: str
     etag: ETag
@@ -115,7 +115,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """Delete the object. Deleting what is not there is `Written`, or `Conflict` under a precondition."""
+        """Delete the object. If there is none: `Written`, or `Conflict` under a precondition."""
         ...
 
     def copy(
@@ -126,7 +126,7 @@ class ObjectStore(Protocol):
         precondition: Absent | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> WriteOutcome:
-        """Copy within the bucket, metadata included; `metadata` is laid over it, for one HEAD more.
+        """Copy within the bucket, with its metadata; `metadata` overrides that, for one HEAD more.
 
         `NotFoundError` if `source` does not exist.
         """
@@ -199,19 +199,19 @@ class RecordStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message in hand, until the time ends for which it was hidden."""
+    """A received message. It is this client's until its visibility timeout ends."""
 
     id: str
     body: str
     receipt: str
     receives: int
-    """How often it was received, this time included; about right."""
+    """How often it was received, this time included; approximate."""
 
 
 class MessageQueue(Protocol):
-    """A queue of messages, each received by one client at a time, and again until it is deleted.
+    """A queue of messages. Each is received by one client at a time, and again later unless it is deleted.
 
-    `UnavailableError`: try again later. `UsageError`: only an operator can fix it.
+    `UnavailableError`: try again later. `UsageError`: only an operator can fix the cause.
     """
 
     batch_size: int
@@ -220,18 +220,18 @@ class MessageQueue(Protocol):
     def receive(self, *, wait_seconds: int, visibility_seconds: int, limit: int) -> tuple[Message, ...]:
         """Up to `limit` messages, hidden from other clients for `visibility_seconds`.
 
-        Fewer: there are no more for now. Waits up to `wait_seconds` for the first one. 1 request.
+        Fewer means that there are no more for now. Waits up to `wait_seconds` for the first one. 1 request.
         """
         ...
 
     def delete(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Delete messages; those that were not deleted are returned."""
+        """Delete messages. Returns those that were not deleted."""
         ...
 
     def hide(self, messages: Sequence[Message], seconds: float) -> tuple[Message, ...]:
-        """Hide messages from all clients for so long from now on (0: not any more); those that it failed for."""
+        """Hide messages from all clients for this long from now (0: show them). Returns those that it failed for."""
         ...
 
     def max_receives(self) -> int | None:
-        """After how many receives the service moves a message to dead letters of its own; None: never. 1 request."""
+        """After how many receives the service moves a message to its own dead letters; None: never. 1 request."""
         ...

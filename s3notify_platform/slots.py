@@ -19,7 +19,7 @@ SLOT_COUNT = 1000
 
 
 def check_slot_count(slots: int) -> int:
-    """`slots`, if a keyspace can have that many; `UsageError` otherwise."""
+    """Return `slots` if a keyspace can have that many; `UsageError` otherwise."""
     if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= SLOT_COUNT:
         raise UsageError(
             f"slots={slots!r}: a keyspace has 1 to {SLOT_COUNT} slots; use {SLOT_COUNT} unless others share yours"

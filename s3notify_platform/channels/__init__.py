@@ -1,8 +1,8 @@
-"""Ways for changes into the notification queue, and out of it.
+"""The ways of changes into the notification queue, and out of it.
 
-`QueuedPublisher` announces what our own writers write; `inlets` take in what others report; `delivery` pushes topics to
-their endpoints; the reconciler finishes what writers left half done. Inlets and outlets are services, registered in
-`registry`.
+`QueuedPublisher` writes objects and announces them; `inlets` take in changes that other systems report; `delivery`
+pushes topics to their endpoints; the reconciler finishes the work of killed writers. Inlets and outlets are services,
+registered in `registry`.
 """
 
 from s3notify_platform.channels.pending_change import Refused

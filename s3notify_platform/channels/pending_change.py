@@ -1,4 +1,4 @@
-"""A change on its way through the publisher, and what becomes of it."""
+"""A change on its way through the publisher, and its outcome."""
 
 from dataclasses import dataclass, field
 
@@ -10,9 +10,9 @@ from s3notify_platform.protocols.notification_queue import Event, Reservation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Certainly not written: publish it again after that long.
+    """Certainly not written: publish it again after `retry_after_seconds`.
 
-    `topic` is the one that has no room. Empty: the time in which the write had to begin was over.
+    `topic` is the one that is full. Empty: the write did not begin in time.
     """
 
     retry_after_seconds: float
@@ -24,7 +24,7 @@ PublishOutcome = WriteOutcome | Refused
 
 @dataclass(slots=True, kw_only=True)
 class PendingChange:
-    """One change on its way. `happened` is None as long as nobody knows."""
+    """One change that is being published. `happened` is None while the write is in doubt."""
 
     change: Change
     event: Event
@@ -32,19 +32,19 @@ class PendingChange:
     outcome: PublishOutcome | UsageError | None = None
     happened: bool | None = None
     taken: bool = False
-    """By some topic, or nobody knows whether."""
+    """Whether some topic takes it; also True if the topics are not known."""
     announced: bool = False
-    """In every topic that takes it, and in at least one."""
+    """Whether it is in every topic that takes it, and in at least one."""
     left: bool = False
-    """To the reconciler, which can announce it as long as a reservation is there."""
+    """Whether it is left to the reconciler, which announces it as long as there is a reservation."""
 
     @property
     def etag(self) -> ETag | None:
-        """Of the object that was written."""
+        """The ETag of the object that was written; None if not known."""
         return self.outcome.etag if isinstance(self.outcome, Written) else None
 
     def result(self) -> PublishOutcome:
-        """What the caller is answered; raises the error of a change that was wrong."""
+        """The outcome for the caller; raises the error of an invalid change."""
         if isinstance(self.outcome, UsageError):
             raise self.outcome
         assert self.outcome is not None, "each change was refused or written"

@@ -6,31 +6,31 @@
         case Refused(retry_after_seconds=seconds): …        # nothing was written
 
 Steps, for one change or a batch
-    1. Reserve, in every topic that takes the key. One that is full refuses the change in all of them.
-    2. Write, if the reservations are still fresh. An object carries the id of its writer (`s3notify-writer`),
-       which the reservations name.
-    3. An unknown outcome: HEAD. Our id there (or nothing, if we delete): it happened.
-    4. Look which topics there are now. What happened is announced to one that is new: its consumer lists what was
-       there before it made the topic, and this may have come after.
-    5. Happened: commit the entries. Did not: abort them. Not known, or a new topic could not take it: leave them, to
-       be resolved by the reconciler. A reservation that was resolved while we slept: push the change again.
+    1. Reserve, in every topic that takes the key. If one is full, the change is refused in all of them.
+    2. Write, if the reservations are still fresh. The object carries the id of its writer (`s3notify-writer`), which
+       the reservations name.
+    3. If the outcome is unknown: HEAD. If the object has our id (or is absent, after a delete), the write happened.
+    4. Read the topics. If the write happened, announce it to topics that are new: the consumer of a new topic lists
+       only what was there before the topic was created, and this write may be later.
+    5. If the write happened, commit the entries. If not, abort them. If it is in doubt, or a new topic could not take
+       it, leave them for the reconciler. If a reservation was resolved meanwhile, push the change again.
     6. Move the signal of each touched slot, marked as queued, then the root.
 
-Killed between any two steps: `channels.reconciler` resolves the reservations by HEAD, announces the changes to the
-topics that are there then, and moves the signals. Without a topic that takes the key, and where the queue could not be
-reached, the signal is not marked, as that of an unqueued writer: whoever follows it lists.
+If the writer is killed between any two steps, `channels.reconciler` resolves the reservations by HEAD, announces the
+changes to the topics that exist then, and moves the signals. If no topic takes the key, or the queue could not be
+reached, the signal is not marked, like that of an unqueued writer: consumers then list.
 
-One limit: a writer that has no reservation to be resolved, and is killed between its write and the end of step 4, is as
-silent as an unqueued writer that is killed before its signal; the sweep finds its object. That is a writer that knew no
-topic for its key, because the first one was made less than 5 s before it began or later, or one whose topics were all
-deleted since, and maybe made again.
+Limit. If a writer without a reservation is killed between its write and the end of step 4, its change is not announced,
+as after an unqueued writer that is killed before its signal; the sweep finds the object. A writer has no reservation if
+it knew no topic for its key, because the first one was created less than 5 s before the write began, or later; or if
+all topics that it knew were deleted since.
 
 | requests, for n changes in s slots, t topics of h shards touched | |
 |---|---|
 | topics known | 1 scan after the writes, 1 before them if the last one is 5 s old |
 | reserve, commit | t × (h `add`, 2n writes, 1 read), one `add` for each shard |
 | objects, signals | n + s + 1 PUT |
-| a topic that is new | as `NotificationQueue.push_many` |
+| a new topic | as `NotificationQueue.push_many` |
 | refused, or a conflict | 1 removal for each reservation, 1 `add` for each shard |
 | unknown outcome | 1 HEAD |
 """
@@ -72,7 +72,7 @@ from s3notify_platform.protocols.notification_queue import (
 from s3notify_platform.protocols.updates import WRITER, written_by
 
 ATTEMPTS: Final = 5
-"""Rounds in which topics come and go under a writer, or refuse what has to be announced again."""
+"""How often a writer tries again, if topics change meanwhile, or refuse a change that has to be announced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,9 @@ class QueuedPublisher:
     """Writes objects, announces them in the queue, moves signals. Thread-safe; holds no state.
 
     Outcomes are those of the object writes, or `Refused`. Raised: `UnavailableError` or `UnknownOutcomeError` if
-    nothing could be reserved, and nothing was written; `UsageError` for a change that is wrong, nothing of it
-    written, the others of its batch applied; `NotSignalledError` for changes that happened, which
-    may not be announced everywhere: call `announce(error.keys)`, or leave it to the reconciler.
+    nothing could be reserved, and nothing was written; `UsageError` for an invalid change, which was not written,
+    while the others of its batch were; `NotSignalledError` for changes that happened and may not be announced
+    everywhere: call `announce(error.keys)`, or leave it to the reconciler.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class QueuedPublisher:
         bucket: str,
         others: Iterable[Keyspace] = (),
     ) -> None:
-        """`bucket` is the one that `publisher` writes to, by the name that topics know it by.
+        """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings.
 
-        `others` are further sources of the bucket, with signals of their own. One that is left out hears of its
-        changes too, from the reconciler, and later.
+        `others`: further sources of the bucket, with their own signals. Changes of a source that is left out are
+        signalled later, by the reconciler.
         """
         self._publisher = publisher
         self._keyspaces = (Keyspace(publisher=publisher), *others)
@@ -119,7 +119,7 @@ class QueuedPublisher:
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Write one object. One topic: 8 requests; 9 where the queue is on a bucket alone, one after another."""
+        """Write one object. With one topic, 8 requests in sequence; 9 if the queue is on a bucket."""
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
     def put_if_absent(
@@ -135,15 +135,15 @@ class QueuedPublisher:
         return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> PublishOutcome:
-        """Delete one object; requests as `put`. A deletion carries no id: it is recognised by the absence."""
+        """Delete one object; requests as `put`. A delete has no id: absence of the object proves it."""
         return self.publish([Delete(key=key, precondition=precondition)])[0]
 
     def publish(self, changes: Iterable[Change]) -> tuple[PublishOutcome, ...]:
-        """Apply all changes, an outcome for each. Where a topic has room for some, its first ones get it.
+        """Apply all changes, an outcome for each. If a topic has room for some only, the first ones get it.
 
-        Requests: see the module. Every touched slot moves once, the root once, after the last entry. Writes begin
-        within a third of the queue's `stale_seconds` (40 s); what a large batch does not begin by then is
-        `Refused` with 0 s to wait. Bodies are held in memory.
+        Requests: see the module. After the last entry, the signal of each touched slot moves once, and the root once.
+        Writes begin within a third of the queue's `stale_seconds` (40 s); changes of a large batch that do not begin
+        by then are `Refused` with 0 s to wait. Bodies are held in memory.
         """
         batch = tuple(changes)
         self._publisher.check(batch)
@@ -156,9 +156,9 @@ class QueuedPublisher:
         return tuple(work.result() for work in works)
 
     def announce(self, keys: Iterable[str]) -> None:
-        """Announce objects that others wrote, or that were not announced: what a HEAD finds, or that nothing is there.
+        """Announce objects of other writers, or that were not announced: the version that a HEAD finds, or a delete.
 
-        Twice is harmless. Each key 1 HEAD, then 1 scan of the topics, a push in each that takes it, the signals.
+        Safe to repeat. 1 HEAD for each key, then 1 scan of the topics, a push in each that takes it, the signals.
         `QuotaExceededError`, `UnavailableError`, `UnknownOutcomeError`, `NotSignalledError`: announce them all again.
         """
         wanted = tuple(dict.fromkeys(keys))
@@ -173,7 +173,7 @@ class QueuedPublisher:
                 outcomes = self._queue.push_many(topic, wanted_there)
             except NotFoundError:
                 self._queue.forget_topics()
-                continue  # it was deleted: nobody waits for it
+                continue  # it was deleted: it has no consumer
             for outcome in outcomes:
                 if isinstance(outcome, QuotaExceeded):
                     raise QuotaExceededError(f"topic {topic!r} is full", outcome.retry_after_seconds)
@@ -210,7 +210,7 @@ class QueuedPublisher:
     # 1. Reserve.
 
     def _reserve(self, works: Sequence[PendingChange]) -> float:
-        """Reserve in all topics of each change, or refuse it; the moment before which nothing was begun."""
+        """Reserve in all topics of each change, or refuse it; the time before which nothing was reserved."""
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._clock.sleep(backoff_seconds(attempt, self._clock))
@@ -222,7 +222,7 @@ class QueuedPublisher:
             else:
                 return began
         raise UnavailableError(
-            f"topics of bucket {self._bucket!r} come and go; nothing was written, try again"
+            f"the topics of bucket {self._bucket!r} keep changing; nothing was written, try again"
         )
 
     def _reserve_once(self, works: Sequence[PendingChange]) -> None:
@@ -230,7 +230,7 @@ class QueuedPublisher:
         for work in works:
             work.outcome = None
             takers = self._queue.topics_of(self._bucket, work.event.key)
-            work.event = replace(work.event, told=tuple(topic.epoch for topic in takers))
+            work.event = replace(work.event, announced_to=tuple(topic.epoch for topic in takers))
             for taker in takers:
                 by_topic[taker.name].append(work)
         answers = self._queue.shards.in_parallel(
@@ -253,7 +253,7 @@ class QueuedPublisher:
     def _reserve_in(
         self, topic: str, works: Sequence[PendingChange]
     ) -> Sequence[Reservation | QuotaExceeded] | S3NotifyError:
-        """The reservations, or why there are none; `NotFoundError` too for a topic that was made again meanwhile."""
+        """The reservations, or the error; also `NotFoundError` for a topic that was created again meanwhile."""
         try:
             answers = self._queue.reserve_many(topic, [work.event for work in works])
         except S3NotifyError as error:
@@ -261,15 +261,15 @@ class QueuedPublisher:
         held = [
             (work, room) for work, room in zip(works, answers, strict=True) if isinstance(room, Reservation)
         ]
-        if all(room.entry.epoch in work.event.told for work, room in held):
+        if all(room.entry.epoch in work.event.announced_to for work, room in held):
             return answers
         self._queue.abort_many([room for _, room in held])
-        return NotFoundError(f"topic {topic!r} was made again: look again")
+        return NotFoundError(f"topic {topic!r} was created again: read the topics again")
 
     def _abort(self, works: Iterable[PendingChange]) -> None:
-        given_up = [work for work in works if work.held]
-        self._queue.abort_many([reservation for work in given_up for reservation in work.held])
-        for work in given_up:
+        holding = [work for work in works if work.held]
+        self._queue.abort_many([reservation for work in holding for reservation in work.held])
+        for work in holding:
             work.held = []
 
     # 2 and 3. Write, and look.
@@ -278,7 +278,7 @@ class QueuedPublisher:
         todo = [work for work in works if work.outcome is None]
 
         def write(work: PendingChange) -> None:
-            # Asked for each: a long batch outlives its reservations.
+            # Checked for each: a long batch may outlive its reservations.
             if not self._queue.fresh_since(began):
                 work.outcome, work.happened = Refused(retry_after_seconds=0.0), False
                 return
@@ -294,7 +294,7 @@ class QueuedPublisher:
                 work.happened = False
 
     def _look(self, work: PendingChange) -> None:
-        """What HEAD proves of a write in doubt. Anything else it leaves in doubt: the write may be under way."""
+        """Resolve a write in doubt if a HEAD proves that it happened. If not, it may still happen."""
         try:
             found = self._publisher.head(work.event.key)
         except S3NotifyError:
@@ -302,7 +302,7 @@ class QueuedPublisher:
         if isinstance(work.change, Delete):
             if found is None:
                 work.happened = True
-                # Under a condition it may have been another who deleted it.
+                # Under a precondition another writer may have deleted it.
                 if work.change.precondition is None:
                     work.outcome = Written(etag=None)
         elif found is not None and written_by(found, work.event.writer):
@@ -311,7 +311,7 @@ class QueuedPublisher:
     # 4. Announce to topics that are new.
 
     def _announce_to_new_topics(self, works: Sequence[PendingChange]) -> None:
-        """Before the commits: as long as a reservation is left, the reconciler would do it in our place."""
+        """Before the commits: as long as there is a reservation, the reconciler does this if the writer is killed."""
         touched = [work for work in works if work.happened is not False]
         topics = self._topics_now() if touched else ()
         late: defaultdict[str, list[PendingChange]] = defaultdict(list)
@@ -320,23 +320,25 @@ class QueuedPublisher:
             work.taken = bool(topics is None or work.held or takers)
             work.announced = bool(work.happened and work.taken and topics is not None)
             work.left = topics is None
-            new = [taker for taker in takers if taker.epoch not in work.event.told]
+            new = [taker for taker in takers if taker.epoch not in work.event.announced_to]
             for taker in new:
                 late[taker.name].append(work)
-            work.event = replace(work.event, told=(*work.event.told, *(taker.epoch for taker in new)))
+            work.event = replace(
+                work.event, announced_to=(*work.event.announced_to, *(taker.epoch for taker in new))
+            )
         for topic, unannounced in late.items():
             self._push_again(topic, [work for work in unannounced if work.happened])
             self._reserve_again(topic, [work for work in unannounced if not work.happened])
 
     def _topics_now(self) -> tuple[Topic, ...] | None:
-        """None: nobody knows. Then the signal is not marked."""
+        """The topics; None if they could not be read. The signal is then not marked."""
         for attempt in range(ATTEMPTS):
             try:
                 return self._queue.see_topics()
             except UnavailableError:
                 self._clock.sleep(backoff_seconds(attempt, self._clock))
             except S3NotifyError:
-                break  # for an operator; what was written has to be said all the same
+                break  # an operator has to fix it; the caller still has to get the outcomes of the writes
         return None
 
     # 5. Commit, abort, or leave.
@@ -365,8 +367,8 @@ class QueuedPublisher:
                     self._reserve_again(reservation.entry.topic, [work])
 
     def _push_again(self, topic: str, works: Sequence[PendingChange]) -> None:
-        """What was resolved while this process slept, and what a new topic has to hear of. The topic may be full now,
-        or never be for an event so large; and nobody will look by HEAD.
+        """Push changes whose reservation was resolved meanwhile, or that a new topic has to get. There is no
+        reservation for the reconciler. The topic may be full now, or the event too large for it.
         """
         todo = list(works)
         for attempt in range(ATTEMPTS):
@@ -378,7 +380,7 @@ class QueuedPublisher:
                 events = [replace(work.event, etag=work.etag) for work in todo]
                 outcomes = self._queue.push_many(topic, events)
             except NotFoundError:
-                return  # it was deleted: nobody waits for it
+                return  # it was deleted: it has no consumer
             except (UnavailableError, UnknownOutcomeError):
                 pass
             else:
@@ -392,9 +394,9 @@ class QueuedPublisher:
             work.announced, work.left = False, True
 
     def _reserve_again(self, topic: str, works: Iterable[PendingChange]) -> None:
-        """Still in doubt: a reservation for the reconciler to look later.
+        """For writes still in doubt: a new reservation, which the reconciler resolves later.
 
-        Where that fails too the caller knows by `Unknown`, and the signal is not marked.
+        If that fails too, the caller gets `Unknown`, and the signal is not marked.
         """
         for work in works:
             with suppress(S3NotifyError):
@@ -403,7 +405,7 @@ class QueuedPublisher:
     # 6. Signal.
 
     def _move(self, keys: Sequence[str], queued: Collection[str]) -> NotSignalledError | None:
-        """Move the signals in every keyspace; the error of all those where some did not."""
+        """Move the signals in every keyspace; one error for all keys whose signal did not move."""
         missing: set[str] = set()
         cause = ""
         for keyspace in self._keyspaces:
@@ -416,7 +418,7 @@ class QueuedPublisher:
         return NotSignalledError(cause, tuple(key for key in keys if key in missing)) if missing else None
 
     def _signal(self, works: Sequence[PendingChange]) -> None:
-        # What may have happened moves its signal, as a plain publisher's does.
+        # A write that may have happened moves its signal, like that of an unqueued writer.
         moved = [work for work in works if work.happened is not False]
         missing = {work.event.key for work in moved if work.happened and work.taken and not work.announced}
         message = "the queue did not answer"

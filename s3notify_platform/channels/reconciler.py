@@ -1,20 +1,20 @@
-"""The reconciler of a bucket's queue: finishes what writers left behind when they died.
+"""The reconciler of a bucket's queue: finishes the work that killed writers left incomplete.
 
-| left behind | known by | after |
+| left by a killed writer | recognised by | after |
 |---|---|---|
 | a reservation, its object written or not | HEAD (`Reconciler`) | `stale_seconds`, and a pass or two |
-| an entry, its slot never signalled | the signal is what it was before the entry came | `unsignalled_seconds` |
+| an entry, its slot never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
 | the same, if others moved that signal, or this process is new | it is still there | `doubtful_seconds` |
 
-Each is then signalled, marked as queued, and again every `doubtful_seconds` while it stays. To signal too often
-costs a batch that finds nothing; that is why the signals are watched. One instance is enough, several do no harm,
-any may die anywhere: the next one begins again.
+Each is then signalled, marked as queued, and again every `doubtful_seconds` while it stays. A needless signal costs a
+batch that finds nothing; to avoid that, the signals are watched. One instance is enough, several are harmless, and any
+may be killed at any time: the next one starts over.
 
-Cost of a pass over t topics of h shards, nothing being there: 1 scan of the topics, t × (1 + h) reads, and for each
-keyspace 1 HEAD (1 LIST more if its root moved). By default, and on a bucket alone, that is with two topics about 22
-requests every 15 s, 0.13 million a day. Entries that wait cost a LIST for each 1000 and shard, one GET each when
-they change, and about 1 KB of memory. A signal is 1 PUT a slot and 1 for the root. A reservation whose write
-happened costs 1 scan of the topics, and a push in each that is younger and takes its key.
+Requests of a pass over t topics of h shards, if there is nothing to do: 1 scan of the topics, t × (1 + h) reads, and
+for each keyspace 1 HEAD (1 LIST more if its root moved). With default settings, two topics, and the queue on a bucket
+that is about 22 requests every 15 s, 0.13 million a day. Waiting entries cost a LIST for each 1000 and shard, one GET
+each when they change, and about 1 KB of memory. A signal is 1 PUT for each slot and 1 for the root. A reservation whose
+write happened costs 1 scan of the topics, and a push in each newer topic that takes its key.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,15 +49,15 @@ from s3notify_platform.stores.s3.fast import shared_store
 PASS_SECONDS: Final = 15.0
 
 UNSIGNALLED_SECONDS: Final = 30.0
-"""A committed entry whose slot did not move for so long was forgotten. No guarantee hangs on it."""
+"""After so long, a committed entry whose signal did not move is signalled. No guarantee depends on it."""
 
 DOUBTFUL_SECONDS: Final = 300.0
-"""A committed entry that nobody has consumed for so long is signalled, whoever may have done so."""
+"""After so long, a committed entry that nobody has consumed is signalled, even if its signal moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcilerReport:
-    """What one pass came to."""
+    """The result of one pass."""
 
     topics: int
     committed: int = 0
@@ -67,21 +67,21 @@ class ReconcilerReport:
     signalled: int = 0
     """Keys whose slots were signalled."""
     errors: tuple[str, ...] = ()
-    """What could not be reached; the next pass goes on with it."""
+    """Requests that failed; the next pass tries them again."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WaitingEntry:
-    """A committed entry: by keyspace, since when it waits there, and whether its slot has moved meanwhile."""
+    """A committed entry: by keyspace, since when it waits, and its signal at first."""
 
     since: dict[int, float]
     unmoved: dict[int, bytes]
-    """The slot's digest from before the entry was committed, where somebody looked."""
+    """The digest of the slot's signal before the entry was committed, if it was read then."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WatchedKeyspace:
-    """One keyspace, as it is looked at in each pass."""
+    """One keyspace, which each pass polls."""
 
     keyspace: Keyspace
     watcher: Watcher
@@ -91,9 +91,10 @@ class WatchedKeyspace:
 
 
 class ReconcilerService:
-    """Reconciles all topics of one bucket: a `Service`, or pass by pass. Keep it: it remembers what it saw when.
+    """Reconciles all topics of one bucket: as a `Service`, or pass by pass. Reuse the instance: it keeps state between
+    passes.
 
-    `objects` is the bucket; `keyspaces` are those whose signals it moves, each for its part of the keys.
+    `objects` is the bucket; `keyspaces` are those whose signals it moves, each for the keys below its prefix.
     """
 
     name = "reconcile"
@@ -126,12 +127,12 @@ class ReconcilerService:
             ("passes", "committed", "aborted", "recounted", "signalled", "failed"), 0
         )
         self._unannounced: set[str] = set()
-        """Keys to be signalled that are not announced in every topic."""
+        """Keys to signal that are not announced in every topic."""
         self._turn = Lock()
         self._due_at: float | None = None
 
     def run(self, stop: Flag, progress: Progress) -> None:
-        """See `Service.run`. One thread of these requests a process."""
+        """See `Service.run`."""
         while not stop.is_set():
             reconciled = self.reconcile_when_due()
             if reconciled is not None and (line := _summary(reconciled)):
@@ -143,9 +144,9 @@ class ReconcilerService:
         return dict(self._counts)
 
     def reconcile_when_due(self) -> ReconcilerReport | None:
-        """One pass, if the last one began `pass_seconds` ago, and no other thread is at it; else None at once.
+        """One pass, if the last one began `pass_seconds` ago, and no other thread makes one; else None at once.
 
-        For a sensor of a process that lives long: call it in every tick, on the same object (`shared_reconciler`).
+        For a sensor in a long-lived process: call it in every tick, on the same object (`shared_reconciler`).
         """
         if not self._turn.acquire(blocking=False):
             return None
@@ -153,7 +154,7 @@ class ReconcilerService:
             now = self._clock.monotonic()
             if self._due_at is not None and now < self._due_at:
                 return None
-            # Woken a little early, the pass must not be left out.
+            # A caller that comes slightly early still gets its pass.
             self._due_at = now + 0.9 * self._pass_seconds
             return self._reconcile()
         finally:
@@ -181,13 +182,13 @@ class ReconcilerService:
                     topic.name,
                     self._objects.head,
                     bucket=self._bucket,
-                    tell=self._announce_to_others,
+                    announce=self._announce_to_others,
                 )
             except S3NotifyError as error:
                 _note(errors, topic.name, error)
                 continue
             reconciled.append(came_to)
-            # Owners find what is pushed without any signal.
+            # Owners of pushed topics need no signal.
             self._look_at(topic.name, came_to, pulled=not topic.settings.endpoint)
         signalled = sum(self._signal(watched, errors) for watched in self._keyspaces)
         self._unannounced &= set[str]().union(*(watched.rescans for watched in self._keyspaces))
@@ -207,8 +208,8 @@ class ReconcilerService:
         return report
 
     def _poll(self, errors: list[str]) -> None:
-        """Look at the signals before the entries: an entry that is new in this pass may have moved its slot since
-        the pass before, but not earlier.
+        """Poll the signals before the entries are read: an entry that is new in this pass may have moved its signal
+        since the previous pass, but not earlier.
         """
         for watched in self._keyspaces:
             watched.before = watched.watcher.state if watched.polled else None
@@ -221,15 +222,15 @@ class ReconcilerService:
     def _announce_to_others(self, event: Event) -> None:
         """Topics that are younger than the reservation, to which its writer would have announced it.
 
-        Inlets reserve for themselves alone (`told` is empty): what they were given is given to them again. A topic
-        that takes no event so large is left out: the signal is not marked, so that its consumer lists.
+        None for an inlet's reservation (`announced_to` is empty): the inlet receives its message again. A topic that
+        takes no event so large is left out: the signal is not marked, so that its consumer lists.
         """
-        if not event.told:
+        if not event.announced_to:
             return
         takers = self._queue.takers(self._queue.see_topics(), self._bucket, event.key)
-        others = [topic for topic in takers if topic.epoch not in event.told]
-        # Should this process die here, what it leaves reserved waits for none of them: the first reservation does.
-        event = replace(event, told=(*event.told, *(other.epoch for other in others)))
+        others = [topic for topic in takers if topic.epoch not in event.announced_to]
+        # Listed here too, so that if this process is killed, its own reservations are not announced to others again.
+        event = replace(event, announced_to=(*event.announced_to, *(other.epoch for other in others)))
         held: list[Reservation] = []
         try:
             for other in others:
@@ -242,7 +243,7 @@ class ReconcilerService:
                         raise UnavailableError(f"topic {other.name!r} is full")
                     held.append(room)
         except S3NotifyError:
-            # If one is full, the others come later, not again in each pass.
+            # If one is full, all of them wait, so that the others do not get an entry in each pass.
             self._queue.abort_many(held)
             raise
         if not all(isinstance(outcome, EntryCommitted) for outcome in self._queue.commit_many(held)):
@@ -263,7 +264,7 @@ class ReconcilerService:
                 age = now - found.since[number]
                 unmoved = found.unmoved.get(number) == self._digest(watched, entry)
                 if age >= self._doubtful_seconds or (unmoved and age >= self._unsignalled_seconds):
-                    # And again, should this one be lost on its consumer too.
+                    # And again later, in case the consumer misses this signal too.
                     found.since[number] = now
                     found.unmoved.pop(number, None)
                     watched.rescans.add(entry.event.key)
@@ -334,7 +335,7 @@ def shared_reconciler(
     queue_prefix: str = QUEUE_PREFIX,
     table: DynamoConfig | None = None,
 ) -> ReconcilerService:
-    """The one of this process for these places. A sensor calls its `reconcile_when_due` in each tick."""
+    """The one reconciler of this process for these places. A sensor calls its `reconcile_when_due` in each tick."""
     queue = NotificationQueue(queue_records(platform, queue_prefix, table))
     return reconciler_over(queue, bucket, platform, keyspaces=keyspaces, slots=slots)
 
@@ -346,7 +347,7 @@ def _note(errors: list[str], what: str, error: S3NotifyError) -> None:
 
 
 def _summary(reconciled: ReconcilerReport) -> str:
-    """What is worth a line; empty if nothing was."""
+    """One line about a pass; empty if it did nothing."""
     names = ("committed", "aborted", "recounted", "signalled")
     done = [f"{getattr(reconciled, name)} {name}" for name in names if getattr(reconciled, name)]
     return "; ".join([*done, *reconciled.errors])

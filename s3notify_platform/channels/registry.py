@@ -1,12 +1,12 @@
 """The services of a queue by name: inlets, which take changes in, and outlets, which deliver them.
 
-A new one takes a file and a line. The file has its settings, a `ServiceSettings`, whose `build` makes the service; one
-that receives messages derives them from `PullInletSettings`, and gives a `ports.MessageQueue`. The line stands in
-`SERVICES`. From it come
+A new service needs a file, and an item in `SERVICES`. The file has its settings, a `ServiceSettings`, whose `build`
+makes the service; an inlet from a message queue derives them from `PullInletSettings`, and supplies a
+`ports.MessageQueue`. The item adds
     the command         `s3notify inlet NAME`, or `s3notify NAME` for an outlet; the settings are its options
     the YAML            a field NAME of the component, with the same settings
     in Dagster          the job `{source}_NAME`, and the sensor that keeps one run of it alive
-Nothing is imported before a service is asked for.
+A service's module is imported only when the service is used.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class ServiceKind:
     name: str
     direction: Literal["inlet", "outlet"]
     settings_class: str
-    """Where its settings are: `module:class`."""
+    """Import path of its settings: `module:class`."""
     summary: str
     """One line, for help texts and for the component."""
 

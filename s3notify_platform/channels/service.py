@@ -1,4 +1,4 @@
-"""What runs for long beside the pipeline: inlets, outlets and the reconciler, as commands or managed by Dagster."""
+"""Services, which run for long: inlets, outlets and the reconciler, as commands or managed by Dagster."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,34 +15,34 @@ Progress = Callable[[str], None]
 
 
 class Service(Protocol):
-    """What serves until it is stopped. Any number of them may run for the same topics."""
+    """Something that runs until it is stopped. Any number of instances may run for the same topics."""
 
     name: str
 
     def run(self, stop: Event, progress: Progress) -> None:
-        """Serve until `stop` is set, then end what is in hand, and return within seconds.
+        """Serve until `stop` is set, then finish or release the work in progress, and return within seconds.
 
-        Outages of what it talks to are waited for, with backoff, and reported by `progress`. Raises `UsageError` for
-        what only an operator can fix.
+        During outages of other systems it waits with backoff, and reports them by `progress`. Raises `UsageError` for
+        problems that only an operator can fix.
         """
         ...
 
     def counts(self) -> Mapping[str, int]:
-        """What it has done since it began: received, queued, duplicates, failed, delivered, …"""
+        """Counts of its work since it began: received, queued, duplicates, failed, delivered, …"""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceContext:
-    """What a service is built over.
+    """The place of a service.
 
-    `platform`: the bucket of queue and signals, with the credentials to be used. The others are for inlets: `bucket` is
-    the one whose changes are reported; `keyspaces` are pairs, a prefix of signals and the prefix of its keys; what
-    lies below `excluded` is the platform's own.
+    `platform`: the bucket of queue and signals, with the credentials to use. The others are for inlets: `bucket` is the
+    one whose changes are reported; `keyspaces` are pairs, a prefix of signals and the prefix of its keys; `excluded`
+    are prefixes of the platform's own objects.
     """
 
     name: str
-    """The service's, as registered."""
+    """The service's name, as registered."""
     queue: NotificationQueue
     platform: S3Config
     bucket: str
@@ -52,14 +52,14 @@ class ServiceContext:
 
 
 class ServiceSettings(BaseModel):
-    """Settings of a service, each with its description, unit and default: for the component and for the command.
+    """Settings of a service, each with its description, unit and default, for the component and for the command.
 
-    The docstring is the command's help. A field's option has the field's name, unless its `json_schema_extra` gives
+    The docstring is the command's help. A field's option has the field's name, unless its `json_schema_extra` has
     another one as `option`. Types: str, int, float, bool, a list of str; each may also be None.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     def build(self, context: ServiceContext) -> Service:
-        """The service. No request. `UsageError` for settings that are not safe, or cannot work."""
+        """The service. No request. `UsageError` for settings that are unsafe or cannot work."""
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""What happened to an object: where it stands between its writer and a committed row. Reads only; starts no Spark.
+"""The state of one object, between its writer and a committed row. Reads only; starts no Spark.
 
-`look` asks the bucket, the queue, the ack chains and the table; `answer` holds what was found and says it, with the
-verdict first. The command line and the Dagster job are thin ends of both.
+`look` reads the bucket, the queue, the ack chains and the table. `answer` holds what was found, and derives the verdict
+and the text from it. The command and the Dagster job print that text.
 """
 
 from s3notify_platform.explain.answer import Answer, Verdict

@@ -1,21 +1,21 @@
-"""What was found of one key, the verdict that follows, and both as lines of text. Pure.
+"""What was found about one key, the verdict that follows, and both as lines of text. Pure.
 
-Verdicts, of which `committed` and `deleted` say that the table holds what the bucket does
+Verdicts; `committed` and `deleted` mean that the table agrees with the bucket
 
-    committed   the object as it is now, all its records
-    rejected    the object as it is now, but for some records, which are in quarantine
-    quarantined the object as it is now could not be read, or not to its end
-    reading     the object as it is now, in part: the slot's next batch reads on
-    deleted     the object has left, and so have its rows
-    writing     space is reserved in the queue: its writer has begun, or died, and is resolved in a while
-    in_batch    a batch is open that is to take the change in
-    failing     the last batch failed; comes again after a while, and, parked, after the slot's next change too
+    committed   the current version is committed, with all its records
+    rejected    the current version is committed, except for some records, which are in quarantine
+    quarantined the current version could not be read, or not to its end
+    reading     the current version is committed in part; the slot's next batch continues
+    deleted     object and rows are deleted
+    writing     space is reserved in the queue: a writer is at work, or was killed and will be resolved
+    in_batch    an open batch is to take the change in
+    failing     the last batch failed; it is requested again later, or, if parked, also when the slot changes
     waiting     an entry in the queue names the key
-    dead        its entry became a dead letter of the source's topic
-    rescan      a listing that is due will find it
-    signalled   by a writer that does not queue: the next batch lists its slot
+    dead        the entry became a dead letter of the source's topic
+    rescan      a listing that is due will find the change
+    signalled   by an unqueued writer: the next batch lists its slot
     unseen      nothing announced the change; the sweep will find it
-    unknown     neither object nor rows nor entry under this key
+    unknown     no object, no rows and no entry under this key
 """
 
 from collections.abc import Iterator
@@ -33,19 +33,19 @@ Kind = Literal[
 SETTLED: Final[frozenset[Kind]] = frozenset({"committed", "deleted"})
 REASON_SHOWN: Final = 300
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
-"""An entry's states for people, who take "committed" for the table's."""
+"""An entry's states as shown. Its "committed" is shown as "queued", since people would think of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`kind` for machines, `text`, one line, for people."""
+    """`kind` is for machines; `text`, one line, is for people."""
 
     kind: Kind
     text: str
 
     @property
     def settled(self) -> bool:
-        """Whether the table holds what the bucket does."""
+        """Whether the table agrees with the bucket."""
         return self.kind in SETTLED
 
 
@@ -65,7 +65,7 @@ class Signal:
     etag: str
     modified_ms: int
     queued: bool
-    """Its writer also tells the queue which keys changed."""
+    """Whether its writer also queues the keys that changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Notice:
     last_error: str
     reason: str
     worker: str
-    """Has it in hand."""
+    """The consumer that has taken it; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +89,16 @@ class TopicView:
 
     name: str
     own: bool
-    """The source's own, from which it is committed."""
+    """Whether it is the source's own, from which batches read."""
     pushed: bool
     notices: tuple[Notice, ...]
     cut: bool
-    """The slot has more entries than were looked at."""
+    """The slot has more entries than were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedVersion:
-    """The version that the table holds. `generation` took it in, `head` is the slot's newest."""
+    """The version that the table holds. `generation` committed it; `head` is the slot's newest generation."""
 
     etag: str
     size: int
@@ -107,15 +107,15 @@ class CommittedVersion:
     files: tuple[str, ...]
     generation: int
     exact: bool
-    """False: an older one may have, which vacuum has removed."""
+    """False: it may have been an older generation, which vacuum has removed."""
     committed_ms: int
     batch: str
     head: int
     reason: str = ""
-    """Why it is in quarantine as a whole."""
+    """Why it could not be read; empty: it was read."""
     reach_end: bool = True
     pending: bool = False
-    """The slot's next batch reads it on, or again."""
+    """The slot's next batch continues reading it, or reads it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Everything that was found of one key, at `asked_ms` by the asker's wall clock."""
+    """Everything that was found about one key, at `asked_ms` by this machine's wall clock."""
 
     source: str
     bucket: str
@@ -139,29 +139,30 @@ class Answer:
     signal: Signal | None
     topics: tuple[TopicView, ...]
     topic_exists: bool
-    """The source's own."""
+    """Whether the source's own topic exists."""
     topics_cut: bool
+    """There are more topics than were read."""
     batches: tuple[BatchView, ...]
     batches_cut: bool
-    """There are more ack chains than were looked at, and no sensor's cursor to say which are open."""
+    """There are more ack chains than were read, and no sensor's cursor to name the open ones."""
     rescans: bool
     """The slot waits for a rescan."""
     next_batch: How
-    """How a batch that takes up the slot now finds out what changed."""
+    """How a batch that began now would find out what changed."""
     committed: CommittedVersion | None
     left: bool
-    """The slot's head remembers that the key's object has left."""
+    """The slot's head records that the key's object was deleted."""
     head: int
     """The slot's newest generation; 0: none."""
     head_signal: str | None
     rejections: tuple[Rejection, ...]
     signal_taken: bool | None
-    """The sensor has taken up the slot's signal as it is; None: nobody knows here."""
+    """Whether the sensor has seen the slot's current signal; None: not known without its cursor."""
     sensor: SensorView | None
 
     @property
     def verdict(self) -> Verdict:
-        """What it comes to."""
+        """The verdict that follows from the facts."""
         return _verdict(self)
 
     @property
@@ -178,11 +179,11 @@ class Answer:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """What the source's own topic holds of the key."""
+        """The entries and dead letters of the key in the source's own topic."""
         return tuple(notice for topic in self.topics if topic.own for notice in topic.notices)
 
     def ago(self, then_ms: int) -> str:
-        """How long before the question, for people."""
+        """The time between then and the question, as text."""
         return _duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
 
 
@@ -194,7 +195,7 @@ def _verdict(found: Answer) -> Verdict:
     if now is None and held is None and not entries:
         if found.left:
             return Verdict(
-                kind="deleted", text=f"deleted: its rows have left, in generation {found.head} or before"
+                kind="deleted", text=f"deleted: its rows were removed, in generation {found.head} or before"
             )
         return Verdict(kind="unknown", text=f"unknown: {_nothing(found)}")
     kind, text = _pending(found, entries)
@@ -203,13 +204,13 @@ def _verdict(found: Answer) -> Verdict:
 
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
     when = f"in generation {held.generation}{'' if held.exact else ' or before'}, {found.ago(held.committed_ms)} ago"
-    again = "; sent again: the slot's next batch reads it" if held.pending else ""
+    again = "; a retry is requested: the slot's next batch reads it" if held.pending else ""
     if held.reason:
         read = f"; {held.rows} records of it are committed" if held.rows else ""
         text = f"quarantined because it could not be read: {_cut(held.reason)}{read}{again}"
         return Verdict(kind="quarantined", text=text)
     if not held.reach_end:
-        text = f"read in part: {held.rows} records are committed {when}; the slot's next batch reads on"
+        text = f"read in part: {held.rows} records are committed {when}; the slot's next batch continues"
         return Verdict(kind="reading", text=text)
     if not held.rejects:
         return Verdict(kind="committed", text=f"committed {when}: {held.rows} records")
@@ -221,36 +222,36 @@ def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
 
 
 def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
-    """Why a change is not in the table yet: the nearest to being committed first."""
+    """Why a change is not in the table yet: of several reasons, the one closest to being committed."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""
-        return "in_batch", f"in batch {batch.id}, open since {found.ago(batch.opened_ms)}{runs}"
+        return "in_batch", f"in batch {batch.id}, open for {found.ago(batch.opened_ms)}{runs}"
     sensor = found.sensor
     compared = found.rescans or found.next_batch == "everything"
     failing = sensor.failing if sensor is not None else None
     if failing is not None and (ready or (compared and not entries)):
-        again = f"asked for again in {_duration(failing.not_before_ms - found.asked_ms)}"
+        again = f"requested again in {_duration(failing.not_before_ms - found.asked_ms)}"
         if failing.parked:
             again = f"parked, {again} or as soon as the slot changes"
         return "failing", f"failing: {failing.attempts} attempts, {again}: {_cut(failing.reason)}"
     if ready:
-        silent = ", and the slot was not signalled after it: its writer is about to, or the reconciler will"
-        since = f"waits in the queue since {found.ago(_oldest(ready))}"
+        silent = ", and its slot was not signalled yet: its writer or the reconciler will do that"
+        since = f"waiting in the queue for {found.ago(_oldest(ready))}"
         return "waiting", since + (silent if found.signal_taken or found.signal is None else "")
     if entries:
         since = found.ago(_oldest(entries))
         return "writing", (
-            f"being written: reserved in the queue since {since}; if its writer died it is resolved by a HEAD"
+            f"being written: reserved in the queue for {since}; if its writer was killed, a HEAD resolves it"
         )
     if dead := [notice for notice in found.notices if notice.state == "dead"]:
         return "dead", f"dead letter of topic {found.source!r}: {_cut(dead[0].reason or dead[0].last_error)}"
     if found.rescans:
-        return "rescan", f"waits for a rescan: slot {found.slot} is compared by the next batch that lists"
+        return "rescan", f"waits for a rescan: the next batch that lists compares slot {found.slot}"
     if compared:
         return (
             "rescan",
-            "waits for a listing of the source, by its first batch since its topic was made",
+            "waits for a listing of the whole source, by its first batch since its topic was created",
         )
     return _unannounced(found)
 
@@ -260,28 +261,28 @@ def _oldest(notices: list[Notice]) -> int:
 
 
 def _unannounced(found: Answer) -> tuple[Kind, str]:
-    """No entry, no batch, no rescan: what the slot's signal says."""
+    """For no entry, batch or rescan: the verdict that follows from the slot's signal."""
     signal, now = found.signal, found.object
     sweep = "the sweep will find it"
-    blind = (
-        "no entry that was looked at" if any(topic.cut for topic in found.topics if topic.own) else "no entry"
+    no_entry = (
+        "no entry among those read" if any(topic.cut for topic in found.topics if topic.own) else "no entry"
     )
     if signal is None:
-        return "unseen", f"never seen: {blind}, and slot {found.slot} was never signalled; {sweep}"
+        return "unseen", f"not announced: {no_entry}, and slot {found.slot} was never signalled; {sweep}"
     if now is not None and signal.modified_ms < now.modified_ms:
         return "unseen", (
-            f"never seen: {blind}, and the slot's signal is older than the object: its writer announced nothing, "
-            f"or an inlet has yet to; {sweep}"
+            f"not announced: {no_entry}, and the slot's signal is older than the object: its writer does not signal, "
+            f"or an inlet has not reported it yet; {sweep}"
         )
     taken = found.signal_taken if found.signal_taken is not None else signal.etag == found.head_signal
     if taken:
         return (
             "unseen",
-            f"never seen: {blind}, and the slot's signal was followed up without finding it; {sweep}",
+            f"not announced: {no_entry}, and the batch of the slot's signal did not find it; {sweep}",
         )
     if signal.queued and found.next_batch == "follow":
         return "unseen", (
-            f"never seen: {blind}, and the slot's signal is of a writer that queues, so of another key; {sweep}"
+            f"not announced: {no_entry}, and the slot's signal is for another key, since its writer queues; {sweep}"
         )
     return (
         "signalled",
@@ -312,19 +313,19 @@ def _facts(found: Answer) -> Iterator[str]:
     for topic in found.topics:
         yield from _topic_facts(found, topic)
     if not found.topic_exists:
-        yield f"topic {found.source!r}: not made yet; the source's sensor makes it"
+        yield f"topic {found.source!r}: not created yet; the source's sensor creates it"
     if found.topics_cut:
-        yield "topics: there are more than were looked at"
+        yield "topics: there are more than were read"
     for batch in found.batches:
         how = "lists" if batch.listing else "reads entries"
         runs = f"; runs: {', '.join(batch.runs)}" if batch.runs else ""
-        yield f"batch {batch.id}: open since {found.ago(batch.opened_ms)}, {how}{runs}"
+        yield f"batch {batch.id}: open for {found.ago(batch.opened_ms)}, {how}{runs}"
     if found.batches_cut:
-        yield "batches: more ack chains than were looked at; ask where the Dagster instance is at hand"
+        yield "batches: there are more ack chains than were read; run this with access to the Dagster instance"
     failing = found.sensor.failing if found.sensor else None
     if failing is not None:
-        fate = "parked" if failing.parked else "to be retried"
-        yield f"sensor: the slot failed {failing.attempts} times, {fate}: {_cut(failing.reason)}"
+        plan = "parked" if failing.parked else "to be retried"
+        yield f"sensor: the slot failed {failing.attempts} times, {plan}: {_cut(failing.reason)}"
     if found.rescans:
         yield "rescan: the slot waits for one"
     yield from _table_facts(found)
@@ -335,7 +336,7 @@ def _signal_fact(found: Answer) -> str:
     if signal is None:
         return "never signalled"
     who = "a writer that queues" if signal.queued else "a writer that does not queue"
-    taken = {True: ", taken up by the sensor", False: ", not yet taken up by the sensor", None: ""}[
+    taken = {True: ", seen by the sensor", False: ", not yet seen by the sensor", None: ""}[
         found.signal_taken
     ]
     return f"signalled {found.ago(signal.modified_ms)} ago by {who} (ETag {signal.etag}){taken}"
@@ -344,38 +345,38 @@ def _signal_fact(found: Answer) -> str:
 def _topic_facts(found: Answer, topic: TopicView) -> Iterator[str]:
     label = f"topic {topic.name!r} ({'pushed' if topic.pushed else 'pulled'})"
     for notice in topic.notices:
-        words = [f"{notice.op} {STATE_WORDS[notice.state]} since {found.ago(notice.since_ms)}"]
+        words = [f"{notice.op} {STATE_WORDS[notice.state]} for {found.ago(notice.since_ms)}"]
         if notice.etag:
             words.append(f"ETag {notice.etag}")
         if notice.attempts:
             words.append(f"{notice.attempts} attempts")
         if notice.worker:
-            words.append(f"in the hands of {notice.worker}")
+            words.append(f"taken by {notice.worker}")
         if notice.reason:
-            words.append(f"dead because: {_cut(notice.reason)}")
+            words.append(f"dead letter because: {_cut(notice.reason)}")
         if notice.last_error:
             words.append(f"last error: {_cut(notice.last_error)}")
         yield f"{label}: {', '.join(words)}"
     if not topic.notices:
-        yield f"{label}: nothing of this key"
+        yield f"{label}: no entry of this key"
     if topic.cut:
-        yield f"{label}: the slot has more entries than were looked at"
+        yield f"{label}: the slot has more entries than were read"
 
 
 def _table_facts(found: Answer) -> Iterator[str]:
     held = found.committed
     if held is None:
         at = f"is at generation {found.head}" if found.head else "was never committed"
-        yield f"table: nothing of this key; slot {found.slot} {at}"
+        yield f"table: no rows of this key; slot {found.slot} {at}"
         return
     same = (
-        "as it is"
+        "the current version"
         if found.object is not None and found.object.etag == held.etag
-        else "not the object as it is"
+        else "not the current version"
     )
     yield (
-        f"table: ETag {held.etag} ({same}), {held.size} bytes, {held.rows} rows and {held.rejects} rejects read, "
-        f"taken in by generation {held.generation}{'' if held.exact else ' or before'} of {held.head}"
+        f"table: ETag {held.etag} ({same}), {held.size} bytes, {held.rows} rows and {held.rejects} rejects, "
+        f"committed by generation {held.generation}{'' if held.exact else ' or before'} of {held.head}"
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
     if held.reason:

@@ -1,11 +1,15 @@
-"""Finds out where one object stands. Every question is bounded, whatever bucket, queue and table hold; none writes.
+"""Finds the state of one object. The number of requests is bounded, whatever bucket, queue and table hold; all read.
 
-Requests, of one round: 2 HEADs of the object, 1 of the signal; 1 scan of the topics, and for each that takes the key,
-at most `TOPICS_MAX`, 2 scans of its slot, which end after `ENTRIES_MAX` records each; 1 GET of the rescan backlog; 1
-GET for each open batch, or, without a sensor's cursor, at most `CHAINS_MAX` chains; 1 LIST, 1 GET and 1 GET of the
-table's head; to find the generation that took the version in, about 4 GETs for each doubling of how long ago that
-was, in generations of the slot; 1 GET for each of `REJECT_FILES` files of rejects. Up to `ROUNDS` rounds, while the
-object changes under the question. A scan costs 1 LIST and 1 GET for each record, or 1 query in DynamoDB.
+Requests of one round
+    object and signal   2 HEADs and 1 HEAD
+    queue               1 scan of the topics; for each that takes the key, at most `TOPICS_MAX`, 2 scans of its slot,
+                        each of at most `ENTRIES_MAX` records; 1 GET of the rescan backlog
+    batches             1 GET for each open batch; without a sensor's cursor, at most `CHAINS_MAX` chains
+    table               1 LIST and 2 GETs for the head; to find the generation that committed the version n generations
+                        ago, about 4 log2(n) GETs; 1 GET for each of `REJECT_FILES` files of rejects
+
+Up to `ROUNDS` rounds, if the object changes meanwhile. A scan is 1 LIST and 1 GET for each record, or 1 query in
+DynamoDB.
 """
 
 from collections.abc import Iterator
@@ -50,7 +54,7 @@ from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.states import States, pages_of
 
 ENTRIES_MAX: Final = 500
-"""Records of one slot and topic that are looked at."""
+"""Records of one slot and topic that are read."""
 
 TOPICS_MAX: Final = 20
 CHAINS_MAX: Final = 100
@@ -72,23 +76,22 @@ def explain(
     platform: ObjectStore | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Answer:
-    """Where the object of this key stands. Read permission is enough; cost as the module says.
+    """The state of the object of this key. Read permission is enough; requests as in the module docstring.
 
-    `sensor`: the source's, of this key's slot, if its cursor is at hand; without it nothing is known of failing slots
-    and runs. `objects`, `platform`: stores to use instead of the source's own. What the answer says was true at some
-    moment each, in an order in which nothing that was on its way is missed. `UsageError` for a key that is not the
-    source's.
+    `sensor`: the sensor's view of this key's slot; without it nothing is known of failing slots and runs. `objects`,
+    `platform`: stores to use instead of the source's own. The facts are read one after the other, in an order that
+    misses no change on its way to the table. `UsageError` for a key that is not the source's.
     """
     check_key(key)
     if not key.startswith(source.input.prefix):
         raise UsageError(
-            f"{key!r} is not of source {source.name!r}, which reads {source.input.prefix!r} of "
+            f"{key!r} does not belong to source {source.name!r}, which reads {source.input.prefix!r} of "
             f"{source.input.bucket.bucket!r}"
         )
     objects = objects if objects is not None else shared_store(source.input.bucket)
     platform = platform if platform is not None else shared_store(source.location.platform)
     for last in range(ROUNDS):
-        # The object first: its entry is older than it is, and leaves the queue after its commit is there.
+        # The object first: its entry is created before it, and leaves the queue only after the commit.
         now = objects.head(key)
         answer = _round(source, key, now, sensor=sensor, platform=platform, clock=clock)
         if last == ROUNDS - 1 or _etag(objects.head(key)) == _etag(now):
@@ -215,7 +218,7 @@ def _notice(entry: Entry) -> Notice:
 
 
 def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[tuple[BatchView, ...], bool]:
-    """The open batches that are still to commit the slot; whether some may have been overlooked."""
+    """The open batches that have not committed the slot yet; whether there may be more of them."""
     if sensor is not None:
         return tuple(
             batch for batch in sensor.batches if _is_to_commit(_chain(chains, batch.id), slot)
@@ -247,7 +250,7 @@ def _is_to_commit(chain: ChainState | None, slot: Slot) -> bool:
 def _lists(chain: ChainState) -> bool:
     try:
         return BatchPayload.loads(chain.payload).listing
-    except (ValueError, TypeError):  # somebody else's chain
+    except (ValueError, TypeError):  # a chain that is not the platform's
         return True
 
 
@@ -257,7 +260,7 @@ def _lists(chain: ChainState) -> bool:
 def _state_of(
     table: SlotTable, commit: SlotCommit | None, key: str, pages: dict[str, States]
 ) -> ObjectState | None:
-    """What a commit knows of the key; a page that was read is in `pages`."""
+    """The key's state in a commit. `pages` keeps the pages that were read."""
     if commit is None:
         return None
     for delta in reversed(commit.deltas):
@@ -290,9 +293,9 @@ def _held(table: SlotTable, head: SlotCommit, key: str, state: ObjectState) -> C
 
 
 def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tuple[SlotCommit, bool]:
-    """A generation that holds the version whose predecessor does not; whether that predecessor is still there.
+    """The first generation that holds the version; whether its predecessor still exists.
 
-    Looks back in steps that double, then between the last two: few GETs, however long the slot's history is.
+    Goes back in steps that double, then bisects: few GETs, however long the slot's history is.
     """
     pages: dict[str, States] = {}
     removed: set[int] = set()
@@ -304,7 +307,7 @@ def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tup
         try:
             commit = table.read(head.slot, Generation(number))
             state = _state_of(table, commit, key, pages)
-        except CorruptError:  # vacuum took it
+        except CorruptError:  # removed by vacuum
             removed.add(number)
             return None
         return commit if state is not None and state.etag == etag else None
@@ -326,14 +329,14 @@ def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tup
 
 
 def _rejections(table: SlotTable, head: SlotCommit, state: ObjectState) -> tuple[Rejection, ...]:
-    """The first rejects of the version, of those that can be had for few requests."""
+    """The first rejects of the version, from the first small files: few requests."""
     holding = head.rejects_of(state) if state.rejects else ()
     small = [file for file in holding if file.bytes <= REJECT_BYTES]
     found: list[Rejection] = []
     for file in small[:REJECT_FILES]:
         got = table.store.get(table.layout.quarantine(head.slot, file.name))
         if not isinstance(got, StoredObject):
-            continue  # vacuum, after a newer commit
+            continue  # removed by vacuum, after a newer commit
         rows = pq.ParquetFile(pa.BufferReader(got.body)).read(columns=["_key", "_etag", "_offset", "reason"])
         mine = rows.filter(pc.and_(pc.equal(rows["_key"], state.key), pc.equal(rows["_etag"], state.etag)))
         first = mine.sort_by("_offset").slice(0, REJECTS_SHOWN).to_pylist()

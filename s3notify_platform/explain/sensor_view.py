@@ -1,4 +1,4 @@
-"""What a source's sensor knows of one slot. Whoever has a Dagster instance at hand fills it in."""
+"""What a source's sensor knows about one slot. Filled in where there is a Dagster instance."""
 
 from dataclasses import dataclass
 
@@ -7,23 +7,23 @@ from s3notify_platform.ingest.batches import Failing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchView:
-    """A batch that is to commit the slot."""
+    """An open batch that is to commit the slot."""
 
     id: str
     opened_ms: int
     listing: bool
-    """It looks at all of the slot's keys, and not only at those that entries name."""
+    """Whether it lists all of the slot's keys, instead of reading only those that entries name."""
     runs: tuple[str, ...] = ()
-    """Its runs, as people know them; empty where no Dagster instance is at hand."""
+    """Its runs, with their status; empty without a Dagster instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorView:
-    """The sensor's cursor, as far as one slot goes."""
+    """The part of the sensor's cursor that concerns one slot."""
 
     seen: bytes
-    """Digest of the slot's signal that was taken up last (`protocols.keyspace.digest_of`)."""
+    """Digest of the last signal of the slot that the sensor has seen (`protocols.keyspace.digest_of`)."""
     enumerated: str
-    """Epoch of the topic since which everything was compared."""
+    """Epoch of the topic for which the whole source has been compared."""
     batches: tuple[BatchView, ...] = ()
     failing: Failing | None = None

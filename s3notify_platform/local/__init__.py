@@ -1,1 +1,1 @@
-"""What this machine lends when nothing else is configured: an S3 server, a Java, demo data."""
+"""Defaults that run on this machine: an S3 server, a Java, `dagster dev`, the demo."""

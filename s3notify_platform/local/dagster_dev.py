@@ -1,4 +1,4 @@
-"""Runs `dagster dev` for the embedded default, and starts it again if it dies."""
+"""Runs `dagster dev` on this machine, and restarts it if it ends."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ run_coordinator:
   class: QueuedRunCoordinator
   config:
     max_concurrent_runs: 10
-    # Runs with a Spark of their own; inlets and outlets are runs that do not end.
+    # A source's runs have a Spark each; inlets and outlets are runs that do not end.
     tag_concurrency_limits: [{key: s3notify/source, limit: 2}]
     dequeue_interval_seconds: 1
 """
@@ -36,7 +36,7 @@ run_coordinator:
 class DagsterDev:
     """`dagster dev` on loopback: webserver, daemon and code server, with `home` as its DAGSTER_HOME.
 
-    It gets its own process group, so that stopping it leaves none of its servers and runs behind.
+    It has its own process group, so that stopping it also ends its servers and runs.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class DagsterDev:
 
     @property
     def pid(self) -> int | None:
-        """The process of this moment."""
+        """The current process; another one after a restart."""
         return self._process.pid if self._process is not None else None
 
     @property
     def log(self) -> Path:
-        """What all its processes print."""
+        """The file with the output of all its processes."""
         return self.home / "dagster.log"
 
     def __enter__(self) -> Self:
@@ -83,7 +83,7 @@ class DagsterDev:
         self.stop()
 
     def start(self) -> None:
-        """Start it and return; `wait_ready` tells when the UI answers."""
+        """Start it and return; `wait_ready` waits until the UI answers."""
         self.home.mkdir(parents=True, exist_ok=True)
         if not (self.home / "dagster.yaml").exists():
             (self.home / "dagster.yaml").write_text(INSTANCE)
@@ -101,7 +101,7 @@ class DagsterDev:
         self._end(self._process)
 
     def wait_ready(self, seconds: float = 120.0) -> None:
-        """Return when the UI answers; `UnavailableError` with the log's place after `seconds`."""
+        """Return when the UI answers; `UnavailableError`, which names the log, after `seconds`."""
         ends = self._clock.monotonic() + seconds
         url = f"{self.url}/server_info"
         while self._clock.monotonic() < ends:
@@ -113,7 +113,7 @@ class DagsterDev:
         )
 
     def wait(self) -> None:
-        """Return when it has been stopped, or died too often."""
+        """Return when it has been stopped, or has ended more than `RESTARTS_MAX` times."""
         if self._watcher is not None:
             self._watcher.join()
 
@@ -138,7 +138,7 @@ class DagsterDev:
         return self.home / "dagster.pid"
 
     def _end_leftover(self) -> None:
-        """End what a killed parent left: two daemons must not share one home."""
+        """End the processes of a killed parent: two daemons must not share one home."""
         with suppress(OSError, ValueError):
             pid = int(self._pidfile.read_text())
             if alive_with(pid, "dagster dev"):
@@ -163,7 +163,7 @@ class DagsterDev:
             process.wait(STOP_SECONDS)
 
     def _end_group(self, group: int) -> None:
-        """SIGTERM to the whole group, and SIGKILL to what is left of it after `STOP_SECONDS`."""
+        """SIGTERM to the whole group, and SIGKILL to the rest of it after `STOP_SECONDS`."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             ends = self._clock.monotonic() + STOP_SECONDS
             while self._clock.monotonic() < ends:

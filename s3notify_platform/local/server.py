@@ -1,10 +1,10 @@
 """The embedded default: a real, durable S3 server (SeaweedFS) on this machine, started and supervised.
 
-Guarantees. It listens on 127.0.0.1 only, sends no telemetry, and keeps everything under one folder. Objects,
-credentials and ports are kept over restarts; an acknowledged write survives SIGKILL of server and parent. If
-the server dies it is started again on the same ports until `stop()`. One process serves a folder at a time: a
-second is refused. A server whose parent was killed is killed by the kernel (Linux), or is found by its
-pid file at the next start and stopped; it never serves a folder beside a second one.
+Guarantees. It listens on 127.0.0.1 only, sends no telemetry, and keeps all its files in one folder. Objects,
+credentials and ports survive restarts; an acknowledged write survives SIGKILL of server and parent. If the server
+ends it is restarted on the same ports until `stop()`. One process serves a folder at a time: a second is refused. A
+server whose parent was killed is killed by the kernel (Linux), or else found by its pid file at the next start and
+stopped; two servers never serve one folder.
 
     {folder}/server.json       ports and credentials, mode 0600
     {folder}/identities.json   the same credentials as the server reads them, mode 0600
@@ -40,14 +40,14 @@ HOST = "127.0.0.1"
 REGION = "us-east-1"
 READY_SECONDS = 90.0
 STOP_SECONDS = 2.0
-"""Then SIGKILL: its filer often waits for ever on a stream to itself. Acknowledged writes survive it."""
+"""From SIGTERM to SIGKILL: its filer often waits forever on a stream to itself. Acknowledged writes survive."""
 POLL_SECONDS = 0.1
-GIVE_UP_AFTER = 5
-"""Deaths in a row, without having been ready in between."""
+FAILURES_MAX = 5
+"""How often in a row it may end without having been ready."""
 HEALTH_BUCKET = "s3notify-health"
 
-# Run by a small Python that becomes the server: the kernel then kills the server when its parent
-# dies, however it dies. (A preexec_fn would do it too, but is not safe in a process with threads.)
+# A small Python program that becomes the server: the kernel then kills the server when its parent ends, in
+# whatever way. (A preexec_fn could do this too, but is not safe in a process with threads.)
 _LAUNCHER = """
 import ctypes, os, signal, sys
 try:
@@ -61,7 +61,7 @@ if os.getppid() == int(sys.argv[1]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What is kept in the folder: a server has the same address and credentials after a restart."""
+    """Ports and credentials, as stored in the folder: they stay the same after a restart."""
 
     access_key_id: str
     secret_access_key: str
@@ -72,7 +72,7 @@ class ServerState:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """All four; each is also taken 10000 higher, for gRPC."""
+        """All four; for gRPC the server also uses each one plus 10000."""
         return (self.master_port, self.volume_port, self.filer_port, self.s3_port)
 
 
@@ -109,7 +109,7 @@ class LocalS3Server:
 
     @property
     def pid(self) -> int | None:
-        """The server process of this moment; another one after a restart."""
+        """The current server process; another one after a restart."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -125,7 +125,7 @@ class LocalS3Server:
         )
 
     def environment(self) -> dict[str, str]:
-        """The variables by which AWS SDKs, and so child processes, find this server."""
+        """Environment variables with which AWS SDKs use this server."""
         state = self._known()
         return {
             "AWS_ACCESS_KEY_ID": state.access_key_id,
@@ -144,7 +144,7 @@ class LocalS3Server:
             store.close()
 
     def start(self) -> None:
-        """Start, and wait until it takes writes. `UsageError` if the folder is served already."""
+        """Start, and wait until it accepts writes. `UsageError` if the folder is served already."""
         program = _weed()
         if self._supervisor is not None:
             raise UsageError(f"the S3 server of {self.folder} is already started")
@@ -177,14 +177,14 @@ class LocalS3Server:
             self._lock = None
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Return once it has taken a write since it last started; `UnavailableError` after `seconds`."""
+        """Return once it has accepted a write since it last started; `UnavailableError` after `seconds`."""
         ends = self._clock.monotonic() + seconds
         while not self._ready.wait(POLL_SECONDS):
             if self._failure is not None:
                 raise UnavailableError(self._failure)
             if self._clock.monotonic() > ends:
                 raise UnavailableError(
-                    f"the local S3 server takes no writes after {seconds:g} s: see {self.folder}/server.log"
+                    f"the local S3 server accepts no writes after {seconds:g} s: see {self.folder}/server.log"
                 )
 
     def _known(self) -> ServerState:
@@ -210,7 +210,7 @@ class LocalS3Server:
         return None
 
     def _end_leftover(self) -> None:
-        """End the server of a parent that was killed. We hold the lock, so nobody supervises it."""
+        """End the server of a killed parent. This process holds the lock, so no other one supervises it."""
         pid = self._recorded_pid()
         if pid is not None and alive_with(pid, str(self.folder / "data")):
             end_process(pid, STOP_SECONDS, self._clock)
@@ -249,26 +249,25 @@ class LocalS3Server:
         scratch.replace(path)
 
     def _supervise(self, program: str) -> None:
-        """The supervisor thread. It spawns the server: the kernel ties a child to a thread."""
-        deaths = 0
+        """The supervisor thread. It starts the server itself, since the kernel ties a child to the thread."""
+        failures = 0
         with (self.folder / "server.log").open("ab") as log:
             while not self._stopping.is_set():
                 self._spawn(program, log)
                 if self._watch():
-                    deaths = 0
-                deaths += 1
+                    failures = 0
+                failures += 1
                 self._ready.clear()
-                if deaths >= GIVE_UP_AFTER and not self._stopping.is_set():
-                    self._failure = (
-                        f"the local S3 server ended {deaths} times in a row: see {self.folder / 'server.log'}"
-                    )
+                if failures >= FAILURES_MAX and not self._stopping.is_set():
+                    log_file = self.folder / "server.log"
+                    self._failure = f"the local S3 server ended {failures} times in a row: see {log_file}"
                     return
-                self._stopping.wait(min(5.0, 0.2 * 2**deaths))
+                self._stopping.wait(min(5.0, 0.2 * 2**failures))
         (self.folder / "server.pid").unlink(missing_ok=True)
 
     def _spawn(self, program: str, log: BufferedWriter) -> None:
         command = [program, *_flags(self._known(), self.folder)]
-        # A session of its own: Ctrl-C is for the parent, which then stops the server in good order.
+        # In its own session: Ctrl-C goes to the parent, which then stops the server cleanly.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
@@ -280,7 +279,7 @@ class LocalS3Server:
         (self.folder / "server.pid").write_text(str(self._process.pid))
 
     def _watch(self) -> bool:
-        """Until the server ends, by itself or by `stop()`. True if it was ready at any time."""
+        """Return when the server has ended, by itself or by `stop()`; True if it was ready at any time."""
         process = self._process
         assert process is not None
         store = S3ObjectStore(
@@ -304,7 +303,7 @@ class LocalS3Server:
 
 
 def _takes_writes(store: S3ObjectStore) -> bool:
-    """An open port is not enough: the first writes of a starting server fail for want of volumes."""
+    """Whether a write succeeds. An open port is not enough: a starting server has no volumes for its first writes."""
     try:
         store.create_bucket()
         return isinstance(store.put("health", b"ok"), Written)
@@ -313,7 +312,7 @@ def _takes_writes(store: S3ObjectStore) -> bool:
 
 
 def _weed() -> str:
-    """The server's program: beside this Python, else on PATH."""
+    """The server's program: next to this Python, else on PATH."""
     here = Path(sys.executable).parent / "weed"
     program = str(here) if here.is_file() else shutil.which("weed")
     if program is None:
@@ -335,13 +334,13 @@ def _flags(state: ServerState, folder: Path) -> list[str]:
         f"-ip.bind={HOST}",
         f"-master.port={state.master_port}",
         "-master.telemetry=false",
-        # There is one master: it need not wait 10 s for others to be elected.
+        # There is one master only: it need not wait 10 s for an election.
         "-master.electionTimeout=1s",
         "-master.volumeSizeLimitMB=128",
         f"-volume.port={state.volume_port}",
-        # A bucket takes about seven volumes, and with none left PUTs crawl, then answer 500. Costs nothing unused.
+        # A bucket takes about seven volumes; with none left PUTs become slow, then fail with 500. Unused ones are free.
         "-volume.max=5000",
-        # Nor do other volume servers have to hear that this one is leaving.
+        # Nor are there other volume servers to notify of a stop.
         "-volume.preStopSeconds=0",
         "-filer",
         f"-filer.port={state.filer_port}",

@@ -1,8 +1,8 @@
-"""Dagster: slots as partitions, a sensor that polls, an IO manager that commits, and what people see of it.
+"""Dagster: slots as partitions, a sensor that polls, an IO manager that commits, and the assets that people see.
 
-`partitions` says which slots a run is for; `batches` decides what a tick asks for, without Dagster; `sensors`
-is its Dagster side. `assets` is the step that ingests; `io_manager` commits, reports and loads; `summary` and
-`checks` are the bucket's view, `delta` the one of other engines; `component` puts one source together from YAML.
+`partitions` defines the slots of a run. `sensor` requests batches, as `ingest.scheduler` decides. `assets` is the step
+that ingests; `io_manager` commits, reports and loads. `summary` and `checks` show the whole bucket, `delta_assets` keep
+the Delta views; `component` builds one source from YAML.
 """
 
 from s3notify_platform.orchestration.assets import SlotAsset, s3_slot_asset

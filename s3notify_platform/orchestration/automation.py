@@ -1,10 +1,10 @@
-"""Declarative automation of what follows a source: the conditions, and the sensor for scattered slots.
+"""Declarative automation of the assets downstream of a source: the conditions, and the sensor for scattered slots.
 
-A batch's run makes the slot assets in the source's own step. What that step did not make follows by
-`follow_slots`: slots whose source was committed by a run without the slot asset (somebody materialized the
-source alone), slots that an asset new to its source has never seen, slots whose last run failed. Dagster would
-launch one run for each contiguous range of those; `SlotAutomationSensor` evaluates the same conditions, with
-their history in the UI, and requests one run that names the slots.
+A batch's run makes the slot assets in the source's own step. `follow_slots` is true for slots that this step did not
+make: their source was committed by a run without the slot asset (the source alone was materialized), the slot asset is
+new, or its last run failed. Dagster would launch one run for each contiguous range of such slots.
+`SlotAutomationSensor` evaluates the same conditions, with their history in the UI, and requests one run with all of
+them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ IN_FLIGHT: Final = [status for status in DagsterRunStatus if status not in FINIS
 
 
 def follow_bucket() -> dg.AutomationCondition[Any]:
-    """True for a bucket-level asset once any slot was committed, and it is not just being made."""
-    # Not eager(): it waits until no slot is missing, and slots without objects always are. And it forgets an
-    # update that comes in the same evaluation as the end of the run before, which may not have seen it.
+    """True for a bucket-level asset once any slot was committed, unless a run is making it."""
+    # Not eager(): it waits until no slot is missing, and slots without objects always are. It also drops an update
+    # that comes in the same evaluation as the end of the run before, which may have missed it.
     updated = dg.AutomationCondition.any_deps_updated()
     handled = dg.AutomationCondition.newly_requested() & ~updated
     return (updated.since(handled) & ~dg.AutomationCondition.in_progress()).with_label(
@@ -48,10 +48,10 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
     A slot that failed here, and not in its source, is tried again every ten minutes.
     """
     condition = dg.AutomationCondition
-    # Not any_deps_updated(): of all partitions that a run made it knows the run of the last one only.
+    # Not any_deps_updated(): of all partitions that a run made, it has the run of the last one only.
     together = condition.all_new_updates_have_run_tags(tag_keys={made_tag(asset)})
     updated = condition.any_deps_match(condition.newly_updated() & ~together)
-    # In this order: what is evaluated later is younger, and a run reports the source first.
+    # In this order, since a run reports the source first, and a later term sees newer events.
     never_made = (~condition.any_deps_missing() & condition.missing()).newly_true()
     failed = condition.execution_failed() & ~condition.any_deps_match(condition.execution_failed())
     again = failed & condition.cron_tick_passed(RETRY_CRON)
@@ -62,9 +62,9 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
 
 
 class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
-    """Evaluates the conditions of a source's slot assets; asks for one run with exactly the slots that follow.
+    """Evaluates the conditions of a source's slot assets; requests one run with exactly the slots that follow.
 
-    One such run at a time: while one is in flight nothing is evaluated, and so nothing is forgotten.
+    One such run at a time: nothing is evaluated while one is in flight, so that no update is dropped.
     """
 
     def __init__(
@@ -79,7 +79,9 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._source, self._op_name, self._slot_assets = source, op_name, slot_assets
-        with disable_dagster_warnings():  # evaluating in user code is a beta of Dagster's; the choice is ours
+        with (
+            disable_dagster_warnings()
+        ):  # evaluation in user code is a beta feature of Dagster; used on purpose
             super().__init__(
                 name,
                 target=dg.AssetSelection.assets(*slot_assets),
@@ -97,7 +99,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         jobs: Sequence[ExecutableDefinition] | None = None,  # noqa: ARG002 - the base's signature
         metadata: Mapping[str, Any] | None = None,
     ) -> "SlotAutomationSensor":
-        """A copy, as Dagster makes one when it loads definitions; the base's would be of the base's class."""
+        """A copy, which Dagster makes when it loads definitions; the base's method returns the base's class."""
         return SlotAutomationSensor(
             self.name,
             source=self._source,
@@ -109,9 +111,9 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         )
 
     def _behind(self, instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> list[int]:
-        """The requested slots whose source is younger than the slot asset, now.
+        """The requested slots whose source is newer than the slot asset, now.
 
-        A run reports slot by slot, and an evaluation in the midst of that finds some made in the source alone.
+        A run reports slot by slot, so an evaluation during a run may find a slot made in the source alone.
         """
         wanted: dict[dg.AssetKey, set[str]] = {}
         for request in requests:
@@ -131,11 +133,11 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         return sorted(behind)
 
     def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
-        """As Dagster evaluates, with all the partitions that it would request in one run."""
+        """Dagster's evaluation, with all requested partitions in one run."""
         tags = {AUTOMATION_TAG: self._source}
         if context.instance.get_runs(filters=RunsFilter(tags=tags, statuses=IN_FLIGHT), limit=1):
             return SensorExecutionData(
-                skip_message="the run asked for last is not over", cursor=context.cursor
+                skip_message="the run requested last has not ended", cursor=context.cursor
             )
         found = super().evaluate_tick(context)
         requests = found.run_requests or []
@@ -147,11 +149,13 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         wanted = sorted({key for request in requests for key in request.asset_selection or []})
         slots = self._behind(context.instance, requests)
         if not slots:
-            return copy(found, run_requests=[], skip_message="what was behind has been made meanwhile")
+            return copy(
+                found, run_requests=[], skip_message="the slots that were behind have been made meanwhile"
+            )
         config = {"slots": slots, "only": [key.to_user_string() for key in wanted], "force": False}
         packed = dg.RunRequest(
             job_name=requests[0].job_name,
-            # The source is selected and not made: an input from outside of the step would need a partition.
+            # The source is selected but not made: an input from outside the step would need a partition.
             asset_selection=[dg.AssetKey(self._source), *wanted],
             asset_check_keys=[],
             run_config={"ops": {self._op_name: {"config": config}}},

@@ -1,9 +1,8 @@
-"""Services and reconciler of a source, managed by Dagster: what the component's YAML switches on.
+"""Services and reconciler of a source, managed by Dagster, as the component's YAML enables them.
 
-The reconciler is a sensor: a pass is short, and the code server, which evaluates sensors, lives as long as what a
-reconciler has to remember. Inlets and outlets are the registered services, in runs that a sensor keeps alive
-(`services`). How full the queue is, the reconciler reports as observations of the asset `{source}_queue`, which
-Dagster plots.
+The reconciler is a sensor: a pass is short, and the code server, which evaluates sensors, keeps the reconciler's memory
+between passes. Inlets and outlets are the registered services, in runs that a sensor keeps alive (`services`). The
+reconciler's sensor also reports the queue's depth, as observations of the asset `{source}_queue`, which Dagster plots.
 """
 
 import json
@@ -24,9 +23,10 @@ from s3notify_platform.orchestration.settings import described
 
 RECONCILE_SECONDS = 15
 TOPICS_MAX = 20
-"""Topics that are observed."""
+"""How many topics are observed."""
 
 SCANNED_MAX = 500
+"""A topic with more entries is not scanned."""
 
 
 def service_fields() -> dict[str, Any]:
@@ -38,7 +38,7 @@ def service_fields() -> dict[str, Any]:
 
 
 def _resolvable(settings: type[ServiceSettings]) -> Any:
-    """The same settings for Dagster, which fills them from YAML."""
+    """The same settings as a class that Dagster fills from YAML."""
     return type(
         settings.__name__,
         (settings, dg.Resolvable),
@@ -47,7 +47,7 @@ def _resolvable(settings: type[ServiceSettings]) -> Any:
 
 
 def service_context(name: str, io: SlotIOManager) -> ServiceContext:
-    """What the service `name` of a source is built over: an inlet signals the source alone."""
+    """The context of the service `name` of a source: an inlet signals this source only."""
     source, place = io.source, io.source.location
     return ServiceContext(
         name=name,
@@ -84,7 +84,7 @@ def _maker(name: str, settings: ServiceSettings) -> Make:
 def _reconciler_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefinition:
     @dg.sensor(
         name=f"{assets.name}_reconciler",
-        description=f"Finishes what writers of {assets.name!r} left half done when they died: resolves their "
+        description=f"Finishes the work that killed writers of {assets.name!r} left incomplete: resolves their "
         "reservations, and signals their changes.",
         minimum_interval_seconds=RECONCILE_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
@@ -101,13 +101,13 @@ def _reconciler_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefin
             queue_prefix=source.location.queue_prefix,
             table=source.location.records_table,
         )
-        note = "a pass was made a moment ago"
+        note = "the last pass was a moment ago"
         if (reconciled := reconciler.reconcile_when_due()) is not None:
             for error in reconciled.errors:
                 context.log.warning(error)
             note = (
-                f"{reconciled.waiting} reservations wait, {reconciled.committed} were committed and "
-                f"{reconciled.aborted} aborted for writers that died, {reconciled.signalled} keys signalled for them"
+                f"{reconciled.waiting} reservations wait; for killed writers, {reconciled.committed} were committed, "
+                f"{reconciled.aborted} aborted, and {reconciled.signalled} keys signalled"
             )
         observed, cursor = _observed(io, context.cursor or "")
         return dg.SensorResult(skip_reason=note, asset_events=observed, cursor=cursor)
@@ -116,11 +116,11 @@ def _reconciler_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefin
 
 
 def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
-    """The notification queue of a source as an asset that nothing makes: its observations are its curves."""
+    """The notification queue of a source as an external asset, whose observations Dagster plots."""
     return dg.AssetSpec(
         f"{assets.name}_queue",
-        description=f"Changes of {assets.name!r} that wait to be taken in, or to be delivered, by topic: depth against "
-        "capacity, age of the oldest in seconds, in flight, delivered, failed, dead.",
+        description=f"Changes of {assets.name!r} that wait to be ingested or delivered, by topic: depth and capacity, "
+        "age of the oldest in seconds, in flight, delivered, failed, dead letters.",
         kinds={"s3"},
         owners=assets.owners,
         group_name=assets.group or assets.name,
@@ -129,9 +129,10 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
 
 
 def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation], str]:
-    """What has changed of the bucket's topics since `before`. A few requests a shard; 1 GET an entry on a bucket alone.
+    """Statistics of the bucket's topics, if they changed since `before`. A few requests for each shard; if the queue is
+    on a bucket, also 1 GET for each entry.
 
-    A topic with more than `SCANNED_MAX` entries is not looked through: its depth is then what its bound counts with.
+    A topic with more than `SCANNED_MAX` entries is not scanned: its depth is then what its quota counts.
     """
     queue = io.clients.queue
     facts: dict[str, int | float] = {}

@@ -1,4 +1,4 @@
-"""Asset checks of a source: nothing lost (bucket against state), chains settled, changes of the schema."""
+"""Asset checks of a source: no change missed (bucket against state), chains settled, changes of the schema."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,12 +19,12 @@ from s3notify_platform.spark.jobs import SparkJobs
 
 UNREADABLE_SHOWN: Final = 20
 
-EVENTS_LOOKED_AT: Final = 5000
-EVENTS_AT_ONCE: Final = 1000
+EVENTS_MAX: Final = 5000
+EVENTS_PAGE: Final = 1000
 
 GENERATION: Final = "schema_generation"
 EVENT: Final = "newest_event"
-"""Metadata that the next evaluation starts from."""
+"""Names of the metadata from which the next evaluation continues."""
 
 OVERDUE_SECONDS: Final = 3600
 """An open chain older than this is shown; by the wall clock, for people."""
@@ -39,8 +39,8 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
             dg.AssetCheckSpec(
                 "complete",
                 asset=assets.name,
-                description="The whole bucket against the committed state: no object found that no signal announced. "
-                "What is found is signalled, and so taken in by the next batch.",
+                description="Compares the whole source with the committed state: no change that was not announced. "
+                "Slots of such changes are signalled, so that the next batch takes them in.",
             ),
             dg.AssetCheckSpec(
                 "chains_settled",
@@ -50,8 +50,8 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
             dg.AssetCheckSpec(
                 "schema_changes",
                 asset=assets.name,
-                description="Since the last look: what the schema was widened by, which changes nothing that was "
-                "there, and whether values came that do not fit their columns. Only those make it fail.",
+                description="Since the last check: the fields that were added to the schema, which changes no existing "
+                "rows, and values that do not fit their columns. Only such values make the check fail.",
             ),
         ],
         can_subset=True,
@@ -74,13 +74,13 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
 def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     """Compare and repair. One LIST for each 1000 objects of the source (see `plan`), 1 LIST and 1 GET for each slot.
 
-    What is on its way is not lost: a change that has an entry in the queue. What seems lost is looked at again,
-    for the same requests, since a batch may have committed it in between. Of more than `max_objects` changes the
-    rest is counted only: batches, and the next sweep, get to it.
+    A change with an entry in the queue is pending, not missed. Any other is compared a second time, for the same
+    requests, since a batch may have committed it in between. Of more than `max_objects` changes the rest is only
+    counted; batches, and the next sweep, take them in.
 
-    Refuses, and repairs nothing, where the committed state of a slot has gone missing.
+    Refuses, and repairs nothing, if commits of a slot are missing.
     """
-    # Rows that an older code version made are not lost; a backfill makes them again.
+    # Rows of an older code version are not missed changes; a backfill makes them again.
     source = replace(io.source, input=replace(io.source.input, code_version=None))
     spark = io.spark.spark_session
     started = SYSTEM_CLOCK.monotonic()
@@ -88,7 +88,7 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     found = jobs.plan(source.location.all_slots())
     seconds = SYSTEM_CLOCK.monotonic() - started
     objects = sum(found.listed.values())
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "objects_in_bucket": objects,
         "seconds": round(seconds, 3),
         "objects_per_second": round(objects / max(seconds, 0.001), 1),
@@ -103,36 +103,36 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
             passed=False,
             severity=dg.AssetCheckSeverity.ERROR,
             description=f"Refused, nothing was repaired: {missing_commits(source, found.missing)}",
-            metadata={"slots_lost": dg.MetadataValue.json(sorted(found.missing)), **told},
+            metadata={"slots_missing_commits": dg.MetadataValue.json(sorted(found.missing)), **facts},
         )
-    on_their_way = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
-    on_their_way -= sum(map(len, found.unannounced.values()))
+    pending = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
+    pending -= sum(map(len, found.unannounced.values()))
     beyond = sum(p.changes.beyond for p in found.slots.values())
     again = jobs.plan(found.unannounced).unannounced if found.unannounced else {}
     both = {slot: keys & again.get(slot, frozenset()) for slot, keys in found.unannounced.items()}
-    lost = {slot: keys for slot, keys in both.items() if keys}
-    io.clients.ask_again(lost)
+    missed = {slot: keys for slot, keys in both.items() if keys}
+    io.clients.ask_again(missed)
     return dg.AssetCheckResult(
         check_name="complete",
         asset_key=source.name,
-        passed=not (lost or beyond or found.errors),
+        passed=not (missed or beyond or found.errors),
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
-            "found_by_sweep": sum(map(len, lost.values())),
-            "on_their_way": on_their_way,
+            "found_by_sweep": sum(map(len, missed.values())),
+            "pending": pending,
             "beyond_max_objects": beyond,
-            "slots_signalled": len(lost),
+            "slots_signalled": len(missed),
             "slots_unreadable": dg.MetadataValue.json(
                 {str(slot): found.errors[slot] for slot in sorted(found.errors)[:UNREADABLE_SHOWN]}
             ),
-            "first_key": min((min(keys) for keys in lost.values()), default=""),
-            **told,
+            "first_key": min((min(keys) for keys in missed.values()), default=""),
+            **facts,
         },
     )
 
 
 def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Look at every chain, and tidy up. 5 LISTs, 2 GETs for each chain that is kept, 2 writes for each that goes."""
+    """Read every chain, and remove old ones. 5 LISTs, 2 GETs for each chain kept, 2 writes for each removed."""
     now_ms = SYSTEM_CLOCK.wall_ms()
 
     def ended(run_id: str) -> bool:
@@ -159,10 +159,10 @@ def chains_settled(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 
 def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetCheckResult:
-    """Look at the schema's generations, and at the batches, since the check last ran.
+    """Read the schema's generations, and the batches' mismatches, since the check last ran.
 
-    Dagster's own check of column schemas compares the last two materializations; here those are of two slots. 1 LIST
-    and 1 GET for each new generation; up to `EVENTS_LOOKED_AT` events, of which each batch's last one tells.
+    Dagster's own check of column schemas would compare the last two materializations, which here are two slots. 1 LIST
+    and 1 GET for each new generation; up to `EVENTS_MAX` events: the last one of each batch has its mismatches.
     """
     seen_generation, seen_event = _last_look(io, instance)
     history = io.source.schemas().history(after=seen_generation)
@@ -194,7 +194,7 @@ def schema_changes(io: SlotIOManager, instance: dg.DagsterInstance) -> dg.AssetC
 
 
 def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, int]:
-    """The schema generation and the event that the check's last evaluation had seen."""
+    """The newest schema generation and event of the check's last evaluation."""
     key = dg.AssetCheckKey(dg.AssetKey(io.name), "schema_changes")
     evaluated = (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
     records = instance.event_log_storage.get_asset_check_execution_history(
@@ -213,17 +213,17 @@ def _last_look(io: SlotIOManager, instance: dg.DagsterInstance) -> tuple[int, in
 def _mismatches_since(
     io: SlotIOManager, instance: dg.DagsterInstance, seen: int
 ) -> tuple[dict[str, int], int]:
-    """Misfits of the batches reported after event `seen`, by path, and the newest event."""
+    """Mismatches of the batches reported after event `seen`, by path, and the newest event."""
     wanted = dg.AssetRecordsFilter(dg.AssetKey(io.name), after_storage_id=seen)
     found: list[Mapping[str, int]] = []
     newest, cursor = seen, None
-    for _ in range(EVENTS_LOOKED_AT // EVENTS_AT_ONCE):
-        page = instance.fetch_materializations(wanted, limit=EVENTS_AT_ONCE, cursor=cursor)
+    for _ in range(EVENTS_MAX // EVENTS_PAGE):
+        page = instance.fetch_materializations(wanted, limit=EVENTS_PAGE, cursor=cursor)
         for record in page.records:
             newest = max(newest, record.storage_id)
-            told = record.asset_materialization and record.asset_materialization.metadata.get(MISMATCHES)
-            if isinstance(told, dg.JsonMetadataValue) and isinstance(told.data, dict):
-                found.append(told.data)
+            counts = record.asset_materialization and record.asset_materialization.metadata.get(MISMATCHES)
+            if isinstance(counts, dg.JsonMetadataValue) and isinstance(counts.data, dict):
+                found.append(counts.data)
         if not page.has_more:
             break
         cursor = page.cursor

@@ -1,4 +1,4 @@
-"""`S3NotifyComponent`: a source in YAML. Thin: every part is built by a plain function beside it."""
+"""`S3NotifyComponent`: a source in YAML. Thin: functions of the other modules build each part."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -46,11 +46,11 @@ class SparkSettings(dg.Model, dg.Resolvable):
 class _AwsSettings(dg.Model, dg.Resolvable):
     """How to reach a service. Default: boto3's own chain (environment, profile, instance role).
 
-    Credentials of its own are given by the names of environment variables, so that no secret is ever part of
-    the definitions, which Dagster shows.
+    Other credentials are given by the names of environment variables, so that no secret is ever part of the
+    definitions, which Dagster shows.
     """
 
-    # An unknown field is refused; a secret given by value would be one.
+    # Unknown fields are refused: among them secrets that are given by value.
     model_config = ConfigDict(extra="forbid")
 
     endpoint_url: Annotated[str | None, described("Endpoint; default: AWS")] = None
@@ -60,7 +60,7 @@ class _AwsSettings(dg.Model, dg.Resolvable):
     session_token_env: Annotated[str | None, described("Environment variable with the token")] = None
 
     def _fields(self) -> dict[str, Any]:
-        """As dagster-aws' resources name them; the variables are looked up when a resource is used."""
+        """The fields as dagster-aws' resources name them; variables are read when a resource is used."""
         return {
             "endpoint_url": self.endpoint_url,
             "region_name": self.region_name,
@@ -82,7 +82,7 @@ _Tables = create_model("_Tables", __base__=_AwsSettings, **settings_fields(Table
 
 
 class DynamoSettings(_Tables):  # type: ignore[misc,valid-type]
-    """DynamoDB tables, made by `s3notify init`. Default: none, and the bucket carries everything."""
+    """DynamoDB tables, created by `s3notify init`. Default: none; everything is on the bucket."""
 
     def resource(self) -> DynamoTables:
         """The tables, and how to reach them."""
@@ -105,11 +105,11 @@ _Settings = create_model(
 class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore[misc,valid-type]
     """A bucket prefix as a slot-partitioned, committed table.
 
-    Gives the ingest asset, its slot assets, quarantine and summary, the sensor, the sweep with its checks, the queue's
-    reconciler, and the inlets and the outlet that are set.
+    Defines the ingest asset, its slot assets, quarantine and summary, the sensor, the sweep with its checks, the
+    reconciler of the queue, and the inlets and the outlet that are set.
     """
 
-    # Dagster resolves a quoted "1" to a number, so a text may come as one.
+    # Dagster resolves a quoted "1" to a number, so a string field may get a number.
     model_config = ConfigDict(populate_by_name=True, extra="forbid", coerce_numbers_to_str=True)
 
     transform: Annotated[
@@ -127,11 +127,13 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
     delta: Annotated[
         bool,
         described(
-            "Keep a Delta Lake view of the table, and of each slot asset's, for other engines: {name}_delta"
+            "Keep a Delta Lake view of the table and of each slot asset, for other engines: {name}_delta"
         ),
     ] = False
-    sweep_cron: Annotated[str, described("When bucket and state are compared as a whole")] = "0 3 * * *"
-    running: Annotated[bool, described("Whether sensor, sweep and automation start switched on")] = True
+    sweep_cron: Annotated[str, described("When the sweep compares the whole bucket with the state")] = (
+        "0 3 * * *"
+    )
+    running: Annotated[bool, described("Whether sensors, sweep and automation are on from the start")] = True
     s3: Annotated[S3Settings, described("How to reach S3")] = S3Settings()
     dynamodb: Annotated[DynamoSettings, described("DynamoDB tables; default: none")] = DynamoSettings()
     spark: Annotated[SparkSettings, described("Where Spark runs; default: embedded")] = SparkSettings()
@@ -200,7 +202,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         )
 
     def assets(self) -> SourceAssets:
-        """What the parts are built from; `UsageError` for settings that cannot work."""
+        """The inputs of the parts; `UsageError` for settings that cannot work."""
         check_settings(self, TopicSizeSettings, BatchSettings)
         io = SlotIOManager(
             s3=self.s3.resource(),

@@ -1,6 +1,6 @@
-"""The Delta view of a source's table, and of its slot assets', as assets that follow by automation.
+"""The Delta views of a source's table and of its slot assets, as assets that follow by automation.
 
-Off unless `delta: true`: it costs a run after each batch, which only those want who read by Delta.
+Off unless `delta: true`, since a view costs a run after each batch.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from s3notify_platform.table.delta.view import Synced
 
 
 class ViewConfig(dg.Config):
-    """`repair`: compare all that the view shows with the table, whatever its log says."""
+    """`repair`: compare all files of the view with the table, even if its log is up to date."""
 
     repair: bool = False
 
@@ -55,16 +55,17 @@ def _view_asset(assets: SourceAssets, table: str) -> dg.AssetsDefinition:
 
 
 def _sync(io: SlotIOManager, table: str, reported: Mapping[Slot, int], *, repair: bool) -> dict[str, Any]:
-    """Show what was reported since the last time; all slots if nothing was: then somebody asks who knows of more.
+    """Update the slots that were reported since the last time; all slots if there are none, since then a person
+    launched the run.
 
-    Dagster's events tell which slots were committed, in 1 query in place of a request for each slot.
+    Dagster's events name the committed slots, for 1 query instead of a request for each slot.
     """
     io.settle_commit_mode()
     source = io.source
     asset = None if table == source.name else table
     view = source.view(asset)
     shown = view.generations()
-    # Older than shown, too: a slot that began again is for a person to repair, and the sync says so.
+    # Also if older than shown: the sync then reports that a person has to repair this slot.
     behind = [slot for slot, generation in reported.items() if generation != shown.get(slot, 0)]
     synced = view.sync(source.location.all_slots() if repair or not behind else behind, repair=repair)
     return _metadata(
@@ -73,7 +74,7 @@ def _sync(io: SlotIOManager, table: str, reported: Mapping[Slot, int], *, repair
 
 
 def _reported(instance: dg.DagsterInstance, table: str) -> dict[Slot, int]:
-    """The generation of each slot that Dagster knows of."""
+    """The generation of each slot, as reported to Dagster."""
     tags = instance.event_log_storage.get_latest_tags_by_partition(
         dg.AssetKey(table), dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION_TAG]
     )
@@ -83,7 +84,7 @@ def _reported(instance: dg.DagsterInstance, table: str) -> dict[Slot, int]:
 
 def _metadata(synced: Synced, uri: str) -> dict[str, Any]:
     if synced.version is None:
-        return {"uri": uri, "note": "nothing was committed yet: there is no Delta table"}
+        return {"uri": uri, "note": "nothing has been committed yet: there is no Delta table"}
     how = (
         f"```sql\n-- DuckDB\nSELECT * FROM delta_scan('{uri}');\n```\n"
         f'```python\npolars.scan_delta("{uri}")\ndeltalake.DeltaTable("{uri}")\n'

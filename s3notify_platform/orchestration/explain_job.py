@@ -1,7 +1,7 @@
-"""What happened to an object, in Dagster: the sensor's side of the answer, and a job that shows it.
+"""The state of one object, in Dagster: the sensor's part of the answer, and a job that shows it.
 
-The job is launched by hand from the launchpad, with a key. Its answer is in the run's log, and as an observation of
-the key's slot on the page of the source's asset.
+A person launches the job from the launchpad, with a key. The answer is in the run's log, and an observation of the
+key's slot on the page of the source's asset.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from s3notify_platform.orchestration.io_manager import SlotIOManager
 
 RUNS_MAX: Final = 10
-"""Runs of a batch that are named."""
+"""How many runs of a batch are named."""
 
 
 class ExplainKey(dg.Config):
-    """Which object is asked about."""
+    """The object to explain."""
 
     key: str = Field(description="Key of the object, whole, like raw/orders/1.jsonl")
 
 
 def build_explain(assets: SourceAssets) -> dg.JobDefinition:
-    """The job `{source}_explain`. It fails for a key that is not the source's, and if it gets no answer.
+    """The job `{source}_explain`. It fails for a key that is not the source's, and if no answer could be found.
 
-    No Spark; requests as in `explain.look`, and one look at the instance's sensors.
+    No Spark; requests as in `explain.look`, and one read of the instance's sensors.
     """
 
     @dg.op(
         name=f"{assets.name}_explain_key",
-        description="Where one object stands: signalled, queued, in a batch, committed, rejected, or why not.",
+        description="The state of one object: signalled, queued, in a batch, committed, rejected, or why not.",
         required_resource_keys={assets.io_key},
     )
     def explain_key(context: dg.OpExecutionContext, config: ExplainKey) -> None:
@@ -74,9 +74,9 @@ def build_explain(assets: SourceAssets) -> dg.JobDefinition:
 
 
 def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> SensorView | None:
-    """What the source's sensor knows of the key's slot; None if it has no cursor yet.
+    """What the source's sensor knows about the key's slot; None if it has no cursor yet.
 
-    Of sensors of one name in several code locations, the one that ticked last. One read of the instance's sensors,
+    If several code locations have a sensor of this name, the one that ticked last. One read of the instance's sensors,
     and one of the runs for each open batch.
     """
     state = _cursor_of(instance, f"{source.name}_sensor")
@@ -107,7 +107,7 @@ def _cursor_of(instance: dg.DagsterInstance, sensor: str) -> SensorState | None:
         try:
             if data.cursor:
                 return SensorState.loads(data.cursor)
-        except CorruptError:  # another's sensor of the same name
+        except CorruptError:  # not the platform's sensor, though of the same name
             continue
     return None
 
@@ -118,6 +118,6 @@ def _runs(instance: dg.DagsterInstance, batch: str) -> tuple[str, ...]:
 
 
 def _markdown(answer: Answer) -> str:
-    """The verdict, and the facts as they are: an indented block takes any key and reason."""
+    """The verdict and the facts, in an indented block, since keys and reasons may contain any characters."""
     verdict, *facts = answer.lines
     return "\n".join([f"    {verdict}", "", *(f"    {fact}" for fact in facts)])

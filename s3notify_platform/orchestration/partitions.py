@@ -1,4 +1,4 @@
-"""Slots as Dagster partitions, and which slots a run is for."""
+"""Slots as Dagster partitions, and the slots of a run."""
 
 from functools import cache
 from typing import Final
@@ -22,10 +22,10 @@ def slot_partitions(slots: int = SLOT_COUNT) -> dg.StaticPartitionsDefinition:
 
 
 class SlotBatch(dg.Config):
-    """The exact slots of one run, scattered as they are.
+    """The exact slots of one run, in any combination.
 
-    Dagster's own requests are for one partition or a contiguous range; a sensor's run therefore has no
-    partition tag and names its slots here. Left empty, the run is for the partitions it was started with.
+    Dagster's own requests are for one partition or a contiguous range. A sensor's run therefore has no partition tag,
+    and names its slots here. If empty, the run is for the partitions it was started with.
     """
 
     slots: list[int] = Field(default=[], description="Slots to ingest; empty: the run's partitions")
@@ -33,13 +33,13 @@ class SlotBatch(dg.Config):
         default=False, description="All slots that hold objects (first batch, and sweeps)"
     )
     force: bool = Field(
-        default=True, description="Slot assets are made again even where their source has not moved on"
+        default=True, description="Make slot assets again even if their source has not changed"
     )
     only: list[str] = Field(default=[], description="Assets to make, of those selected; empty: all of them")
     batch: str = Field(default="", description="The batch's ack chain, if a sensor opened one")
 
     def targets(self, context: dg.AssetExecutionContext, slots: int) -> tuple[Slot, ...]:
-        """The slots this run is for. `UsageError` names one that does not exist, or that there are none."""
+        """The slots of this run. `UsageError` for a slot that does not exist, or if there are none."""
         if self.everything:
             return tuple(Slot(number) for number in range(slots))
         if self.slots:
@@ -52,7 +52,7 @@ class SlotBatch(dg.Config):
 
     @property
     def children(self) -> tuple[int, ...]:
-        """What this run has to stamp on its batch's ack chain."""
+        """The children that this run stamps on its batch's ack chain."""
         return (EVERYTHING,) if self.everything else tuple(self.slots)
 
 

@@ -1,4 +1,4 @@
-"""Reading again what is in quarantine, in Dagster: a job that is launched by hand, as `s3notify quarantine retry`."""
+"""Retry of what is in quarantine, in Dagster: a job that a person launches, like `s3notify quarantine retry`."""
 
 from typing import TYPE_CHECKING
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class RetryConfig(dg.Config):
-    """What to read again: some keys, some slots, or everything."""
+    """What to read again: keys, slots, or everything."""
 
     keys: list[str] = Field(default=[], description="Keys of objects, whole, like raw/orders/1.jsonl")
-    slots: list[int] = Field(default=[], description="All that is in quarantine of these slots")
-    everything: bool = Field(default=False, description="All that is in quarantine of the source")
+    slots: list[int] = Field(default=[], description="Everything that is in quarantine of these slots")
+    everything: bool = Field(default=False, description="Everything that is in quarantine of the source")
     reason: str = Field(default="", description="Only what has a reason that contains this text")
 
 
@@ -28,7 +28,7 @@ def build_retry(assets: SourceAssets) -> dg.JobDefinition:
 
     @dg.op(
         name=f"{assets.name}_retry_quarantine",
-        description="Has the source's next batch read objects in quarantine again.",
+        description="Requests that the source's next batch reads objects in quarantine again.",
         required_resource_keys={assets.io_key},
     )
     def retry_quarantine(context: dg.OpExecutionContext, config: RetryConfig) -> None:
@@ -40,7 +40,7 @@ def build_retry(assets: SourceAssets) -> dg.JobDefinition:
             context.log.warning("not in quarantine: %r", key)
         text = (
             f"{done.failing} failing objects and {done.records} rejected records of {done.rejected} objects, in "
-            f"{len(done.slots)} slots, are read again by the next batch"
+            f"{len(done.slots)} slots, will be read again by the next batch"
         )
         context.log.info(text)
         context.log_event(
@@ -51,8 +51,8 @@ def build_retry(assets: SourceAssets) -> dg.JobDefinition:
                     "failing_objects": done.failing,
                     "rejected_objects": done.rejected,
                     "rejected_records": done.records,
-                    "asked_before": done.waiting,
-                    "left": done.left,
+                    "requested_before": done.waiting,
+                    "remaining": done.left,
                     "not_in_quarantine": len(missing),
                 },
             )
@@ -62,12 +62,12 @@ def build_retry(assets: SourceAssets) -> dg.JobDefinition:
         retry_quarantine,
         name=f"{assets.name}_retry",
         source=assets.name,
-        description=f"Has what is in quarantine of {assets.name!r} read again, after a fix: some keys, slots, or all.",
+        description=f"Requests to read again what is in quarantine of {assets.name!r}: keys, slots, or everything.",
     )
 
 
 def retry(io: "SlotIOManager", config: RetryConfig) -> Retried:
-    """What the job does. `UsageError` unless exactly one of keys, slots and everything is asked for."""
+    """What the job does. `UsageError` unless exactly one of keys, slots and everything is given."""
     request = RetryRequest(
         keys=config.keys, slots=config.slots, everything=config.everything, reason=config.reason
     )

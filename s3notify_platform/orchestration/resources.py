@@ -1,7 +1,7 @@
 """Resources: Spark and DynamoDB by configuration, and the runs' heartbeat.
 
-`SlotSpark` is dagster-pyspark's resource with two changes: our defaults, and a session that starts when it is
-first used, so that a sensor or an idle step that shares the resource starts no JVM.
+`SlotSpark` is dagster-pyspark's resource with the platform's defaults and a session that starts on first use, so that a
+sensor or an idle step with this resource starts no JVM.
 """
 
 import os
@@ -38,11 +38,11 @@ class SlotSpark(PySparkResource):
     remote: str | None = Field(default=None, description="A Spark Connect server instead: sc://host:15002")
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Nothing yet: the session starts when it is first used."""
+        """Does nothing: the session starts on first use."""
 
     @property
     def spark_session(self) -> SparkSession:
-        """The session, started if need be (5 to 20 s embedded). `UsageError` names a missing Java."""
+        """The session, started on first use (5 to 20 s embedded). `UsageError` if there is no Java."""
         if self._spark_session is None:
             master = None if self.remote else self.master or "local[*]"
             extra = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
@@ -59,7 +59,7 @@ class SlotSpark(PySparkResource):
 
 
 class DynamoTables(dg.ConfigurableResource[None]):
-    """The DynamoDB tables of a source, if it has any. Default credentials: boto3's own chain."""
+    """The DynamoDB tables of a source, if it has any. Default credentials: boto3's chain."""
 
     records_table: str | None = Field(default=None, description="Table of ack chains and heartbeats")
     lease_table: str | None = Field(
@@ -87,16 +87,16 @@ class DynamoTables(dg.ConfigurableResource[None]):
 
 
 def beats_of(records: RecordStore, run_id: str) -> int | None:
-    """How often a run's heart has beaten; None before the first time. 1 GET."""
+    """The number of a run's heartbeats; None before the first. 1 GET."""
     record = records.read(HEARTBEATS, run_id)
     return int(record.value) if record else None
 
 
 @contextmanager
 def heartbeat(records: RecordStore, run_id: str) -> Iterator[None]:
-    """Move the run's counter every `BEAT_SECONDS` for as long as the body runs. 1 PUT a beat.
+    """Increase the run's counter every `BEAT_SECONDS` as long as the body runs. 1 PUT for each beat.
 
-    A beat that fails is left out: the sensor waits for several before it gives a run up.
+    A beat that fails is skipped: the sensor fails a run only after several missing beats.
     """
     stop = threading.Event()
 
@@ -106,7 +106,7 @@ def heartbeat(records: RecordStore, run_id: str) -> Iterator[None]:
             count += 1
             try:
                 _store_beat(records, run_id, count)
-            except Exception:  # noqa: BLE001 - the work goes on without a pulse, and is safe if given up
+            except Exception:  # noqa: BLE001 - the work continues; it is safe even if the sensor fails the run
                 dg.get_dagster_logger().warning("a heartbeat could not be written")
             stop.wait(BEAT_SECONDS)
 
@@ -117,7 +117,7 @@ def heartbeat(records: RecordStore, run_id: str) -> Iterator[None]:
     finally:
         stop.set()
         thread.join(timeout=BEAT_SECONDS)
-        with suppress(S3NotifyError):  # a heart that stands still is taken for dead, which it is
+        with suppress(S3NotifyError):  # a heartbeat that stays behind stops, and the run has ended anyway
             if (known := records.read(HEARTBEATS, run_id)) is not None:
                 records.remove(HEARTBEATS, run_id, expected=known.version)
 
@@ -132,7 +132,7 @@ def _store_beat(records: RecordStore, run_id: str, count: int) -> None:
 
 
 def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> int:
-    """Remove what runs that were killed have left; how many. 1 LIST, and 1 GET and 2 writes for each."""
+    """Remove heartbeats that killed runs left; how many. 1 LIST, and 1 GET and 2 writes for each."""
     purged = 0
     for record in records.scan(HEARTBEATS):
         if ended(record.key):

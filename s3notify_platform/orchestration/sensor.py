@@ -26,9 +26,9 @@ def build_sensor(
     interval_seconds: int,
     status: dg.DefaultSensorStatus,
 ) -> dg.SensorDefinition:
-    """A tick is 1 HEAD when nothing changed, 1 HEAD and 1 LIST when something did, whatever the bucket holds.
+    """The sensor. A tick costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
 
-    While batches are open, 1 GET more for each and for each of their runs.
+    While batches are open, 1 GET more for each, and for each of their runs.
     """
 
     @dg.sensor(
@@ -70,13 +70,13 @@ def build_sensor(
         )
         if not context.cursor:
             return dg.SensorResult(
-                cursor=planner.first().dumps(), skip_reason="first tick: next one enumerates the source"
+                cursor=planner.first().dumps(), skip_reason="first tick: the next one enumerates the source"
             )
         tick = planner.tick(SensorState.loads(context.cursor))
         for run_id in tick.silent_runs:
             if (run := context.instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
                 context.instance.report_run_failed(
-                    run, message="the run fell silent; its slots are asked for again"
+                    run, message="the run's heartbeat stopped; its slots are requested again"
                 )
         requests = [_run_request(assets, request) for request in tick.requests]
         return dg.SensorResult(

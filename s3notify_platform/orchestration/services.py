@@ -1,19 +1,19 @@
 """Inlets and outlets managed by Dagster: a job that serves, and a sensor that keeps one run of it alive.
 
 Theory of operation. The run's only step runs the service in a thread, and ends it when the run is terminated, or
-when the process that started the run is gone (the code location was stopped; the service would be an orphan). It
-moves a heartbeat. The sensor looks at the runs of the job:
+when the process that started the run has ended (the code location was stopped). It writes a heartbeat. The sensor
+reads the runs of the job:
 
     none alive ──backoff elapsed──► requested ──► serves ──failed──► none alive, with a longer backoff
-                                                    └──heart stands still──► reported as failed
+                                                    └──heartbeat stops──► reported as failed
 
-A run key is the cursor's epoch and a number, so that a tick that is repeated after a crash asks for the same run,
-which Dagster launches once. Any number of runs may serve besides (started by hand, say): services share their
-work; the sensor only sees to it that there is one.
+A run key is the cursor's epoch and a number: a tick that is repeated after a crash requests the same run, which
+Dagster launches once. Other runs may serve at the same time (started by hand, for example): services share their
+work; the sensor only ensures that there is one.
 
-Such a run never ends by itself, so it holds a place of the run queue (`max_concurrent_runs`). Where the code
-location is reloaded, but its old process lives on for its runs, the old code serves until the run is terminated:
-the sensor then starts the new one.
+Such a run never ends by itself, so it occupies a place in the run queue (`max_concurrent_runs`). If the code location
+is reloaded, but its old process continues for its runs, the old code serves until the run is terminated; the sensor
+then starts the new one.
 """
 
 import json
@@ -36,13 +36,13 @@ from s3notify_platform.orchestration.sensor import ENDED, STARTED
 
 INTERVAL_SECONDS: Final = 10
 SILENCE_SECONDS: Final = 60.0
-"""A run whose heart stands still for so long, by the sensor's clock, is reported as failed."""
+"""A run without a heartbeat for so long, by the sensor's clock, is reported as failed."""
 
 STARTUP_SECONDS: Final = 180.0
-"""The same for a run whose heart has not beaten yet."""
+"""The same for a run that has had no heartbeat yet."""
 
 STEADY_BEATS: Final = 12
-"""A run that came so far (a minute) makes good the failures before it."""
+"""After so many heartbeats (a minute), the failures before the run no longer count."""
 
 BACKOFF_BASE_SECONDS: Final = 5.0
 BACKOFF_CEILING_SECONDS: Final = 300.0
@@ -58,7 +58,7 @@ Make = Callable[[SlotIOManager], Service]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRun:
-    """A run of the job as Dagster knows it. `beats` is None before its heart has beaten."""
+    """A run of the job as Dagster knows it. `beats` is None before its first heartbeat."""
 
     run_id: str
     status: DagsterRunStatus
@@ -74,9 +74,9 @@ class ServiceState:
     failures: int = 0
     not_before_ms: int = 0
     judged: str = ""
-    """The ended run that `failures` has counted last."""
+    """The last ended run that is counted in `failures`."""
     progress: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By run: beats (-1: none yet), and when they were first seen at that."""
+    """By run: its beats (-1: none yet), and when this number was first seen."""
 
     def dumps(self) -> str:
         """JSON, for Dagster's cursor."""
@@ -106,7 +106,7 @@ class ServiceTick:
 
 
 def decide(name: str, state: ServiceState, runs: Sequence[ServiceRun], clock: Clock) -> ServiceTick:
-    """What is to be done about a service, by its runs, the latest first. Draws only the backoff's jitter."""
+    """The decision of a tick, given the service's runs, latest first. Its only random part is the backoff's jitter."""
     now = clock.wall_ms()
     progress: dict[str, tuple[int, int]] = {}
     serving: list[ServiceRun] = []
@@ -123,15 +123,15 @@ def decide(name: str, state: ServiceState, runs: Sequence[ServiceRun], clock: Cl
         limit = STARTUP_SECONDS if run.beats is None else SILENCE_SECONDS
         (silent if now - progress[run.run_id][1] > limit * 1000 else serving).append(run)
     state = replace(state, progress=progress)
-    lost = tuple(run.run_id for run in silent)
+    silent_ids = tuple(run.run_id for run in silent)
     if serving:
         if any((run.beats or 0) >= STEADY_BEATS for run in serving):
             state = replace(state, failures=0)
-        return ServiceTick(state=state, note=f"run {serving[0].run_id[:8]} serves", silent=lost)
+        return ServiceTick(state=state, note=f"run {serving[0].run_id[:8]} serves", silent=silent_ids)
     ended = next((run for run in runs if run.status in ENDED), None)
-    fallen = lost[0] if lost else ended.run_id if ended is not None else ""
+    fallen = silent_ids[0] if silent_ids else ended.run_id if ended is not None else ""
     if fallen and fallen != state.judged:
-        bad = bool(lost) or (ended is not None and ended.status is DagsterRunStatus.FAILURE)
+        bad = bool(silent_ids) or (ended is not None and ended.status is DagsterRunStatus.FAILURE)
         failures = state.failures + 1 if bad else 0
         wait = backoff_seconds(failures, clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS)
         state = replace(
@@ -140,10 +140,10 @@ def decide(name: str, state: ServiceState, runs: Sequence[ServiceRun], clock: Cl
     if now < state.not_before_ms:
         left = (state.not_before_ms - now) / 1000
         note = f"failed {state.failures} times in a row; starts again in {left:.0f} s"
-        return ServiceTick(state=state, note=note, silent=lost)
+        return ServiceTick(state=state, note=note, silent=silent_ids)
     state = replace(state, launched=state.launched + 1)
     return ServiceTick(
-        state=state, note="starts", run_key=f"{name}-{state.epoch}-{state.launched}", silent=lost
+        state=state, note="starts", run_key=f"{name}-{state.epoch}-{state.launched}", silent=silent_ids
     )
 
 
@@ -160,8 +160,8 @@ def build_service(
     """A job that runs the service that `make` gives, and a sensor that keeps exactly one run of it alive.
 
     `io_key` is the source's IO manager among the resources; its records hold the heartbeat: 1 write each 5 s, and
-    1 read a tick. What the service says is in the run's log; its counts are observations of the asset `name`, each
-    minute in which they changed and at its end. `running`: whether the sensor starts on.
+    1 read for each tick. The service's progress is in the run's log; its counts are observations of the asset `name`,
+    each minute in which they changed and at its end. `running`: whether the sensor is on from the start.
     """
 
     @dg.op(name=f"{name}_serve", required_resource_keys={io_key})
@@ -205,7 +205,9 @@ def build_service(
         tick = decide(name, ServiceState.loads(context.cursor), runs, clock)
         for run in found:
             if run.run_id in tick.silent:
-                context.instance.report_run_failed(run, message="the service fell silent; another run serves")
+                context.instance.report_run_failed(
+                    run, message="the service's heartbeat stopped; another run serves"
+                )
         requests = [dg.RunRequest(run_key=tick.run_key)] if tick.run_key else []
         return dg.SensorResult(
             run_requests=requests,
@@ -217,7 +219,7 @@ def build_service(
 
 
 class _Running:
-    """A service in a thread, looked after by the step's own, which is the one that Dagster interrupts."""
+    """A service in a thread, watched by the step's own thread, which is the one that Dagster interrupts."""
 
     def __init__(self, context: dg.OpExecutionContext, service: Service, name: str, clock: Clock) -> None:
         self._context = context
@@ -225,21 +227,21 @@ class _Running:
         self._name = name
         self._clock = clock
         self._stop = Event()
-        # Dagster's log is written by the step's thread alone; a service that says too much is cut short.
+        # Only the step's thread writes Dagster's log; of too many lines the oldest are dropped.
         self._lines: deque[str] = deque(maxlen=_LINES_MAX)
         self._error: Exception | None = None
         self._observed: Mapping[str, int] = {}
-        # Not `Thread.join`: interrupted in it, CPython 3.11 takes a thread that runs for one that has ended.
+        # Not `Thread.join`: if it is interrupted, CPython 3.11 treats a running thread as ended.
         self._ended = Event()
 
     def wait(self) -> None:
-        """Until the service ends, or this step is interrupted, or nobody is there any more who started it."""
+        """Return when the service has ended; end it if this step is interrupted, or its parent process ends."""
         parent = os.getppid()
         Thread(target=self._run, name=self._name, daemon=True).start()
         looked = self._clock.monotonic()
         try:
             while not self._ended.wait(_LOOK_SECONDS):
-                self._tell()
+                self._log()
                 if self._clock.monotonic() - looked >= OBSERVE_SECONDS:
                     looked = self._clock.monotonic()
                     self._observe()
@@ -249,7 +251,7 @@ class _Running:
         finally:
             self._stop.set()
             self._ended.wait(STOP_SECONDS)
-            self._tell()
+            self._log()
             self._observe()
         if self._error is not None:
             raise dg.Failure(
@@ -264,7 +266,7 @@ class _Running:
         finally:
             self._ended.set()
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         while self._lines:
             self._context.log.info("%s: %s", self._name, self._lines.popleft())
 

@@ -14,7 +14,7 @@ _TAKEN: Final = {"commit": "commit_mode"}
 
 
 def described(description: str, choices: Sequence[str] = ()) -> Any:
-    """A description for `Annotated`, and what may be chosen. Dagster drops a `Field`'s own where there is a default."""
+    """A description for `Annotated`, and the choices. Dagster drops a `Field`'s own description if it has a default."""
     return dg.Resolver.default(
         description=description, json_schema_extra={"enum": list(choices)} if choices else None
     )

@@ -1,4 +1,4 @@
-"""What steps and jobs of a source share: how its errors fail a step, and jobs that people launch."""
+"""Shared by steps and jobs of a source: errors as step failures, and jobs that people launch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from s3notify_platform.orchestration.partitions import SOURCE_TAG
 
 @contextmanager
 def step_failures() -> Iterator[None]:
-    """Errors of this package fail the step with their message; it may be retried, but for a `UsageError`."""
+    """Errors of this package fail the step with their message; it may be retried, except after a `UsageError`."""
     try:
         yield
     except S3NotifyError as error:

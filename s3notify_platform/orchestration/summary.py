@@ -1,4 +1,4 @@
-"""The bucket-level assets of a source: how its slots stand, and what is in quarantine. They follow by automation."""
+"""The bucket-level assets of a source: a summary of its slots, and its quarantine. They follow by automation."""
 
 import math
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ AGES: Final = {
     "under a week": 604_800.0,
     "older": math.inf,
 }
-"""Seconds since a slot's last commit."""
+"""Classes of age, in seconds since a slot's last commit."""
 
 
 def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
@@ -50,8 +50,8 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
             dg.AssetSpec(
                 f"{assets.name}_quarantine",
                 description="Records that could not be taken in, with key, offset and reason, and objects that "
-                "could not be read. They block nothing, and are sent again by "
-                f"`s3notify quarantine retry {assets.name}` or the job `{assets.name}_retry`.",
+                "could not be read. They block nothing; "
+                f"`s3notify quarantine retry {assets.name}` or the job `{assets.name}_retry` has them read again.",
                 kinds={"parquet"},
                 **common,
             ),
@@ -132,7 +132,7 @@ def _quarantine(io: SlotIOManager, heads: Sequence[SlotCommit]) -> dict[str, Any
         "dagster/row_count": sum(file.rows for head in holding for file in head.rejects),
         "slots": len({head.slot for head in [*holding, *failing]}),
         "failing_objects": sum(len(head.failing) for head in failing),
-        "send_again": dg.MetadataValue.md(
+        "retry_command": dg.MetadataValue.md(
             f"`s3notify quarantine retry {io.name} --all`, or the job `{io.name}_retry`"
         ),
     }

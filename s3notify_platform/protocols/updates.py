@@ -1,17 +1,17 @@
 """Conditional writes whose outcome is known: the one rule for outcomes in doubt, the one compare-and-set loop.
 
-The rule (`resolve`). A write is sent. `Unknown`: nothing else is done before a look has shown what is there.
-    - What this call writes: it is applied.
-    - Still what the precondition asks for: it was not applied so far, and is sent again.
-    - Anything else: somebody else's, as far as that is proven; else `UnknownOutcomeError`.
-    Refused after an attempt in doubt, and yet the precondition holds: what was there may have been that attempt,
-    so that is never decided by guessing either. Rounds are bounded, with backoff and jitter in between.
+The rule (`resolve`). A write is sent. After `Unknown`, a read shows what is there before anything else is done:
+    - the value of this call: it was applied;
+    - still the state that the precondition requires: it was not applied so far, and is sent again;
+    - anything else: a conflict, if another writer's value is proven; else `UnknownOutcomeError`.
+    A refusal after an attempt in doubt may have been caused by that attempt. So if the precondition holds again, the
+    outcome is unknown. Rounds are bounded, with backoff and jitter in between.
 
-The loop (`Updates.change`). Read, decide, write under the version read; refused: read again, decide again. Bounded.
+The loop (`Updates.change`). Read, decide, write under the version read. Refused: read again, decide again. Bounded.
 
-Values told apart. What is written holds something that no other writer's value holds (the id of an entry or an
-operation, a worker's name, a generation), or means the same whoever wrote it: so a record that is found to hold it
-counts as written by this call.
+How a value is recognised. Every value written holds something that no other writer's value holds (the id of an entry
+or an operation, a worker's name, a generation), or means the same for every writer. So a record with this value counts
+as written by this call.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from s3notify_platform.ports import (
 )
 
 ATTEMPTS: Final = 8
-"""Rounds of one write and one look; about 5 s of backoff on average, 10 s at most."""
+"""Rounds of one write and one read; about 5 s of backoff on average, 10 s at most."""
 
 BACKOFF_BASE_SECONDS: Final = 0.05
 BACKOFF_CEILING_SECONDS: Final = 2.0
@@ -49,7 +49,7 @@ def pause(clock: Clock, attempt: int) -> None:
 
 
 def written_by(found: ObjectMeta | None, writer: str) -> bool:
-    """Whether what a HEAD found was written by the call with this id. Pure."""
+    """Whether the object that a HEAD found was written by the call with this id. Pure."""
     return found is not None and bool(writer) and found.metadata.get(WRITER) == writer
 
 
@@ -63,14 +63,14 @@ def resolve(  # noqa: C901, PLR0912 - one loop over the outcomes of one write
     may_resend: Callable[[], bool] = lambda: True,
     retry_unavailable: bool = False,
 ) -> Written | Conflict | T:
-    """The outcome of one conditional write, sent until it is known what came of it.
+    """The outcome of one conditional write, sent until its outcome is known.
 
-    `look` returns what the state found proves, or None: the precondition holds, nothing was applied so far. It may
-    raise `UnknownOutcomeError` where it proves nothing. `may_resend` is asked right before a write in doubt is
-    sent again. `retry_unavailable`: what was certainly not applied is sent again, too.
+    `look` reads the state, and returns what it proves; None: the precondition holds, nothing was applied so far. It
+    may raise `UnknownOutcomeError` where the state proves nothing. `may_resend` is called right before a write in
+    doubt is sent again. `retry_unavailable`: also resend what was certainly not applied.
 
-    1 request, undisturbed; 1 write and 1 look for each round in doubt. An error of `send` with nothing in doubt is
-    raised as it is: nothing was applied. `UnknownOutcomeError`: it was or will be applied, or not; nobody can tell.
+    1 request, undisturbed; 1 write and 1 read for each round in doubt. An error of `send` with nothing in doubt is
+    raised as it is: nothing was applied. `UnknownOutcomeError`: the write may have been applied, or may still be.
     """
     cause: object = None
     in_doubt, refused, sending = False, False, True
@@ -121,9 +121,9 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """The record was not, or is no longer, what was expected. `record` is what was found after that.
+    """The record was not, or is no longer, the version expected. `record` was read after that.
 
-    `in_doubt`: an attempt of this call may have been applied all the same, and what it wrote be gone again.
+    `in_doubt`: an attempt of this call may have been applied, and its value replaced or removed since.
     """
 
     record: Record | None
@@ -134,9 +134,9 @@ RecordOutcome = Stored | Changed
 
 
 class Updates:
-    """Conditional writes to a record store, each sent until it is known what came of it. Thread-safe.
+    """Conditional writes to a record store, each sent until its outcome is known. Thread-safe.
 
-    `UnavailableError`: certainly not applied. `UnknownOutcomeError`: nobody can tell; look again later.
+    `UnavailableError`: certainly not applied. `UnknownOutcomeError`: it may have been; look again later.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Updates:
         attempts: int = ATTEMPTS,
         contended: type[S3NotifyError] = UnavailableError,
     ) -> None:
-        """`contended`: what `change` raises if others come between in each of `attempts` rounds."""
+        """`contended`: what `change` raises if another writer was first in each of `attempts` rounds."""
         self._records = records
         self._clock = clock
         self._attempts = attempts
@@ -156,7 +156,7 @@ class Updates:
     def create(self, partition: str, key: str, value: bytes, *, once: bool = False) -> RecordOutcome:
         """Create the record if there is none. 1 request; 1 read more on a conflict.
 
-        `once`: not sent again once in doubt, so that what was created, and removed since, stays removed;
+        `once`: do not resend in doubt, so that a record which was created and removed since stays removed;
         `UnknownOutcomeError` if it is not there.
         """
         return self._resolved(
@@ -182,11 +182,11 @@ class Updates:
     def change(  # noqa: C901 - one loop over the outcomes of one write
         self, partition: str, key: str, decide: Callable[[Record | None], tuple[bytes | None, T]]
     ) -> tuple[T, Record | None]:
-        """Write what `decide` says, None for no change; its result, and the record as it is then.
+        """Write the value that `decide` returns (None: no change). Returns its result, and the record afterwards.
 
-        `decide` is called with the record as it was read, again in each round. After a write in doubt whose value
-        is not found it meets what that write may have left: it recognises its traces, or may be applied twice.
-        What it raises is raised. 1 read and 1 write, 2 more for each writer that comes between.
+        `decide` is called with the record as read, again in each round. After a write in doubt whose value was not
+        found, the record may include that change: `decide` must recognise it, or be safe to apply twice. Its errors
+        are raised. 1 read and 1 write, 2 more for each conflict.
         """
         pending: tuple[Version | None, bytes, T] | None = None
         """A write in doubt: the version that it would replace, its value, its result."""

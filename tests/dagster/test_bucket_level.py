@@ -133,7 +133,7 @@ def test_the_sweep_finds_what_no_signal_told_of(site: Site) -> None:
     found = check_results(site.job("sweep"))["complete"]
     assert not found.passed
     assert found.metadata["found_by_sweep"].value == 3
-    assert found.metadata["on_their_way"].value == 1
+    assert found.metadata["pending"].value == 1
     assert found.metadata["slots_signalled"].value == 3
     assert found.metadata["first_key"].value == min(site.key(1), site.key(2), site.key(7))
     (request,) = site.tick()
@@ -165,7 +165,7 @@ def test_the_sweep_refuses_to_run_over_state_that_is_gone(site: Site) -> None:
     assert not found.passed
     assert found.severity == dg.AssetCheckSeverity.ERROR
     assert "s3notify table forget" in str(found.description)
-    assert found.metadata["slots_lost"].value == [1]
+    assert found.metadata["slots_missing_commits"].value == [1]
     assert site.tick() == [], "nothing was signalled"
 
     failed = site.run([1, 2])

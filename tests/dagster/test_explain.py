@@ -76,7 +76,7 @@ def test_on_its_way_from_the_queue_to_the_table(site: Site) -> None:
     site.write(3)
     verdict, text = asked(site, key)
     assert verdict == "waiting"
-    assert "not yet taken up by the sensor" in text
+    assert "not yet seen by the sensor" in text
     assert "topic 'orders' (pulled): put queued" in text
 
     (request,) = site.tick()
@@ -88,7 +88,7 @@ def test_on_its_way_from_the_queue_to_the_table(site: Site) -> None:
     )
     verdict, text = asked(site, key)
     assert verdict == "in_batch"
-    assert f"in batch {request.tags[BATCH_TAG]}, open since" in text
+    assert f"in batch {request.tags[BATCH_TAG]}, open for" in text
     assert f"run {run.run_id} (STARTED)" in text
     assert "reads entries" in text
 
@@ -98,7 +98,7 @@ def test_on_its_way_from_the_queue_to_the_table(site: Site) -> None:
     assert "committed in generation 1, " in text
     assert "1 records" in text
     assert "data file: _s3notify/orders/table/data/slot=3/" in text
-    assert ", taken up by the sensor" in text
+    assert ", seen by the sensor" in text
 
     site.write(3, body=site.line(300))
     assert "an older version is committed, in generation 1" in asked(site, key)[1]
@@ -125,8 +125,8 @@ def test_rejected_records(site: Site) -> None:
     assert "the others are committed in generation 1" in text
 
 
-def test_a_plain_writers_slot(site: Site) -> None:
-    """Signalled; then waiting for a rescan, once a run has found that no entry tells of it; then committed."""
+def test_an_unqueued_writers_slot(site: Site) -> None:
+    """Signalled; then waiting for a rescan, once a run has found that no entry names it; then committed."""
     site.settle()
     site.write_unqueued(7)
     store_cursor(site, site.cursor or "")
@@ -135,7 +135,7 @@ def test_a_plain_writers_slot(site: Site) -> None:
     assert site.launch(request).success
     verdict, text = asked(site, site.key(7))
     assert verdict == "rescan"
-    assert "waits for a rescan: slot 7 is compared by the next batch that lists" in text
+    assert "waits for a rescan: the next batch that lists compares slot 7" in text
     site.settle()
     assert asked(site, site.key(7))[0] == "committed"
 
@@ -151,14 +151,14 @@ def test_a_slot_that_fails(site_of: Callable[..., Site]) -> None:
     verdict, text = asked(site, site.key(13))
     assert verdict == "failing"
     assert "13 is unlucky" in text
-    assert "asked for again in" in text
+    assert "requested again in" in text
 
 
 def test_a_key_that_is_not_the_sources(site: Site) -> None:
     """Bad input is what the job fails for, and says what was wrong."""
     result = execute(site, "elsewhere/a")
     assert not result.success
-    assert "'elsewhere/a' is not of source 'orders', which reads 'raw/'" in site.failure(result)
+    assert "'elsewhere/a' does not belong to source 'orders', which reads 'raw/'" in site.failure(result)
 
 
 def test_before_the_sensor_has_run(site: Site) -> None:

@@ -76,7 +76,7 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     (record,) = shown["failing"].records
     assert record.data["key"] == bad
     assert "AccessDenied" in record.data["reason"]
-    assert "s3notify quarantine retry orders --all" in shown["send_again"]
+    assert "s3notify quarantine retry orders --all" in shown["retry_command"]
     (lost,) = [c for c in site.job("sweep").get_asset_check_evaluations() if c.check_name == "complete"]
     assert lost.passed
 

@@ -330,7 +330,7 @@ class Fuzz:
     def check(self) -> None:
         """Nothing was lost, nothing is there twice, and nobody had to repair anything."""
         found = self.sweep()
-        assert (found["found_by_sweep"], found["on_their_way"]) == (0, 0), (found, self.facts())
+        assert (found["found_by_sweep"], found["pending"]) == (0, 0), (found, self.facts())
         assert not self.differences(), self.facts()
         assert not (wrong := self.undelivered()), (wrong[:5], self.facts())
 

@@ -232,8 +232,8 @@ def test_init_prints_policies():
         (["--print", "iam"], "--bucket"),
         (["--print", "iam", "--bucket", "b", "--lease-table", "t"], "account"),
         (["--print", "iam", "--bucket", "b", "--event-queue", "q"], "account"),
-        (["--print", "iam", "--bucket", "b", "--prefix", "a*/"], "mean something else"),
-        (["--print", "iam", "--bucket", "b", "--queue-prefix", "a?/"], "mean something else"),
+        (["--print", "iam", "--bucket", "b", "--prefix", "a*/"], "have a special meaning"),
+        (["--print", "iam", "--bucket", "b", "--queue-prefix", "a?/"], "have a special meaning"),
     ],
 )
 def test_init_says_what_is_missing(arguments, reason):

@@ -1,12 +1,12 @@
-"""Where a topic is pushed to, what a worker may connect to for it, and how a receiver knows who sent it. Pure.
+"""The endpoint of a topic, the networks that a worker may connect to, and the signature of requests. Pure.
 
-Two parties say where data goes. Whoever creates a topic names its endpoint (`Endpoint`, stored with the topic).
-Whoever runs the worker says which networks it may reach (`Egress`, an option of the worker, never of a topic).
-So a topic cannot turn the worker against what only the worker can reach: a name is resolved once, every address
-it has must be permitted, and the connection goes to an address that was checked, with TLS verified for the name.
+Two parties decide where data goes. The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The
+operator of the worker sets the networks that it may reach (`Egress`, an option of the worker, never of a topic). So a
+topic cannot make the worker send requests to hosts that only the worker can reach: a name is resolved once, all its
+addresses must be permitted, and the connection goes to a checked address, with TLS verified for the name.
 
-What a topic may name of the worker's environment is one HMAC key, in a variable that begins with
-`S3NOTIFY_PUSH_`: no topic can have any other secret used, and no secret is ever sent.
+Of the worker's environment a topic may name one HMAC key only, in a variable that begins with `S3NOTIFY_PUSH_`: a topic
+cannot make the worker use any other secret, and no secret is ever sent.
 
 The request
     POST, `content-type: application/json`, body: the S3 event message, `{"Records": […]}`
@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from s3notify_platform.errors import UsageError
 
 BATCH_MAX: Final = 200
-"""Events of one request; their ids are one header, which receivers limit to 8 KB or so."""
+"""Events of one request; their ids are in one header, which receivers limit to about 8 KB."""
 
 CONCURRENCY_MAX: Final = 64
 TIMEOUT_MAX_SECONDS: Final = 120.0
@@ -40,10 +40,10 @@ SECRET_PREFIX: Final = "S3NOTIFY_PUSH_"  # noqa: S105 - the beginning of a varia
 SECRET_BYTES_MIN: Final = 16
 
 TOLERANCE_SECONDS: Final = 300
-"""How far the clocks of sender and receiver may differ; what was recorded can be replayed for that long."""
+"""How far the clocks of sender and receiver may differ; a recorded request can be replayed for that long."""
 
 _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
-"""ASCII that can be seen, without quotes and backslashes, which parsers read differently."""
+"""Printable ASCII without quotes and backslashes, which parsers treat differently."""
 
 _IPV6_GLOBAL: Final = ip_network("2000::/3")
 _NAT64: Final = ip_network("64:ff9b::/96")
@@ -53,8 +53,8 @@ _NEVER: Final = tuple(
         "168.63.129.16/32",  # Azure's own services, at an address that looks public
         "192.0.0.0/24",  # protocol assignments; Oracle's metadata
         "192.88.99.0/24",  # 6to4 relays
-        "2001::/23",  # protocol assignments: Teredo and others that hold an address of another network
-        "2002::/16",  # 6to4: holds an IPv4 address
+        "2001::/23",  # protocol assignments: Teredo and others that contain an address of another network
+        "2002::/16",  # 6to4: contains an IPv4 address
         "3fff::/20",  # documentation
     )
 )
@@ -75,7 +75,7 @@ class Endpoint:
     timeout_seconds: float = 10.0
     """For one request as a whole, from connecting to the answer's status."""
     ca_file: str = ""
-    """On the worker: certificates to trust in place of the system's."""
+    """File on the worker with certificates to trust, instead of the system's."""
     verify: bool = True
     """Check the certificate; False only for workers that allow plain HTTP too."""
 
@@ -122,29 +122,29 @@ class Endpoint:
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
-            raise UsageError(f"no endpoint: {text[:200]!r} ({error})") from error
+            raise UsageError(f"no valid endpoint: {text[:200]!r} ({error})") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Egress:
-    """What a worker may connect to. Default: https, to addresses of the public internet."""
+    """The networks that a worker may connect to. Default: https, to addresses of the public internet."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Permitted whatever they are: one's own, private, loopback."""
+    """Also permitted, even if private or loopback."""
     allow_http: bool = False
     """Also plain HTTP, and TLS that is not verified."""
 
     @classmethod
     def of(cls, networks: Iterable[str], *, allow_http: bool = False) -> "Egress":
-        """From CIDR notation. `UsageError` for what is none."""
+        """From CIDR notation. `UsageError` for anything else."""
         try:
             parsed = tuple(ip_network(network) for network in networks)
         except ValueError as error:
-            raise UsageError(f"no network: {error}; give it like 10.1.0.0/16") from None
+            raise UsageError(f"no valid network: {error}; give it like 10.1.0.0/16") from None
         return cls(networks=parsed, allow_http=allow_http)
 
     def check(self, endpoint: Endpoint) -> None:
-        """`UsageError` if this worker must not speak to it that way, whatever its address."""
+        """`UsageError` if this worker must not connect to the endpoint, whatever its address."""
         if self.allow_http:
             return
         if not endpoint.encrypted:
@@ -155,8 +155,8 @@ class Egress:
     def permits(self, address: str) -> bool:
         """Whether a connection to this IP address may be made. Pure.
 
-        Never, unless its network is named: private, loopback, link-local (cloud metadata is there), multicast,
-        reserved, shared, documentation. An IPv4 address inside an IPv6 one is judged as what it is.
+        Never, unless its network is in `networks`: private, loopback, link-local (cloud metadata is there), multicast,
+        reserved, shared, documentation. An IPv4 address inside an IPv6 one is checked as an IPv4 address.
         """
         found = ip_address(address.partition("%")[0])
         if self._named(found):
@@ -181,9 +181,9 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 def check_secret(secret: bytes) -> bytes:
-    """The secret; `UsageError` if it is too short to be one."""
+    """The secret; `UsageError` if it is too short."""
     if len(secret) < SECRET_BYTES_MIN:
-        raise UsageError(f"an HMAC key of {len(secret)} bytes: {SECRET_BYTES_MIN} or more, random ones")
+        raise UsageError(f"the HMAC key has {len(secret)} bytes: use {SECRET_BYTES_MIN} or more random bytes")
     return secret
 
 
@@ -201,11 +201,11 @@ def verify_signature(
     now_seconds: float,
     tolerance_seconds: float = TOLERANCE_SECONDS,
 ) -> bool:
-    """Whether a request comes from a holder of one of the secrets, not long ago. Pure, for receivers.
+    """Whether a request was recently signed with one of the secrets. Pure, for receivers.
 
-    `header`, `event_ids` and `body` are what came, `body` byte for byte. Several secrets: while one is replaced.
-    `now_seconds` is the receiver's Unix time. What was recorded can be sent again within the tolerance:
-    drop event ids that are known.
+    `header`, `event_ids` and `body` are as received, `body` byte for byte. Several secrets are for the time in which
+    one is replaced. `now_seconds` is the receiver's Unix time. A recorded request can be replayed within the tolerance:
+    drop known event ids.
     """
     fields = [part.strip().partition("=") for part in header.split(",")]
     times = [value for name, _, value in fields if name == "t"]
@@ -216,7 +216,7 @@ def verify_signature(
     if abs(now_seconds - seconds) > tolerance_seconds:
         return False
     digests = [_digest(secret, body, event_ids, seconds) for secret in secrets]
-    # Every pair is compared, so that how long it takes tells nothing.
+    # Every pair is compared, so that the time it takes reveals nothing.
     equal = [hmac.compare_digest(known.encode(), one.encode()) for known in digests for one in given]
     return any(equal)
 

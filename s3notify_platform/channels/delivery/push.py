@@ -1,7 +1,7 @@
-"""Requests to one endpoint over HTTP(S): to the very address that was checked, within bounds of time and size.
+"""Requests to one endpoint over HTTP(S): to the address that was checked, with bounds on time and size.
 
-Built on `http.client`, which follows no redirect and knows no proxy; what is added is where it connects to
-(`Egress`), one deadline for a request as a whole, and connections that are kept.
+Built on `http.client`, which follows no redirects and uses no proxy. Added are the check of the address (`Egress`), one
+deadline for a whole request, and kept connections.
 """
 
 import http.client
@@ -29,10 +29,10 @@ KEEP_SECONDS: Final = 60.0
 """How long a connection is used; after that the name is resolved, and its addresses checked, again."""
 
 ANSWER_BYTES: Final = 64 * 1024
-"""Of an answer's body, read so that the connection can be used again; a longer one is cut off."""
+"""How much of an answer's body is read, so that the connection can be used again; a longer one is cut off."""
 
 ANSWER_SECONDS: Final = 1.0
-"""For that body. The status was the answer."""
+"""How long that may take. Only the status matters."""
 
 ERROR_CHARS: Final = 200
 RETRY_AFTER_MAX_SECONDS: Final = 300.0
@@ -48,16 +48,16 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """The endpoint looked at the events and answered otherwise: one of them may be to blame."""
+    """The endpoint processed the request and refused it: one of the events may be at fault."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Down:
-    """The endpoint cannot take anything now: it is not to be asked before its next probe.
+    """The endpoint accepts nothing now: send nothing until the next probe.
 
-    `reached`: it may have looked at the events, so the attempt counts. Else it certainly did not, or said so.
+    `reached`: it may have processed the events, so the attempt counts. False: it certainly did not.
     """
 
     error: str
@@ -69,21 +69,21 @@ Answer = Delivered | Rejected | Down
 
 
 class Push(Protocol):
-    """What delivery needs of an endpoint; `Pusher` is the real one."""
+    """What delivery needs of an endpoint; implemented by `Pusher`."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
-        """One request for each batch, some at once; an answer for each."""
+        """Send one request for each batch, some in parallel; an answer for each."""
         ...
 
     def close(self) -> None:
-        """End what is in flight."""
+        """End the requests in flight."""
         ...
 
 
 class Pusher:
-    """One endpoint, as one worker sees it. Thread-safe. No request before the first `post`.
+    """The connections of one worker to one endpoint. Thread-safe. No request before the first `post`.
 
-    `UsageError` if the worker must not speak to it that way, or lacks what it names (key, certificates).
+    `UsageError` if the worker must not connect to it, or does not have the key or certificates that it names.
     """
 
     def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -113,7 +113,7 @@ class Pusher:
             return [Down(error="the worker stops, or the endpoint was changed", reached=True)] * len(batches)
 
     def post(self, topic: str, entries: Iterable[Entry]) -> Answer:
-        """One request; raises nothing of the network's. Sent a second time only if a kept connection was gone."""
+        """Send one request; raises no network error. Sent a second time only if a kept connection had been closed."""
         batch = tuple(entries)
         body = encode_events(entry.event for entry in batch)
         ids = ",".join(entry.id for entry in batch)
@@ -133,12 +133,12 @@ class Pusher:
         try:
             fresh = self._connect(deadline)
         except (OSError, ValueError) as error:
-            return Down(error=f"no connection: {_told(error)}", reached=False)
+            return Down(error=f"no connection: {_described(error)}", reached=False)
         answer = self._ask(fresh, body, headers, deadline)
         return answer or Down(error="the connection was closed without an answer", reached=True)
 
     def close(self) -> None:
-        """Cut every connection; what is in flight ends at once, as not answered."""
+        """Close every connection; requests in flight end at once, without an answer."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -152,7 +152,7 @@ class Pusher:
     def _ask(
         self, connection: "_Connection", body: bytes, headers: dict[str, str], deadline: float
     ) -> Answer | None:
-        """The answer on this connection; None if it was gone before any answer began."""
+        """The answer on this connection; None if it was closed before any answer began."""
         connection.deadline(deadline)
         try:
             connection.request("POST", self._target, body=body, headers=headers)
@@ -162,8 +162,8 @@ class Pusher:
             return None
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._drop(connection)
-            return Down(error=f"no answer: {_told(error)}", reached=True)
-        # The status is the answer; whatever comes after it is read to use the connection again, within bounds.
+            return Down(error=f"no answer: {_described(error)}", reached=True)
+        # Only the status matters; the body is read, within bounds, so that the connection can be used again.
         connection.deadline(min(deadline, self._clock.monotonic() + ANSWER_SECONDS))
         text = b""
         try:
@@ -202,14 +202,14 @@ class Pusher:
         raise OSError(f"{self._host!r} has no address")
 
     def _addresses(self) -> list[str]:
-        """The addresses of the name, each of them permitted. One lookup: what is checked is connected to."""
+        """The addresses of the name, all permitted. One lookup: the connection goes to an address checked here."""
         found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         for address in addresses:
             if not self._egress.permits(address):
                 raise OSError(
-                    f"{self._host!r} is at {address}, which is not public: its network is to be allowed "
-                    "by whoever runs the worker"
+                    f"{self._host!r} is at {address}, which is not public: the operator of the worker has to allow "
+                    "its network"
                 )
         return addresses
 
@@ -238,7 +238,7 @@ class Pusher:
 
 
 class _Connection(http.client.HTTPConnection):
-    """One connection, made when this is made, to one address; `host` is what it is for."""
+    """One connection to one address, opened at construction; `host` is the name for TLS and the Host header."""
 
     def __init__(
         self,
@@ -255,14 +255,14 @@ class _Connection(http.client.HTTPConnection):
         self.born = clock.monotonic()
         if seconds <= 0:
             raise TimeoutError("timed out")
-        # A literal address: nothing is looked up any more.
-        plain = socket.create_connection((address, port), timeout=seconds)
+        # A literal address: there is no second lookup.
+        tcp = socket.create_connection((address, port), timeout=seconds)
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.settimeout(max(0.001, seconds - (clock.monotonic() - self.born)))
-            whole = tls.wrap_socket(plain, server_hostname=host) if tls else plain
+            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tcp.settimeout(max(0.001, seconds - (clock.monotonic() - self.born)))
+            whole = tls.wrap_socket(tcp, server_hostname=host) if tls else tcp
         except BaseException:
-            plain.close()
+            tcp.close()
             raise
         self._timed = _TimedSocket(whole, clock)
         self.sock = self._timed
@@ -271,16 +271,16 @@ class _Connection(http.client.HTTPConnection):
         self._timed.deadline = at
 
     def connect(self) -> None:
-        raise ConnectionResetError("a connection is made once, to the address that was checked")
+        raise ConnectionResetError("a connection is opened once, to the address that was checked")
 
     def cut(self) -> None:
-        """End it from another thread."""
+        """Close it from another thread."""
         with suppress(OSError):
             self._timed.inner.shutdown(socket.SHUT_RDWR)
 
 
 class _TimedSocket:
-    """A socket for `http.client` with one deadline for all that is sent and received: a trickle does not extend it."""
+    """A socket for `http.client` with one deadline for all sends and receives: a slow trickle does not extend it."""
 
     def __init__(self, inner: socket.socket, clock: Clock) -> None:
         self.inner = inner
@@ -303,7 +303,7 @@ class _TimedSocket:
         return io.BufferedReader(_TimedReader(self))
 
     def close(self) -> None:
-        # `http.client` closes the socket of an answer that ends with the connection while it still reads it.
+        # `http.client` may close the socket while it still reads an answer that ends with the connection.
         self._users -= 1
         if self._users == 0:
             self.inner.close()
@@ -370,5 +370,5 @@ def _secret(endpoint: Endpoint) -> bytes:
         raise UsageError(f"{endpoint.secret_env}: {error}") from None
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:ERROR_CHARS]

@@ -1,10 +1,10 @@
-"""Delivery of one shard: take what is due, post it, settle each entry by what came back.
+"""Delivery of one shard: take the entries that are due, post them, settle each by the answer.
 
-Theory of operation. Entries that were never tried go in batches, those that failed before one by one. A batch
-that is refused is split in halves, round by round, until the one event that is to blame stands alone: so its
-neighbours go out in the same turn, for about 2 log2(n) requests more. A batch that is not answered fails as a
-whole, and its entries come again alone. An endpoint that takes nothing opens its circuit: what is in hand goes
-back, what was certainly not looked at with its attempt, and nothing but one probe at a time is taken.
+Theory of operation. Entries that were never tried are sent in batches, those that failed before one by one. A refused
+batch is split in halves, round by round, until the event at fault is alone: the others are delivered in the same turn,
+for about 2 log2(n) more requests. A batch without an answer fails as a whole, and its entries are sent again one by
+one. If the endpoint accepts nothing, its circuit opens: the entries in hand go back to the queue, and those that it
+certainly did not process lose no attempt. From then on only one probe at a time is taken.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +20,14 @@ from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutco
 from s3notify_platform.protocols.notification_queue import DeadLettered, Entry, ShardConsumer
 
 TAKE_MAX: Final = 128
-"""Entries in hand of one shard: what a killed owner's successor may deliver a second time."""
+"""Entries taken at once from one shard: so many may be delivered twice if the owner is killed."""
 
 IDLE_BASE_SECONDS: Final = 0.25
 POLL_SECONDS: Final = 2.0
-"""Longest pause between two looks at an idle shard, 1 LIST each on a bucket alone."""
+"""Longest pause between two scans of an idle shard; a scan is 1 LIST if the queue is on a bucket."""
 
 EXPIRY_CHECK_SECONDS: Final = 30.0
-"""How often a shard is looked through for what has used up its time, while its endpoint takes nothing."""
+"""How often a shard is scanned for expired entries, while its endpoint accepts nothing."""
 
 _LAPSED_SECONDS: Final = 0.25
 
@@ -36,17 +36,17 @@ Batch = tuple[Entry, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicEndpoint:
-    """A topic's endpoint, as one worker sees it. `push` is None if this worker cannot speak to it."""
+    """A topic's endpoint in one worker. `push` is None if this worker cannot use it."""
 
     text: str
-    """The setting that it was made from."""
+    """The topic's setting from which it was made."""
     endpoint: Endpoint | None
     push: Push | None
     circuit: Circuit
 
 
 class ShardDelivery:
-    """One shard under one lease. One thread calls `turn`; the rest may be used by any."""
+    """One shard under one lease. One thread calls `turn`; any thread may use the rest."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class ShardDelivery:
         valid: Callable[[], bool],
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """`target`: the topic's endpoint, as it is by now. `valid`: whether the lease is. `count`: what was done."""
+        """`target`: the topic's current endpoint. `valid`: whether the lease is valid. `count`: adds to a counter."""
         self.consumer = consumer
         self.lease = consumer.lease
         self.ended = Event()
         self.paused = False
         self.turning = Lock()
-        """Held during a turn: while it is held from outside nothing is taken."""
+        """Held during a turn. While another thread holds it, nothing is taken."""
         self._target = target
         self._count = count
         self._valid = valid
@@ -76,12 +76,12 @@ class ShardDelivery:
     def turn(self) -> float:
         """Take, post and settle once; the seconds to wait before the next turn.
 
-        Raises nothing of the store's or the endpoint's. `CorruptError`: an entry of the shard cannot be read.
+        Raises no errors of the store's requests or of the endpoint. `CorruptError`: an entry cannot be read.
         """
         try:
             wait = self._turn()
         except FencedError:
-            return _LAPSED_SECONDS  # renewed late, or gone: whoever balances knows
+            return _LAPSED_SECONDS  # renewed late, or lost to another worker: `Worker.balance` finds out
         except (UnavailableError, UnknownOutcomeError):
             self._count("store_errors", 1)
             self._troubles += 1
@@ -132,7 +132,7 @@ class ShardDelivery:
         todo = list(grouped(entries, endpoint.batch_size))
         while todo:
             if self.ended.is_set():
-                return  # stopped, or another's by now, who delivers what is left
+                return  # stopped, or another worker owns the shard and delivers the rest
             if not self._valid():
                 self._fail(_flat(todo), "the lease was not renewed in time", begun=False)
                 return
@@ -143,7 +143,7 @@ class ShardDelivery:
                 return
 
     def _post(self, wave: list[Batch], target: TopicEndpoint, push: Push, *, probe: bool) -> list[Batch]:
-        """Post these, settle what can be; the rest, to be posted in smaller batches."""
+        """Post these, and settle what can be settled; the rest, to be posted in smaller batches."""
         answers = push.post_many(self.lease.topic, wave)
         self._count("requests", len(wave))
         delivered: list[Entry] = []
@@ -177,7 +177,7 @@ class ShardDelivery:
 
 
 def grouped(entries: Sequence[Entry], size: int) -> Iterator[Batch]:
-    """Entries to post together: up to `size` that were never tried, and each other one alone. Pure."""
+    """Entries to post together: up to `size` that were never tried, and every other one alone. Pure."""
     fresh = [entry for entry in entries if entry.attempts <= 1]
     for start in range(0, len(fresh), size):
         yield tuple(fresh[start : start + size])

@@ -1,14 +1,14 @@
-"""The delivery worker: pushes every topic that has an endpoint, beside any number of others like it.
+"""The delivery worker: pushes every topic that has an endpoint. Any number of workers may run.
 
 Guarantees
-    - At least once: an entry leaves the queue when its endpoint answered 2xx, or into the dead letters.
-    - A dead or slow endpoint holds up nobody else: each shard has a thread, each endpoint its own connections,
-      limit of requests in flight, and circuit.
-    - Killed, its shards are served by another worker within 15 s (`Worker`); stopped cleanly, at that one's next
-      beat, 2 s at most. What was in hand when it was killed may be delivered twice, with the same event ids.
+    - At least once: an entry leaves the queue when its endpoint has answered 2xx, or as a dead letter.
+    - An endpoint that is down or slow does not delay others: each shard has a thread; each endpoint has its own
+      connections, limit of requests in flight, and circuit.
+    - If it is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s. Entries
+      in hand when it was killed may be delivered twice, with the same event ids.
 
-Requests of the queue, besides those of `Worker` each 2 s: 2 writes and their reads for each delivered entry (see
-`ShardConsumer`), and a scan of each idle shard each `poll_seconds`.
+Requests to the queue: those of `Worker` every 2 s; 2 writes and their reads for each delivered entry (see
+`ShardConsumer`); and a scan of each idle shard every `poll_seconds`.
 """
 
 from collections import Counter
@@ -37,17 +37,17 @@ from s3notify_platform.protocols.notification_queue.owners import (
 )
 
 STOP_SECONDS: Final = 3.0
-"""For what is in flight at a clean stop; then it is cut off, and delivered by the next owner again."""
+"""For requests in flight at a clean stop. After that they are cut off, and the next owner delivers them again."""
 
 PAUSE_SECONDS: Final = 0.2
 TROUBLE_SECONDS: Final = 30.0
-"""Before a shard is tried again whose entries cannot be read."""
+"""Pause before a shard with unreadable entries is tried again."""
 
 
 class Delivery:
-    """A `Service`: see the module. `alongside`: services that run as long as this one does, like a reconciler.
+    """A `Service`: see the module. `alongside`: services that run as long as this one, like a reconciler.
 
-    Threads: one for each shard that it owns, `concurrency` for each endpoint, one for each service alongside.
+    Threads: one for each owned shard, `concurrency` for each endpoint, one for each service alongside.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Delivery:
         alongside: Sequence[Service] = (),
         connect: Callable[[Endpoint], Push] | None = None,
     ) -> None:
-        """`egress`: what may be connected to; default: https to public addresses. `connect`: for tests."""
+        """`egress`: the permitted networks; default: https to public addresses. `connect`: for tests."""
         self.name = name
         self.shards: dict[tuple[str, int], ShardDelivery] = {}
         self._queue = queue
@@ -102,7 +102,7 @@ class Delivery:
                 helper.join(STOP_SECONDS)
 
     def counts(self) -> Mapping[str, int]:
-        """Entries delivered, failed and dead; requests sent; shards owned; and what the services alongside say."""
+        """Entries delivered, failed and dead; requests sent; shards owned; and the counts of the services alongside."""
         with self._lock:
             found = dict(self._counts)
         found["shards"] = len(self.shards)
@@ -111,8 +111,8 @@ class Delivery:
         return found
 
     def beat(self) -> None:
-        """Renew the leases, and deliver the shard of each. Store errors are reported, and the next beat tries again."""
-        # A shard whose turn is held cannot take anything, so that it may be released.
+        """Renew the leases, and deliver their shards. Store errors are reported, and the next beat tries again."""
+        # While its turn is held, a shard takes nothing, so it can be released.
         still = [shard for shard in self.shards.values() if shard.turning.acquire(blocking=False)]
         busy = [shard.lease for shard in self.shards.values() if shard not in still or shard.consumer.busy]
         try:
@@ -131,7 +131,7 @@ class Delivery:
                 shard.ended.set()
         self.shards = {key: shard for key, shard in self.shards.items() if not self._over(shard)}
         for lease in leases:
-            # Not before a former delivery of it has ended, which may have the same entries in hand.
+            # Only after an earlier delivery of the shard has ended, which may have the same entries in hand.
             if (lease.topic, lease.shard) not in self.shards:
                 self.start(self._delivery_of(lease))
         for place, shard in enumerate(self.shards.values()):
@@ -139,7 +139,7 @@ class Delivery:
         self._forget_topics({lease.topic for lease in leases})
 
     def start(self, shard: ShardDelivery) -> None:
-        """Serve a shard from now on, in a thread."""
+        """Start to serve a shard, in a thread."""
         self.shards[shard.lease.topic, shard.lease.shard] = shard
         self._threads[shard] = self._started(
             lambda: self._serve(shard), f"{shard.lease.topic}-{shard.lease.shard}"
@@ -168,14 +168,14 @@ class Delivery:
                 try:
                     with shard.turning:
                         wait = shard.turn()
-                except Exception as error:  # noqa: BLE001 - one shard in trouble must not end, nor silence, any other
+                except Exception as error:  # noqa: BLE001 - the error of one shard must not end the others
                     place = f"topic {shard.lease.topic!r}, shard {shard.lease.shard}"
                     self._progress(f"{place}: {type(error).__name__}: {error}")
                     wait = TROUBLE_SECONDS
             shard.ended.wait(wait)
 
     def _target(self, lease: ShardLease) -> TopicEndpoint:
-        """The endpoint of the lease's topic; another one once its setting has changed."""
+        """The current endpoint of the lease's topic."""
         text = self._worker.topic(lease).settings.endpoint
         with self._lock:
             known = self._targets.get(lease.topic)
@@ -187,7 +187,7 @@ class Delivery:
         return made
 
     def _connected(self, topic: str, text: str) -> TopicEndpoint:
-        circuit = Circuit(self._queue.clock, tell=lambda told: self._progress(f"topic {topic!r}: {told}"))
+        circuit = Circuit(self._queue.clock, report=lambda text: self._progress(f"topic {topic!r}: {text}"))
         endpoint, push = None, None
         try:
             endpoint = Endpoint.loads(text)
@@ -211,12 +211,12 @@ class Delivery:
         while not stop.is_set():
             try:
                 service.run(stop, self._progress)
-            except Exception as error:  # noqa: BLE001 - as in a delivery: what is alongside must not end deliveries
+            except Exception as error:  # noqa: BLE001 - the error of a service alongside must not end deliveries
                 self._progress(f"{service.name}: {type(error).__name__}: {error}")
                 stop.wait(TROUBLE_SECONDS)
 
     def _end(self) -> None:
-        """End all deliveries, at first gently, and release the shards."""
+        """End all deliveries, after `STOP_SECONDS` by closing their connections, and release the shards."""
         for shard in self.shards.values():
             shard.ended.set()
         clock = self._queue.clock
@@ -229,7 +229,7 @@ class Delivery:
         try:
             self._worker.stop()
         except S3NotifyError as error:
-            self._progress(f"shards are not given back, and expire: {error}")
+            self._progress(f"the shards could not be released; their leases expire: {error}")
 
     @staticmethod
     def _started(run: Callable[[], None], name: str) -> Thread:
@@ -241,13 +241,13 @@ class Delivery:
 class DeliverySettings(ServiceSettings):
     """Push all topics that have an endpoint, until SIGINT or SIGTERM.
 
-    Any number of these may run: they share the work, and take over from one that dies within 15 s. HMAC keys
-    are taken from the environment, by the names that the topics give (S3NOTIFY_PUSH_…).
+    Any number of these may run: they share the work, and take over from a killed one within 15 s. HMAC keys are read
+    from environment variables that the topics name (S3NOTIFY_PUSH_…).
     """
 
     allow_networks: list[str] = Field(
         default=[],
-        description="Permit endpoints in this network, like 10.1.0.0/16; else public addresses only. Repeatable.",
+        description="Also permit endpoints in this network, like 10.1.0.0/16; else public addresses only. Repeatable.",
         json_schema_extra={"option": "--allow-network"},
     )
     allow_http: bool = Field(
@@ -257,7 +257,7 @@ class DeliverySettings(ServiceSettings):
         default=POLL_SECONDS,
         ge=0.1,
         le=60,
-        description="Longest pause in seconds between two looks at an idle shard.",
+        description="Longest pause in seconds between two scans of an idle shard.",
     )
 
     def build(self, context: ServiceContext) -> Service:

@@ -1,4 +1,4 @@
-"""The client of ack chains: plans, sent to a record store. What they guarantee stands in the package's docstring."""
+"""The client of ack chains: sends plans to a record store. The package's docstring says what they guarantee."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ T = TypeVar("T")
 SEED_BYTES: Final = 32
 
 TOMBSTONE_SECONDS: Final = 7 * 24 * 3600.0
-"""How long a finished chain is kept, for people and for late stamps."""
+"""How long a closed chain is kept, for people and for late stamps."""
 
 ATTEMPTS: Final = 40
 """Reads and replaces of one record before `StaleLocalData`; about 35 s of backoff on average."""
@@ -79,7 +79,7 @@ class AckChains:
     ) -> ChainState:
         """Begin a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
 
-        `children` names all that the chain begins with, and `stamp` must be the XOR of their stamps.
+        `children` names all children of the new chain; `stamp` must be the XOR of their stamps.
         """
         if len(check_stamp(stamp)) < STAMP_BYTES_MIN:
             raise UsageError(
@@ -101,7 +101,7 @@ class AckChains:
         """Begin a chain of children to be stamped by name; `TagExists` if the tag is in use. 1 request."""
         names = frozenset(children)
         if not names:
-            raise UsageError(f"chain {tag!r} has no children: nothing could ever ack it")
+            raise UsageError(f"chain {tag!r} has no children: it could never be acked")
         seed = self._clock.random_bytes(SEED_BYTES)
         stamp = xor_all(child_stamp(seed, name) for name in names)
         chain = replace(self._chain(stamp, names, deadline_seconds, payload), seed=seed)
@@ -119,8 +119,8 @@ class AckChains:
         """XOR `stamp` into the chain, once for each operation id, however often it is sent. 2 requests.
 
         `children` names the children that it finishes, `starts` those that it begins. Without an operation id
-        a repeated call is a new stamp. Children that were all finished before make it a no-op; if only some
-        were, it cannot be taken apart: `UsageError`.
+        a repeated call is a new stamp. If all its children were finished before, it changes nothing; if only some
+        were, it cannot be split: `UsageError`.
         """
         return self._stamp(self._planned(tag, children, starts, operation_id, raw=check_stamp(stamp)))
 
@@ -129,13 +129,13 @@ class AckChains:
     ) -> StampOutcome:
         """Finish these children of an `open_batch` chain, and begin `starts`, in one stamp. 2 requests.
 
-        Idempotent by name: children finished before are left out, whoever stamped them. The operation id only
-        tells a retry that it was itself the one that acked.
+        Idempotent by name: children that any caller finished before are left out. With the operation id, the
+        retry of the stamp that acked the chain returns `Acked` again.
         """
         return self._stamp(self._planned(tag, names, starts, operation_id))
 
     def fail(self, tag: str, reason: str) -> ChainState:
-        """Close an open chain as failed; the state after it. One closed before stays as it is. 2 requests."""
+        """Close an open chain as failed. Returns the state afterwards; a closed chain stays as it is. 2 requests."""
         plan = partial(failed, reason=reason, expires_ms=self._expiry_ms())
         return facts(tag, self._change(plan, tag))
 
@@ -149,7 +149,7 @@ class AckChains:
             yield facts(record.key, decode(record.key, record.value))
 
     def delete(self, tag: str) -> None:
-        """Forget the chain, open or closed; `TagNotFound` if there is none. 2 requests."""
+        """Delete the chain, open or closed; `TagNotFound` if there is none. 2 requests."""
         identity: str | None = None
         for attempt in range(ATTEMPTS):
             record = self._records.read(self._partition, tag)
@@ -171,7 +171,7 @@ class AckChains:
         raise StaleLocalData(f"ack chain {tag!r} kept changing while it was deleted: delete it again")
 
     def purge(self) -> int:
-        """Forget closed chains whose time is up by this wall clock; how many. For tidiness alone. One scan."""
+        """Delete closed chains that have expired by this wall clock. Returns how many. Only frees space. One scan."""
         now_ms = self._clock.wall_ms()
         purged = 0
         for record in self._records.scan(self._partition):
@@ -187,7 +187,7 @@ class AckChains:
         self, stamp: bytes, names: frozenset[str], deadline_seconds: float | None, payload: str
     ) -> Chain:
         if deadline_seconds is not None and deadline_seconds <= 0:
-            raise UsageError(f"deadline_seconds={deadline_seconds}: a deadline lies ahead")
+            raise UsageError(f"deadline_seconds={deadline_seconds}: must be above 0")
         if len(payload) > PAYLOAD_MAX:
             raise UsageError(f"a payload of {len(payload)} characters: at most {PAYLOAD_MAX}")
         return Chain(

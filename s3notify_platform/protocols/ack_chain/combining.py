@@ -1,10 +1,9 @@
 """Threads that change one record at the same time send together (group commit).
 
-The first thread to come leads: it sends at once, alone. Those who come meanwhile wait, and when it is done the
-first of them leads: it sends for all who wait by then. So there is no thread of its own, no timer, and no
-delay where nobody else is; n threads at once cost two sends instead of n in turn. A leader that dies
-(`KeyboardInterrupt`) leaves its followers unserved, and the next of them leads for them: what it sent may be
-applied or not, which each job must bear anyway.
+The first thread leads: it sends at once, alone. Threads that come meanwhile wait. When the leader is done, the first
+of them leads, and sends for all that wait by then. So there is no background thread, no timer, and no delay for a
+single thread; n threads at once cost two sends instead of n. If a leader is interrupted (`KeyboardInterrupt`), the
+next waiting thread leads. What the interrupted one sent may have been applied, so every job must be safe to repeat.
 """
 
 import copy
@@ -18,23 +17,23 @@ from typing import Any
 class _Waiter:
     job: Any
     called: Event = field(default_factory=Event)
-    """Set when it was served, or is to lead."""
+    """Set when it has its result, or has to lead."""
     served: bool = False
     result: Any = None
 
 
 class Combiner:
-    """Combines the jobs of concurrent threads, by key. Thread-safe; holds nothing while no job runs."""
+    """Combines the jobs of concurrent threads, by key. Thread-safe; holds no state while no job runs."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._waiting: dict[Hashable, list[_Waiter]] = {}
-        """Who waits, by the keys that somebody leads."""
+        """The waiting jobs of each key that has a leader."""
 
     def run(self, key: Hashable, job: Any, send: Callable[[Sequence[Any]], Sequence[Any]]) -> Any:
-        """The result of `job`: what some thread's `send(jobs)` returned in its place, raised if it is an error.
+        """The result of `job`: its item of what one thread's `send(jobs)` returned, raised if it is an error.
 
-        An error that `send` itself raises is every job's result.
+        An error that `send` itself raises is the result of every job.
         """
         me = _Waiter(job=job)
         with self._lock:
@@ -51,7 +50,7 @@ class Combiner:
             return me.result
         if led:
             raise me.result
-        # Threads may share it: each raises its own, with a traceback of its own.
+        # Threads may share the error: each raises a copy, with its own traceback.
         raise copy.copy(me.result) from me.result
 
     def _lead(self, key: Hashable, me: _Waiter, send: Callable[[Sequence[Any]], Sequence[Any]]) -> None:

@@ -1,8 +1,8 @@
 """What each operation does to a record, as pure functions of the record as it was read.
 
-A plan returns the record to write, or None if nothing is to change, and the result for its caller. It is
-called again on the record as read again, whenever a write was refused or is in doubt; so each plan finds the
-traces of its own earlier attempts. `combine` folds the plans of several callers into one write.
+A plan returns the record to write (None: no change), and the result for its caller. After a write that was refused or
+is in doubt, it is called again with the record as it is then; so each plan recognises its own earlier attempts.
+`combine` joins the plans of several callers into one write.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,11 +37,11 @@ class Combined:
 
     after: Chain | None
     results: tuple[Any, ...]
-    """In the order of the plans; an error of one plan stands in its place and leaves the others alone."""
+    """In the order of the plans. The error of a plan is its result, and does not affect the others."""
 
 
 def combine(chain: Chain, plans: Sequence[Plan[Any]]) -> Combined:
-    """Each plan applied to what the ones before it leave: as if sent one after another."""
+    """Each plan applied to the record that the plans before it return: as if sent one after another."""
     changed = False
     results: list[Any] = []
     for plan in plans:
@@ -60,7 +60,7 @@ def combine(chain: Chain, plans: Sequence[Plan[Any]]) -> Combined:
 
 
 def closed(chain: Chain, operation: bytes) -> StampOutcome | None:
-    """What a stamp on a finished chain gets; None if it is open."""
+    """The result of a stamp on a closed chain; None if it is open."""
     match chain.status:
         case "open":
             return None
@@ -133,12 +133,12 @@ class Stamp:
 
 
 def acked(chain: Chain, expires_ms: int) -> Chain:
-    """The tombstone. The XOR is the truth: a raw stamp may have finished children without naming them."""
+    """The tombstone. Only the XOR decides: a raw stamp may have finished children without naming them."""
     return replace(chain, status="acked", missing=frozenset(), operations=(), expires_ms=expires_ms)
 
 
 def failed(chain: Chain, reason: str, expires_ms: int) -> tuple[Chain | None, Chain]:
-    """The chain closed as failed; as it is, if it was closed before."""
+    """The chain, closed as failed; unchanged if it was closed before."""
     if chain.status != "open":
         return None, chain
     after = replace(chain, status="failed", reason=reason, expires_ms=expires_ms)
@@ -146,7 +146,7 @@ def failed(chain: Chain, reason: str, expires_ms: int) -> tuple[Chain | None, Ch
 
 
 def check_stamp(stamp: bytes) -> bytes:
-    """The stamp, if it changes anything."""
+    """Return the stamp; `ZeroBufferNoOp` if it is all zero."""
     if not any(stamp):
         raise ZeroBufferNoOp(f"a stamp of {len(stamp)} zero bytes would change nothing")
     return stamp

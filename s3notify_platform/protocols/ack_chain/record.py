@@ -1,4 +1,4 @@
-"""The record of a chain: its fields, and their spelling as JSON. Pure."""
+"""The record of a chain: its fields, and their form as JSON. Pure."""
 
 import json
 from base64 import b64decode, b64encode
@@ -17,7 +17,7 @@ class Chain:
     """A record, decoded."""
 
     identity: str
-    """Drawn when the chain is opened: two chains of one tag are never taken for each other."""
+    """Random, drawn when the chain is created: distinguishes two chains with one tag."""
     stamp: bytes
     status: Status = "open"
     children: frozenset[str] = frozenset()
@@ -36,7 +36,7 @@ class Chain:
 def pack_names(names: Iterable[str]) -> list[object]:
     """Names as compact JSON: 7 for "7", [3, 5] for "3" to "5", ["7", 0, [2, 9]] for "7/0" and "7/2" to "7/9".
 
-    Other names are as they are.
+    Other names stay as they are.
     """
     ordered = in_order(names)
     numbers = [int(name) for name in ordered if is_number(name)]
@@ -83,7 +83,7 @@ def _numbers(runs: Iterable[object]) -> Iterator[int]:
             case [int(first), int(last)]:
                 yield from range(first, last + 1)
             case _:
-                raise CorruptError(f"{run!r} is no packed name")
+                raise CorruptError(f"{run!r} is not a packed name")
 
 
 def encode(chain: Chain) -> bytes:
@@ -137,7 +137,7 @@ def decode(key: str, value: bytes) -> Chain:
 
 
 def facts(tag: str, chain: Chain) -> ChainState:
-    """What a chain says of itself."""
+    """The state of a chain, as returned to callers."""
     return ChainState(
         tag=Tag(tag),
         status=chain.status,

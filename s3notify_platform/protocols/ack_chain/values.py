@@ -18,7 +18,7 @@ STAMP_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamped:
-    """Applied, now or by an earlier attempt; `missing` named children are still out."""
+    """Applied, now or by an earlier attempt; `missing` named children are not finished yet."""
 
     missing: int
 
@@ -45,7 +45,7 @@ StampOutcome = Stamped | Acked | AlreadyAcked | AlreadyFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainState:
-    """The facts of a chain. `missing` is empty once acked; a failed chain still tells it."""
+    """The facts of a chain. `missing` is empty once acked; a failed chain keeps it."""
 
     tag: Tag
     status: Status
@@ -90,10 +90,10 @@ def child_stamp(seed: bytes, name: str) -> bytes:
 
 
 def overdue(state: ChainState, watched_seconds: float) -> bool:
-    """Whether an open chain has outlived its deadline, by the caller's own elapsed time.
+    """Whether an open chain has passed its deadline, by the caller's own elapsed time.
 
     `watched_seconds` is how long the caller has seen it open, on one monotonic clock. A restarted caller
-    begins again: a chain may then outlive its deadline, but no wall clock that is off fails it early.
+    begins again: a chain may then stay open past its deadline, but a wrong wall clock never fails it early.
     """
     return (
         state.status == "open"

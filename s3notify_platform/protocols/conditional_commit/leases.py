@@ -12,21 +12,21 @@ from s3notify_platform.protocols.conditional_commit.values import EXPECTED, Comm
 from s3notify_platform.protocols.updates import ATTEMPTS, WRITER, pause, resolve
 
 ROUNDS = 20
-"""Leases that one call finds in its way, or gets too late, before it gives up."""
+"""How many leases of others one call waits for, or of its own it gets too late, before it fails."""
 
 BEGIN_WITHIN = 0.5
 """The share of a lease's timeout in which its write must have begun."""
 
 INTERVALS_PER_READ = 10
-"""A waiting writer looks at the object every interval, and at the lease every tenth."""
+"""A waiting writer reads the object every interval, and the lease every tenth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitLease:
     """The right to one write of `path` while its ETag is `etag` (`*`: while there is no object).
 
-    `timeout_ms` runs from when its holder sent it; 0: done, nobody is writing. `ttl` is in Unix seconds. Leases
-    of other clients name no `writer`.
+    `timeout_ms` counts from when its holder sent it; 0: done, nobody is writing. `ttl` is in Unix seconds. Leases
+    of other clients have no `writer`.
     """
 
     path: str
@@ -39,12 +39,12 @@ class CommitLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The lease is in place."""
+    """The lease was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupied:
-    """Another is in place; nothing was changed. `found` is None if it went meanwhile."""
+    """Another lease exists; nothing was changed. `found` is None if it was removed meanwhile."""
 
     found: CommitLease | None
 
@@ -56,21 +56,21 @@ class Leases(Protocol):
     """The table of leases. Both methods raise `UnavailableError` if nothing was applied."""
 
     def put(self, lease: CommitLease, *, seen: CommitLease | None) -> LeaseOutcome:
-        """Put the lease in place of `seen`, known by generation and writer; of none, if that is None."""
+        """Replace the lease `seen`, identified by generation and writer; create the lease if that is None."""
         ...
 
     def read(self, path: str, etag: str) -> CommitLease | None:
-        """The lease that is in place, read consistently."""
+        """The current lease, read consistently."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseSettings:
-    """How long leases hold. The defaults are object_store's, and need not be equal among writers.
+    """How long leases last. The defaults are object_store's, and need not be equal among writers.
 
-    `timeout_seconds`: a write is done by then; `max_clock_skew_rate`: the fastest clock ticks at most so many times
-    as fast as the slowest; `ttl_seconds`: when the table may forget a lease; `test_interval_seconds`: how often a
-    waiting writer looks.
+    `timeout_seconds`: a write is done by then. `max_clock_skew_rate`: the fastest clock ticks at most this many times
+    as fast as the slowest. `ttl_seconds`: when the table may delete a lease. `test_interval_seconds`: how often a
+    waiting writer reads the object.
     """
 
     timeout_seconds: float = 20.0
@@ -86,11 +86,11 @@ class LeaseSettings:
 
 
 class DynamoCommit(Commits):
-    """Commits by leases, on a store without conditions, beside writers of object_store's DynamoCommit.
+    """Commits by leases, on a store without conditions, compatible with writers of object_store's DynamoCommit.
 
-    Uncontended: 1 HEAD, 1 write, 2 requests to the leases. A loser: 1 HEAD, or 1 more each test interval and 1 to
-    the leases. Of all calls with one precondition at most one gets `Written`; see Limits for what a write that
-    lands after its lease can do.
+    Of all calls with one precondition at most one gets `Written`. See Limits in the package's docstring for a write
+    that is applied after its lease. Uncontended: 1 HEAD, 1 write, 2 requests to the leases. With a conflict: 1 HEAD,
+    or 1 more each test interval and 1 to the leases.
     """
 
     def __init__(
@@ -130,12 +130,14 @@ class DynamoCommit(Commits):
                 case _ as unreachable:
                     assert_never(unreachable)
         raise UnavailableError(
-            f"commit of {operation.path!r}: {ROUNDS} leases came and went; nothing written, retry later"
+            f"commit of {operation.path!r}: {ROUNDS} leases were in the way; nothing written, retry later"
         )
 
     def _wait_out(self, operation: Operation, found: CommitLease | None) -> CommitLease | Conflict | None:
-        """`found`, once its holder can no longer be writing; `Conflict` once the path has changed; None once there
-        is another lease.
+        """Wait for the lease `found`.
+
+        Returns it once its holder can no longer be writing; `Conflict` once the path has changed; None once there is
+        another lease.
         """
         if found is None:
             return None
@@ -147,14 +149,14 @@ class DynamoCommit(Commits):
             if not operation.holds(self._look(operation.path)):
                 return Conflict()
             if looks % INTERVALS_PER_READ == 0:
-                # Found only earlier this way: without an answer it is waited out.
+                # Only a shortcut: without an answer the lease's time is waited for.
                 with suppress(UnavailableError):
                     if self._leases.read(found.path, found.etag) != found:
                         return None
         return found
 
     def _write(self, operation: Operation, lease: CommitLease, writer: str, began: float) -> Written:
-        """Under a lease of ours. What is in doubt keeps the lease: the next writer gives it time to land."""
+        """Write under our lease. A write in doubt keeps the lease, so the next writer waits for it."""
         path, labels = operation.path, {WRITER: writer, EXPECTED: operation.expected}
 
         def send() -> WriteOutcome:
@@ -162,7 +164,7 @@ class DynamoCommit(Commits):
                 return operation.sent(conditional=False, labels=labels)
             except (
                 UnavailableError
-            ) as error:  # without a condition, that does not prove that nothing was applied
+            ) as error:  # without a condition, a refusal does not prove that nothing was applied
                 return Unknown(cause=str(error))
 
         def look() -> Written | None:
@@ -195,7 +197,7 @@ class DynamoCommit(Commits):
         path, overran = operation.path, self._age(began) > 1
         if overran and not self._still_ours(operation, writer):
             raise UnknownOutcomeError(
-                f"commit of {path!r}: overran its lease, and another's write is there now"
+                f"commit of {path!r}: outlasted its lease, and another's write is there now"
             )
         match self._put(self._done(lease), lease):
             case Granted():
@@ -204,7 +206,7 @@ class DynamoCommit(Commits):
                 return Written(etag=etag)
             case Unknown() | Occupied() as answer:
                 raise UnknownOutcomeError(
-                    f"commit of {path!r}: applied{', but overran its lease' if overran else ''}; another may have "
+                    f"commit of {path!r}: applied{', but outlasted its lease' if overran else ''}; another may have "
                     f"taken the lease over, and this write may have replaced the other's: {answer}"
                 )
             case _ as unreachable:
@@ -226,7 +228,7 @@ class DynamoCommit(Commits):
         raise UnavailableError(f"{path!r} cannot be looked at: {cause}") from cause
 
     def _put(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
-        """Put a lease; one whose answer was lost is known by its writer."""
+        """Put a lease. One that was put without an answer is recognised by its writer id."""
         outcome: LeaseOutcome = Unknown(cause="not sent")
         for attempt in range(ATTEMPTS):
             try:
@@ -262,5 +264,5 @@ class DynamoCommit(Commits):
         return self._clock.wall_ms() // 1000 + round(self._settings.ttl_seconds)
 
     def _age(self, began: float) -> float:
-        """How much of a lease's timeout has gone, as a share."""
+        """How much of a lease's timeout has passed, as a fraction."""
         return (self._clock.monotonic() - began) / self._settings.timeout_seconds

@@ -11,9 +11,9 @@ from s3notify_platform.protocols.updates import WRITER, resolve, written_by
 
 
 def judge(found: ObjectMeta | None, writer: str, precondition: Absent | IfMatch) -> CommitOutcome | None:
-    """What a HEAD after an attempt in doubt proves where the store honours conditions. Pure.
+    """What a HEAD after an attempt in doubt proves on a store that honours conditions. Pure.
 
-    None: the precondition holds, the write may be sent again. `UnknownOutcomeError`: it proves nothing.
+    None: the precondition holds, so the write may be sent again. `UnknownOutcomeError`: the HEAD proves nothing.
     """
     if found is not None and written_by(found, writer):
         return Written(etag=found.etag)

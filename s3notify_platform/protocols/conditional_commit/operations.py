@@ -1,4 +1,4 @@
-"""The four conditional writes, whichever way they are committed, and how an object is looked at in doubt."""
+"""The four conditional writes, for every way to commit, and how an object is judged after an attempt in doubt."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from s3notify_platform.protocols.updates import written_by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One conditional write. `send` takes whether to send the condition along, and metadata for the object."""
+    """One conditional write. `send` takes whether to send the condition too, and metadata for the object."""
 
     path: str
     precondition: Absent | IfMatch
@@ -31,18 +31,18 @@ class Operation:
 
     @property
     def expected(self) -> str:
-        """The precondition as metadata and leases spell it."""
+        """The precondition as text, for metadata and leases."""
         return self.precondition.etag if isinstance(self.precondition, IfMatch) else "*"
 
     def sent(self, *, conditional: bool, labels: Mapping[str, str]) -> WriteOutcome:
-        """The outcome of sending it; in doubt also where the store tells no ETag of what it wrote."""
+        """Send it. The outcome is in doubt also if the store returns no ETag for what it wrote."""
         outcome = self.send(conditional, labels)
         if isinstance(outcome, Written) and outcome.etag is None and not self.deletes:
             return Unknown(cause="written, without an ETag")
         return outcome
 
     def holds(self, found: ObjectMeta | None) -> bool:
-        """Whether the precondition holds of what a HEAD found."""
+        """Whether the precondition holds for what a HEAD found."""
         match self.precondition:
             case Absent():
                 return found is None
@@ -52,14 +52,14 @@ class Operation:
                 assert_never(unreachable)
 
     def shows(self, found: ObjectMeta | None, writer: str) -> bool:
-        """Whether what a HEAD found is this write's work, given that nobody else may write."""
+        """Whether what a HEAD found is the result of this write, given that nobody else may write."""
         if self.deletes:
             return found is None
         return written_by(found, writer)
 
 
 class Commits:
-    """The four operations, each as an `Operation` for the one way to commit that a subclass is."""
+    """The four operations, each as an `Operation` that the subclass commits in its way."""
 
     def __init__(self, store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""What a conditional write comes to, and what every way to commit offers."""
+"""The outcomes of a conditional write, and the operations of every way to commit."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,8 +13,10 @@ CommitOutcome = Written | Conflict
 
 
 class ConditionalCommit(Protocol):
-    """Writes of which one wins. Each raises `UnknownOutcomeError` if what became of it cannot be found out: look
-    before doing it again; `UnavailableError` if nothing was written: retry later.
+    """Writes of which at most one succeeds under one precondition.
+
+    Each raises `UnknownOutcomeError` if its outcome cannot be found out: look before doing it again;
+    `UnavailableError` if nothing was written: retry later.
     """
 
     def put_if_absent(
@@ -30,7 +32,7 @@ class ConditionalCommit(Protocol):
         ...
 
     def copy_if_absent(self, source: str, target: str) -> CommitOutcome:
-        """Create `target` as a copy of `source`, or report that another made it. `NotFoundError`: no source."""
+        """Create `target` as a copy of `source`, or report that another created it. `NotFoundError`: no source."""
         ...
 
     def delete_if_match(self, path: str, etag: ETag) -> CommitOutcome:

@@ -22,14 +22,14 @@ class _Entry:
 class CausalCache:
     """Cached objects that never contradict each other: a reader never sees an effect without its cause.
 
-    A version not seen before, or the absence of a key, is used only after a poll that began after the GET's
-    response, so that everything signalled before that version was written is known, and stale entries of
-    other keys are revalidated on their next read. A poll that fails is retried with backoff while its readers
-    wait; after `patience_seconds` they get `UnavailableError`, never an unfenced body.
+    A version not seen before, or the absence of a key, is used only after a poll that began after the response to
+    its GET. So everything signalled before that version was written is known, and stale entries of other keys are
+    revalidated on their next read. A poll that fails is retried with backoff while its readers wait; after
+    `patience_seconds` they get `UnavailableError`, never a body without such a poll.
 
     Costs: a hit 0 requests, and one poll each `staleness_seconds` for all readers together; a miss 1 GET and
     a poll, shared by all readers that wait for one; a stale entry 1 conditional GET. Thread-safe; the least
-    recently used leave when `max_entries` or `max_bytes` are exceeded. The watcher is the cache's alone.
+    recently used are evicted above `max_entries` or `max_bytes`. The watcher must not be shared.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class CausalCache:
             known = entry.found if entry is not None else None
             answer = self._objects.get(key, if_none_match=known.meta.etag if known else None)
             if isinstance(answer, NotModified):
-                found = known  # nothing new was seen, so there is nothing to fence
+                found = known  # no new version was seen, so no poll is needed
             elif isinstance(answer, Conflict):
                 raise CorruptError(f"GET {key!r} without If-Match answered {answer}")
             else:

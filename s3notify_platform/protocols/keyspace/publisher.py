@@ -66,7 +66,7 @@ class Delete:
 Change = Put | Delete
 
 _Result = WriteOutcome | S3NotifyError
-"""What came of one change: an outcome, or the error that its store raised."""
+"""The result of one change: an outcome, or the error that its store raised."""
 
 
 class Publisher:
@@ -74,7 +74,7 @@ class Publisher:
 
     One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots: n + s + 1.
     Signals may live in another bucket (`keyspace`). Outcomes are those of the object writes; a `Conflict`
-    moves no signal, an `Unknown` does, since it may have happened. A notification queue joins in between:
+    moves no signal, an `Unknown` does, since it may have happened. With a notification queue the steps are:
     `check`, reserve, `write`, commit the entries, `signal` (`channels.publisher`).
     """
 
@@ -91,7 +91,7 @@ class Publisher:
     ) -> None:
         """`queued`: every change is in the notification queue before it is signalled, and its signals say so."""
         if parallelism < 1:
-            raise UsageError(f"parallelism={parallelism}: at least one request is in flight")
+            raise UsageError(f"parallelism={parallelism}: must be at least 1")
         self._objects = objects
         self._keyspace = keyspace if keyspace is not None else objects
         self._reserved = prefix if self._keyspace is objects else None
@@ -113,7 +113,8 @@ class Publisher:
     ) -> WriteOutcome:
         """Write one object, then its signals: 3 requests, or 1 on `Conflict`.
 
-        An error of the object write is raised after the signals have moved, unless nothing can have happened.
+        An error of the object write is raised after the signals have moved. If the write certainly did not happen,
+        no signal moves.
         """
         return self._one(Put(key=key, body=body, precondition=precondition, metadata=metadata))
 
@@ -156,9 +157,9 @@ class Publisher:
             slot_of(key, self._slots)  # a key that has no slot is refused before anything is written
 
     def write(self, changes: Iterable[Change]) -> tuple[WriteOutcome | UsageError, ...]:
-        """The first third of `publish`: apply the changes and move no signal. n requests.
+        """The first part of `publish`: apply the changes and move no signal. n requests.
 
-        Raises nothing of the store's: a change that it refused as wrong comes back as its `UsageError`, and
+        Does not raise the store's errors: a change that it refused as wrong is returned as its `UsageError`, and
         certainly did not happen; any other error is `Unknown` with the reason.
         """
         results = self._write(tuple(changes))
@@ -179,8 +180,8 @@ class Publisher:
     def signal(self, keys: Iterable[str], *, queued: Collection[str] | None = None) -> None:
         """Move the signals of objects that others wrote: s + 1 requests for keys of s slots, none for no key.
 
-        `queued`: those of the keys whose changes stand in the notification queue (default: all or none, as the
-        publisher was made). The signal of a slot says so only if it holds for all its keys.
+        `queued`: the keys whose changes are in the notification queue (default: all or none, as the publisher
+        was made). The signal of a slot says so only if it holds for all its keys.
         `NotSignalledError` names the keys whose signals may not have moved; the others have.
         """
         slot_by_key = {key: slot_of(key, self._slots) for key in keys}
@@ -192,7 +193,7 @@ class Publisher:
         unqueued = {slot for key, slot in slot_by_key.items() if key not in queued}
         moved = self._in_parallel(lambda slot: self._move(str(slot), queued=slot not in unqueued), slots)
         errors = dict(zip(slots, moved, strict=True))
-        # The root moves for those that did succeed, or they would wait for somebody else's.
+        # The root moves for the slots that did succeed; without it they would wait for another publisher's root.
         root_error = self._move("_", queued=not unqueued)
         missing = tuple(key for key, slot in slot_by_key.items() if root_error or errors[slot])
         if missing:
@@ -203,9 +204,9 @@ class Publisher:
             ) from cause
 
     def signal_slots(self, slots: Iterable[Slot]) -> None:
-        """Move the signals of slots that are to be looked at again: s + 1 requests, none for no slot.
+        """Move the signals of slots that are to be read again: s + 1 requests, none for no slot.
 
-        Raises what kept a signal from moving, after all were tried: do it again.
+        Tries all, then raises the first error: call it again.
         """
         wanted = sorted(set(slots))
         if not wanted:
@@ -223,7 +224,7 @@ class Publisher:
         return result
 
     def _signal_written(self, batch: Sequence[Change], results: Sequence[_Result]) -> None:
-        # A write that raised may have happened all the same; one that was refused as wrong did not.
+        # A write that raised may have happened; one that was refused as wrong did not.
         happened = [
             change.key
             for change, result in zip(batch, results, strict=True)

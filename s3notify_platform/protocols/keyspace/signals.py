@@ -1,4 +1,4 @@
-"""Signals: how they are spelled in the bucket, and what a watcher remembers of them."""
+"""Signals: their keys and bodies in the bucket, and what a watcher remembers of them."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from s3notify_platform.ports import ETag
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_from_partition_key
 
 QUEUED = "s3notify-queued"
-"""Metadata of a signal whose writer also told the notification queue which keys changed. Others ignore it."""
+"""Metadata of a signal whose changes are also in the notification queue. The vnotify crate ignores it."""
 
 DIGEST_BYTES = 8
 
@@ -36,7 +36,7 @@ def signal_body(clock: Clock) -> bytes:
 
 
 def digest_of(etag: ETag) -> bytes:
-    """8 bytes that stand for a signal's ETag; never `NEVER_SEEN`."""
+    """8 bytes of a hash of a signal's ETag; never `NEVER_SEEN`."""
     digest: bytes = blake3(etag.encode("utf-8")).digest(length=DIGEST_BYTES)
     return digest if digest != NEVER_SEEN else b"\x01".ljust(DIGEST_BYTES, b"\0")
 
@@ -62,8 +62,8 @@ def slot_of_signal(prefix: str, key: str, slots: int) -> Slot | None:
 class WatcherState:
     """What a watcher remembers: the root's ETag, and 8 bytes for each slot. Immutable; 11 KB as a string.
 
-    To forget a slot, or to leave one out, costs a request more and loses nothing. A caller that takes the new
-    root but leaves changed slots out must itself keep these in mind: no poll lists them until the root moves.
+    To forget a slot, or to leave one out, costs one more request and misses no change. A caller that takes the new
+    root but leaves changed slots out must remember these itself: no poll lists them until the root moves.
     """
 
     slots: int = SLOT_COUNT
@@ -85,11 +85,11 @@ class WatcherState:
         return changed_slots(self.digests, signals)
 
     def advance(self, slots: Iterable[int], signals: Mapping[Slot, ETag]) -> "WatcherState":
-        """The state that has also seen the signals of exactly these slots. The root stays as it is."""
+        """The state with the signals of exactly these slots also remembered. The root stays as it is."""
         return self.advance_digests({Slot(slot): digest_of(signals[Slot(slot)]) for slot in slots})
 
     def advance_digests(self, digests: Mapping[Slot, bytes]) -> "WatcherState":
-        """As `advance`, by digests noted down earlier."""
+        """As `advance`, with digests that were taken earlier."""
         vector = bytearray(self.digests)
         for slot, digest in digests.items():
             if not 0 <= slot < self.slots or len(digest) != DIGEST_BYTES:

@@ -13,7 +13,7 @@ from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
 log = logging.getLogger(__name__)
 
 RELIST_SECONDS = 300.0
-"""A watcher LISTs this often even if the root did not move: a signalled slot without its root is found."""
+"""A watcher LISTs this often even if the root did not move, to find a slot signalled without the root."""
 
 PAGES_MAX = 100
 """Pages of one LIST. More than 100,000 foreign objects are a misplaced prefix, not a keyspace."""
@@ -21,7 +21,7 @@ PAGES_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """What one pass of a watcher saw. `signals` and `changed` are empty if it did not LIST."""
+    """What one poll found. `signals` and `changed` are empty if it did not LIST."""
 
     changed: Mapping[Slot, ETag] = field(default_factory=dict)
     signals: Mapping[Slot, ETag] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Poll:
 
 
 class Watcher:
-    """Tells which slots changed since it last looked. One thread polls; `observe` may be called by many.
+    """Finds which slots changed since its last poll. One thread polls; `observe` may be called by many.
 
     An idle poll is 1 HEAD; a changed one 1 HEAD and 1 LIST, more pages only if foreign objects fill them.
     """
@@ -57,19 +57,19 @@ class Watcher:
         self.state = state if state is not None else self.fresh_state()
 
     def fresh_state(self) -> WatcherState:
-        """The state that has seen nothing."""
+        """The state before the first poll."""
         return WatcherState(slots=self._slots)
 
     def poll(self, *, relist: bool | None = None) -> Poll:
-        """What changed since the last poll, each change told once. An error leaves `state` as it was."""
+        """What changed since the last poll, each change once. An error leaves `state` as it was."""
         poll = self.observe(self.state, relist=relist)
         self.state = self.state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
         return poll
 
     def observe(self, state: WatcherState, *, relist: bool | None = None) -> Poll:
-        """What changed since `state`, which stays the caller's to advance.
+        """What changed since `state`, which the caller has to advance.
 
-        LISTs if the root differs from the state's, or if `relist`; by default, if this object has not listed
+        LISTs if the root differs from the state's, or if `relist`; by default also if this object has not listed
         for `relist_seconds`, or never.
         """
         if state.slots != self._slots:
@@ -103,7 +103,7 @@ class Watcher:
                     signals[slot] = meta.etag
                 elif meta.key != root_key(self._prefix):
                     foreign += 1
-            # `:` follows `9`: beyond it there is no slot, however many foreign objects are.
+            # `:` follows `9`: no slot sorts after it, so foreign objects there need not be listed.
             past_slots = bool(page.objects) and page.objects[-1].key >= f"{self._prefix}:"
             if page.next_token is None or past_slots or len(signals) == self._slots:
                 self._warn(foreign, pages)

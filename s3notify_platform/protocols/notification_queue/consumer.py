@@ -1,4 +1,4 @@
-"""Delivery of one shard by its owner: take a batch, then say of each entry that it is done or failed."""
+"""Delivery of one shard by its owner: take a batch, then report each entry as done or failed."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ RETRY_CEILING_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WillRetry:
-    """Back in the queue; this owner takes it again after that long, another one after a backoff of its own."""
+    """Back in the queue. This owner takes it again after `after_seconds`, another one after a backoff of its own."""
 
     after_seconds: float
 
@@ -36,7 +36,7 @@ class DeadLettered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fenced:
-    """The entry is another owner's by now; nothing was changed."""
+    """The entry belongs to another owner now; nothing was changed."""
 
 
 FailedOutcome = WillRetry | DeadLettered | Fenced
@@ -44,7 +44,7 @@ FailedOutcome = WillRetry | DeadLettered | Fenced
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """What this owner knows of an entry by its own clock."""
+    """When this owner began to watch an entry, and when it is due; by its own clock."""
 
     since: float
     due: float
@@ -71,8 +71,8 @@ class ShardConsumer:
         self._retry_base_seconds = retry_base_seconds
         self._retry_ceiling_seconds = retry_ceiling_seconds
         self._claim = Claim(worker=worker.name, generation=lease.generation)
-        self._in_hand: set[str] = set()
-        self._rescans: list[Entry] = []
+        self._in_progress: set[str] = set()
+        self._delivered: list[Entry] = []
         self._unserved: set[str] = set()
         self._watched: dict[str, _Watch] = {}
         self._met: set[str] = set()
@@ -80,20 +80,20 @@ class ShardConsumer:
 
     @property
     def busy(self) -> bool:
-        """Whether entries are in hand: the lease should not be given back now."""
-        return bool(self._in_hand)
+        """Whether entries are being delivered: the lease should not be released now."""
+        return bool(self._in_progress)
 
     def take(self, limit: int) -> tuple[Entry, ...]:
         """Up to `limit` entries to deliver, claimed for this owner, their attempts counted.
 
-        Goes round the shard, so an entry that fails is not in the way of those behind it; each is taken
+        Takes the shard's entries in turn, so an entry that fails does not delay the later ones; each is taken
         again only after its backoff. Entries whose attempts or time are used up go to the dead letters.
-        `FencedError`: the lease is gone; stop. Requests: 1 write for each entry and 1 read of the owners; a
-        scan (bucket alone: 1 LIST, and 1 read for each entry passed) each time round.
+        `FencedError`: the lease is gone; stop. Requests: 1 write for each entry and 1 read of the owners; one
+        scan (bucket alone: 1 LIST, and 1 read for each entry passed) for each pass over the shard.
         """
         if not self._worker.valid(self.lease):
             raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
-        self._remove_rescans()
+        self._remove_delivered()
         settings = self._worker.topic(self.lease).settings
         resumed = self._cursor is not None
         ready = self._next(limit, settings)
@@ -101,13 +101,13 @@ class ShardConsumer:
             ready = self._next(limit, settings)
         claimed = self._claimed(ready)
         taken = tuple(entry for entry in claimed if entry.state == "committed")
-        self._in_hand.update(entry.id for entry in taken)
+        self._in_progress.update(entry.id for entry in taken)
         return taken
 
     def expire(self) -> int:
-        """Dead-letter what has used up its attempts or time, and take nothing; how many.
+        """Dead-letter entries that have used up their attempts or time, and take none. Returns how many.
 
-        For when nothing can be delivered. As `take`, with a scan of its own.
+        For times when nothing can be delivered. Requests and errors as `take`, with a scan of its own.
         """
         if not self._worker.valid(self.lease):
             raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
@@ -117,11 +117,11 @@ class ShardConsumer:
         return len(self._claimed([entry for entry in judged if entry.state == "dead"]))
 
     def _claimed(self, entries: list[Entry]) -> list[Entry]:
-        """Those that could be claimed, certainly as the owner; the dead ones of them go to the dead letters."""
+        """The entries that were claimed while this was the owner; the dead ones of them go to the dead letters."""
         claimed = [
             entry for entry in self._queue.shards.in_parallel(self._claim_one, entries) if entry is not None
         ]
-        # Their attempt is counted, but not begun unless the owners can be read: not counted again then.
+        # Their attempt is counted but not begun until the owners were read. If that fails, it is not counted again.
         self._unserved |= {entry.id for entry in claimed}
         if claimed and not self._worker.verify(self.lease):
             raise FencedError(f"{self.lease} is another's: serve nothing")
@@ -132,18 +132,18 @@ class ShardConsumer:
         return claimed
 
     def done(self, entries: Iterable[Entry]) -> int:
-        """Delivered: remove them, each by the version that was claimed; how many this call removed.
+        """Delivered: remove them, each by the version that was claimed. Returns how many this call removed.
 
-        An entry that another owner has stamped since is left to it. What the store does not answer for is
-        tried again by later calls, and not delivered again by this owner. Requests as `NotificationQueue.remove`.
+        An entry that another owner has rewritten since is left to it. Removals that the store did not answer are
+        tried again by later calls; this owner does not deliver them again. Requests as `NotificationQueue.remove`.
         """
-        self._rescans.extend(entries)
-        return self._remove_rescans()
+        self._delivered.extend(entries)
+        return self._remove_delivered()
 
     def release(self, entries: Iterable[Entry]) -> None:
-        """Neither done nor failed, as far as is known: they are taken again like any other. No request."""
-        rescans = {entry.id for entry in self._rescans}
-        self._in_hand -= {entry.id for entry in entries} - rescans
+        """Neither done nor failed, as far as is known: they will be taken again like any other. No request."""
+        delivered = {entry.id for entry in self._delivered}
+        self._in_progress -= {entry.id for entry in entries} - delivered
 
     def failed(self, entry: Entry, error: str, *, begun: bool = True) -> FailedOutcome:
         """See `failed_many`, for one entry."""
@@ -152,13 +152,13 @@ class ShardConsumer:
     def failed_many(
         self, entries: Iterable[Entry], error: str, *, begun: bool = True
     ) -> tuple[FailedOutcome, ...]:
-        """Not delivered: keep the error and back off, or dead-letter what has used up its attempts or time.
+        """Not delivered: keep the error and back off, or dead-letter those that have used up their attempts or time.
 
-        `begun=False`: the receiver certainly did not look at them, and their attempts are taken back. Requests:
+        `begun=False`: the receiver certainly did not process them, so their attempts are not counted. Requests:
         1 write for each entry, 1 counter.
         """
         batch = tuple(entries)
-        self._in_hand -= {entry.id for entry in batch}
+        self._in_progress -= {entry.id for entry in batch}
         self._queue.shards.count(batch, "failed")
         return tuple(self._queue.shards.in_parallel(lambda entry: self._fail_one(entry, error, begun), batch))
 
@@ -179,18 +179,18 @@ class ShardConsumer:
             if self._stamp(entry, replace(after, claim=None)) is None:
                 return Fenced()
         except (UnavailableError, UnknownOutcomeError):
-            pass  # still claimed by us, and not in hand: taken again like any other
+            pass  # still claimed by us, and not in progress: taken again like any other
         wait = self._backoff(after)
         watch.due = self.clock.monotonic() + wait
         return WillRetry(after_seconds=wait)
 
     def _next(self, limit: int, settings: TopicSettings) -> list[Entry]:
-        """Entries that are ready, marked dead where they are used up; from where the last call stopped."""
+        """Entries that are ready, from where the last call stopped. Those that are used up are marked dead."""
         if self._cursor is None:
             self._cursor = self._queue.shards.scan(self._worker.topic(self.lease), self.lease.shard)
             self._met = set()
         ready: list[Entry] = []
-        cursor, self._cursor = self._cursor, None  # an error begins again
+        cursor, self._cursor = self._cursor, None  # after an error, start from the beginning
         for entry in cursor:
             self._met.add(entry.id)
             if not self._is_ours(entry):
@@ -202,15 +202,15 @@ class ShardConsumer:
             if len(ready) == limit:
                 self._cursor = cursor
                 return ready
-        for gone in self._watched.keys() - self._met - self._in_hand:
+        for gone in self._watched.keys() - self._met - self._in_progress:
             del self._watched[gone]
         self._unserved &= self._met
         return ready
 
     def _is_ours(self, entry: Entry) -> bool:
-        if entry.state == "reserved" or entry.id in self._in_hand:
+        if entry.state == "reserved" or entry.id in self._in_progress:
             return False
-        # A successor's: we are fenced, and are about to find out.
+        # Claimed by a successor: then we are fenced, and will notice soon.
         return entry.claim is None or entry.claim.generation <= self.lease.generation
 
     def _judged(self, entry: Entry, settings: TopicSettings) -> Entry:
@@ -227,7 +227,7 @@ class ShardConsumer:
             return None
 
     def _stamp(self, entry: Entry, after: Entry) -> Entry | None:
-        """The entry as written over the version that is known; None if it is another one by now."""
+        """Replace the known version of the entry. Returns it as written; None if it has changed since."""
         outcome = self._queue.updates.replace(
             self._queue.shards.partition(entry), entry.key, encode_entry(after), expected=entry.version
         )
@@ -237,7 +237,7 @@ class ShardConsumer:
         return replace(after, version=outcome.version)
 
     def _dead_letter(self, entry: Entry) -> None:
-        """Letter first, then the removal: cut short in between, the next owner goes on with the dead entry."""
+        """The letter first, then the removal: if this is interrupted in between, the next owner finishes it."""
         letter = encode_entry(replace(entry, claim=None))
         try:
             self._queue.updates.create(dead_partition(entry.topic), entry.key, letter)
@@ -246,14 +246,16 @@ class ShardConsumer:
         except (UnavailableError, UnknownOutcomeError):
             return
 
-    def _remove_rescans(self) -> int:
-        rescans, self._rescans = tuple(self._rescans), []
-        results = self._queue.shards.in_parallel(self._queue.shards.remove_one, rescans)
-        removed = [entry for entry, result in zip(rescans, results, strict=True) if result is True]
-        self._rescans = [
-            entry for entry, result in zip(rescans, results, strict=True) if isinstance(result, S3NotifyError)
+    def _remove_delivered(self) -> int:
+        delivered, self._delivered = tuple(self._delivered), []
+        results = self._queue.shards.in_parallel(self._queue.shards.remove_one, delivered)
+        removed = [entry for entry, result in zip(delivered, results, strict=True) if result is True]
+        self._delivered = [
+            entry
+            for entry, result in zip(delivered, results, strict=True)
+            if isinstance(result, S3NotifyError)
         ]
-        self._in_hand -= {entry.id for entry in rescans} - {entry.id for entry in self._rescans}
+        self._in_progress -= {entry.id for entry in delivered} - {entry.id for entry in self._delivered}
         self._queue.shards.give_back(removed)
         self._queue.shards.count(removed, "delivered")
         return len(removed)
@@ -261,13 +263,13 @@ class ShardConsumer:
     def _watch(self, entry: Entry) -> _Watch:
         now = self.clock.monotonic()
         if entry.id not in self._watched:
-            # Without an error it was in the hand of an owner that died: delivery goes on at once.
+            # Without an error its owner was killed during delivery: try again at once.
             wait = self._backoff(entry) if entry.last_error else 0.0
             self._watched[entry.id] = _Watch(since=now, due=now + wait)
         return self._watched[entry.id]
 
     def _aged(self, entry: Entry) -> Entry:
-        """The entry with the time for which this owner has watched it, since it was last written down."""
+        """The entry, with the time added for which this owner has watched it since it was last written."""
         elapsed = self.clock.monotonic() - self._watch(entry).since
         return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
 
@@ -278,7 +280,7 @@ class ShardConsumer:
 
 
 def exhausted(entry: Entry, settings: TopicSettings) -> str:
-    """Why an entry is not to be tried again; empty if it is. Pure."""
+    """Why an entry must not be tried again; empty if it may be. Pure."""
     error = f": {entry.last_error}" if entry.last_error else ""
     if entry.attempts >= settings.max_attempts:
         return f"{entry.attempts} attempts{error}"

@@ -18,7 +18,7 @@ SHARDS_MAX = 64
 _UNWRITTEN = Version("")
 
 WORKERS, OWNERS, TOPICS = "workers", "owners", "topics"
-"""Partitions: the workers' beats, who owns which shards, and the topics themselves."""
+"""Partitions: the workers' heartbeats, who owns which shards, and the topics themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,15 +26,15 @@ class TopicSettings:
     """What a topic is created with; all but `slots` and `shards` may be changed later."""
 
     capacity: int = 10_000
-    """Entries, reservations included. Each shard has its equal part of it."""
+    """Entries, reservations included. Each shard has an equal part of it."""
     shards: int = 8
     """Contiguous slot ranges, each consumed by one owner. 1 to 64, at most one for each slot."""
     max_attempts: int = 20
     """Deliveries of one entry before it goes to the dead letters."""
     ttl_seconds: float | None = 4 * 24 * 3600.0
-    """How long owners try one entry, by the time that they watched it; None: for ever."""
+    """Seconds for which owners try one entry, counted while they watch it; None: without limit."""
     max_event_bytes: int = 4096
-    """Of one encoded entry. A key has at most 1024 bytes."""
+    """Size limit of one encoded entry, in bytes. A key has at most 1024 bytes."""
     slots: int = SLOT_COUNT
     """As in the keyspace of the bucket."""
     bucket: str = ""
@@ -55,7 +55,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic as stored. `epoch` tells it apart from one of the same name that was deleted."""
+    """A topic as stored. `epoch` distinguishes it from a deleted topic of the same name."""
 
     name: str
     epoch: str
@@ -67,12 +67,12 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One change of one object, as announced before it is made, and completed when it is known.
+    """One change of one object: announced before it is made, completed when its result is known.
 
-    `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a resolver
-    recognises it; `etag` serves the same end where it is known in advance. `told` are the epochs of the
-    topics that its writer has reserved in: whoever finds the writer gone tells the others, also one of the same name
-    that was made since. It is kept no longer than the reservation.
+    `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a reconciler
+    recognises the object; `etag` serves the same purpose where it is known in advance. `announced_to` are the epochs
+    of the topics in which its writer has reserved: if the writer is gone, a reconciler announces the change to the
+    other topics, also to a newer one of the same name. It is kept no longer than the reservation.
     """
 
     key: str
@@ -82,16 +82,16 @@ class Event:
     size: int | None = None
     precondition: Precondition | None = None
     writer: str = ""
-    told: tuple[str, ...] = field(default=(), compare=False)
+    announced_to: tuple[str, ...] = field(default=(), compare=False)
     sequencer: str = ""
-    """Hex digits, longer or greater is later, among events of one key and one clock; a hint, as in S3."""
+    """Hex digits: a longer or greater one is later, among events of one key and one clock. A hint, as in S3."""
     time_ms: int = 0
     """For people, and for the message; no decision compares it with another machine's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The owner that has the entry in hand."""
+    """The owner that is delivering the entry."""
 
     worker: str
     generation: int
@@ -133,7 +133,7 @@ class Entry:
 
 
 def shard_of(slot: int, settings: TopicSettings) -> int:
-    """The shard of a slot: contiguous ranges, each slot in one."""
+    """The shard of a slot. Shards are contiguous ranges; each slot is in one."""
     return slot * settings.shards // settings.slots
 
 
@@ -149,7 +149,7 @@ def shard_capacity(shard: int, settings: TopicSettings) -> int:
 
 
 def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
-    """Whether a change of this key belongs into a topic with these settings."""
+    """Whether a topic with these settings takes a change of this key."""
     return settings.bucket in ("", bucket) and key.startswith(settings.prefix)
 
 
@@ -192,7 +192,7 @@ def keys_recur(partition: str) -> bool:
 
 
 def check_topic(name: str, settings: TopicSettings) -> None:
-    """`UsageError` unless a topic may be called that and be that."""
+    """`UsageError` unless a topic may have this name and these settings."""
     if not TOPIC_NAME.fullmatch(name):
         raise UsageError(f"topic {name!r}: 1 to 63 of a-z, 0-9, - and _")
     check_slot_count(settings.slots)
@@ -252,7 +252,7 @@ def encode_entry(entry: Entry) -> bytes:
         "size": event.size,
         "if": "*" if event.precondition == ABSENT else getattr(event.precondition, "etag", None),
         "writer": event.writer,
-        "told": (event.told or None) if entry.state == "reserved" else None,
+        "announced_to": (event.announced_to or None) if entry.state == "reserved" else None,
         "sequencer": event.sequencer,
         "time_ms": event.time_ms or None,
         "attempts": entry.attempts or None,
@@ -270,7 +270,7 @@ def decode_entry(topic: str, shard: int, record: Record) -> Entry:
         fields = _load(record)
         slot, dot, name = record.key.partition(".")
         if not dot or fields["state"] not in ("reserved", "committed", "dead"):
-            raise CorruptError(f"{record.key!r} of topic {topic!r} is no entry")
+            raise CorruptError(f"{record.key!r} of topic {topic!r} is not an entry")
         claim = fields.get("claim")
         return Entry(
             topic=topic,
@@ -288,7 +288,7 @@ def decode_entry(topic: str, shard: int, record: Record) -> Entry:
                 size=fields.get("size"),
                 precondition=_precondition(fields.get("if")),
                 writer=fields.get("writer", ""),
-                told=tuple(fields.get("told", ())),
+                announced_to=tuple(fields.get("announced_to", ())),
                 sequencer=fields.get("sequencer", ""),
                 time_ms=fields.get("time_ms", 0),
             ),
@@ -312,7 +312,7 @@ def epoch_of(record: Record) -> str:
 
 
 def with_error(entry: Entry, error: str) -> Entry:
-    """The entry, with what went wrong last, cut to `ERROR_MAX` characters."""
+    """The entry, with its last error, cut to `ERROR_MAX` characters."""
     return replace(entry, last_error=error[:ERROR_MAX])
 
 

@@ -1,7 +1,7 @@
 """Who consumes which shard: leases with generations, spread over the workers that are there.
 
-A worker proves that it lives by one record whose beat moves; a topic's owners are one record. So a beat costs
-one write, however many shards a worker owns.
+A worker shows that it runs by one record, its heartbeat, which changes at every renewal. The owners of a topic are one
+record. So a renewal costs one write, for any number of shards.
 """
 
 import json
@@ -23,10 +23,10 @@ from s3notify_platform.protocols.notification_queue.queue import NotificationQue
 from s3notify_platform.protocols.updates import ATTEMPTS, Stored
 
 LEASE_SECONDS = 5.0
-"""A worker that could not renew for so long, on its own clock, serves nothing more."""
+"""A worker that could not renew for this long, on its own clock, serves nothing more."""
 
 EXPIRY_SECONDS = 10.0
-"""A worker whose beat did not move for so long, on the observer's clock, is taken for dead.
+"""A worker whose heartbeat did not change for this long, on the observer's clock, is considered ended.
 
 With a pass every `BEAT_SECONDS`, shards of a killed worker have a new owner within 14 s.
 """
@@ -64,9 +64,9 @@ class _Owners:
 
 
 def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
-    """How many of `shards` are a worker's: all are assigned, and no two shares differ by more than one.
+    """How many of `shards` a worker should hold. The shares add up to all, and differ by at most one.
 
-    `held`: the live workers, with what they hold. Larger shares go to those that hold more, so that little moves.
+    `held`: the running workers, with how many they hold. Larger shares go to those that hold more, so few shards move.
     """
     names = sorted(held, key=lambda name: (-held[name], name))
     return shards // len(names) + (names.index(worker) < shards % len(names))
@@ -80,7 +80,7 @@ def pushed(topic: Topic) -> bool:
 class Worker:
     """One worker: a process that consumes shards. One thread calls `balance`; `valid` and `verify` may be by any.
 
-    After `balance` has returned a lease, no former owner of that shard can remove anything of it.
+    After `balance` has returned a lease, no former owner of that shard can remove any of its entries.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Worker:
         if not 0 < lease_seconds < expiry_seconds:
             raise UsageError(f"lease_seconds={lease_seconds} must lie below expiry_seconds={expiry_seconds}")
         self.queue = queue
-        # Never the name of an earlier life: what that one had in hand is not in ours.
+        # A new name for each process: what an earlier one had claimed is not claimed by this one.
         self.name = f"{name or 'worker'}-{unique_name(queue.clock)[:16]}"
         self._clock = queue.clock
         self._serves = serves
@@ -108,31 +108,31 @@ class Worker:
         self._leases: dict[tuple[str, int], ShardLease] = {}
         self._topics: dict[str, Topic] = {}
         self.surplus = 0
-        """Leases above the fair share that the last `balance` found busy: end what is in hand of so many."""
+        """Leases above the fair share that the last `balance` found busy: finish the entries of so many leases."""
         self.unadopted = 0
-        """Shards taken that the last `balance` had no time to look through: the next one goes on; call it at once."""
+        """Shards that the last `balance` took and had no time to scan. The next one continues; call it at once."""
         self._adopted = 0
         self.unreadable: dict[tuple[str, int], str] = {}
-        """Shards, by topic and number, that cannot be served before a person has looked at what they hold."""
+        """Shards, by topic and number, with corrupt records: a person has to look before they can be served."""
 
     @property
     def leases(self) -> tuple[ShardLease, ...]:
-        """What the last `balance` left this worker with, while it is valid."""
+        """The leases that this worker holds since the last `balance`, while they are valid."""
         return tuple(lease for lease in self._leases.values() if self.valid(lease))
 
     def balance(self, busy: Collection[ShardLease] = ()) -> tuple[ShardLease, ...]:
-        """Renew, take free or expired shards up to the fair share, give surplus back; the leases now held.
+        """Renew, take free or expired shards up to the fair share, release any above it. Returns the leases held.
 
         Call it every `BEAT_SECONDS`, from a thread of its own where deliveries may be slow: a lease that is
         not renewed in time ends, and its consumer with `FencedError`. `busy`: leases with entries in hand, which
-        are kept although they be surplus.
+        are kept even above the fair share.
 
         Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners change, and
-        for each shard taken 1 scan and 1 write for each entry in a former owner's hand.
+        for each shard taken 1 scan and 1 write for each entry that a former owner has claimed.
         `UnavailableError` or `UnknownOutcomeError`: call again; leases stay valid for `lease_seconds`.
         """
         self._renew()
-        # Owners first: whoever owns something by now is seen among the workers after that.
+        # Owners first: a worker that owns a shard by now is then found among the workers.
         owned = self._owned()
         alive = self._alive()
         for key, lease in tuple(self._leases.items()):
@@ -156,10 +156,10 @@ class Worker:
         return self.leases
 
     def stop(self) -> None:
-        """Give everything back at once, so that nobody waits for an expiry. 2 requests a topic, and 1.
+        """Release everything at once, so that nobody waits for an expiry. 2 requests a topic, and 1.
 
-        Finish what is in hand first: whoever takes a shard over delivers it again. `UnavailableError` or
-        `UnknownOutcomeError`: what is left expires like a dead worker's.
+        Finish the entries in progress first: the next owner of a shard delivers them again. `UnavailableError` or
+        `UnknownOutcomeError`: what is left expires like a killed worker's.
         """
         self._leases.clear()
         shards = ((name, topic.settings.shards) for name, topic in self._topics.items())
@@ -177,9 +177,9 @@ class Worker:
         )
 
     def verify(self, lease: ShardLease) -> bool:
-        """Whether nobody has taken the shard since. 1 request.
+        """Whether this worker still owns the shard. 1 request.
 
-        True: a successor, if there will be one, finds everything that was claimed before this call.
+        True: a later owner finds everything that was claimed before this call.
         """
         record = self.queue.records.read(OWNERS, lease.topic)
         if record is None:
@@ -206,14 +206,14 @@ class Worker:
             if isinstance(outcome, Stored):
                 self._version, self._renewed = outcome.version, started
                 return
-            # Nobody else writes it: an earlier beat of ours, or removed by one who took us for dead.
+            # Nobody else writes it. It holds an earlier heartbeat of ours, or another worker removed it as ended.
             self._version = outcome.record.version if outcome.record is not None else None
         raise UnavailableError(f"worker {self.name} could not renew; call balance again")
 
     def _alive(self) -> set[str]:
-        """The workers whose beat this one has seen move, or has not watched for long enough.
+        """The workers whose heartbeat changed lately, or which this one has not watched for long enough.
 
-        A dead one's record is removed, so that nobody else waits for it. If it only slept it registers again.
+        An ended worker's record is removed, so that nobody else waits for it. If it was only paused it registers again.
         """
         now, alive, seen = self._clock.monotonic(), {self.name}, {}
         for record in self.queue.records.scan(WORKERS):
@@ -247,7 +247,7 @@ class Worker:
     def _release(self, leases: Iterable[ShardLease]) -> None:
         keys = [(lease.topic, lease.shard) for lease in leases]
         for key in keys:
-            self._leases.pop(key, None)  # served no more, whatever comes of the write
+            self._leases.pop(key, None)  # not served any more, even if the write fails
         self._disown(keys)
 
     def _disown(self, shards: Iterable[tuple[str, int]]) -> None:
@@ -258,7 +258,7 @@ class Worker:
     def _change(
         self, shards: Iterable[tuple[str, int]], change: Callable[[tuple[str, int], _Owner], _Owner]
     ) -> dict[tuple[str, int], _Owner]:
-        """Change the owners of these shards, as they are by now; those that this call changed."""
+        """Change the current owners of these shards. Returns those that this call changed."""
         asked: dict[str, set[int]] = {}
         for name, shard in shards:
             asked.setdefault(name, set()).add(shard)
@@ -283,7 +283,7 @@ class Worker:
         return self.queue.updates.change(OWNERS, name, decide)[0]
 
     def _adopt(self, owned: dict[tuple[str, int], _Owner]) -> None:
-        """Make leases of what the store says is ours, once no former owner has anything in hand."""
+        """Make leases of the shards that are ours in the store, once no former owner can remove anything."""
         for (name, shard), owner in owned.items():
             if owner.worker == self.name and (name, shard) not in self._leases:
                 late = self._clock.monotonic() - (self._renewed or 0.0) > self._lease_seconds / 2
@@ -293,7 +293,7 @@ class Worker:
                 self._adopted += 1
                 try:
                     self._take_over(self._topics[name], shard, owner.generation)
-                except CorruptError as error:  # this shard's own trouble; seen again by the next pass
+                except CorruptError as error:  # affects this shard only; the next pass tries again
                     self.unreadable[name, shard] = str(error)
                     continue
                 self._leases[name, shard] = ShardLease(
@@ -301,9 +301,9 @@ class Worker:
                 )
 
     def _take_over(self, topic: Topic, shard: int, generation: int) -> None:
-        """Stamp again what a former owner has claimed: it removes by the version that it knows.
+        """Rewrite the entries that a former owner has claimed, since it removes by the version that it knows.
 
-        Who claims after this scan looks at the owners after that (`verify`), and serves nothing.
+        A former owner that claims after this scan reads the owners after that (`verify`), and serves nothing.
         """
         claimed = [entry for entry in self.queue.shards.scan(topic, shard) if _of_former(entry, generation)]
         self.queue.shards.in_parallel(lambda entry: self._free(entry, generation), claimed)
@@ -331,7 +331,7 @@ def _owners_of(topic: Topic, record: Record | None) -> _Owners:
         return _Owners(topic=topic, owners=(_Owner(),) * topic.settings.shards)
     epoch, owners = _decode_owners(record)
     if epoch != topic.epoch:
-        # Of a topic that was deleted. Generations only rise all the same.
+        # The record is of a deleted topic. Its generations still count, since they must only rise.
         highest = max((owner.generation for owner in owners), default=0)
         owners = (_Owner(generation=highest),) * topic.settings.shards
     return _Owners(topic=topic, owners=owners)

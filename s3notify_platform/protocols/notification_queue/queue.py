@@ -1,4 +1,4 @@
-"""Reserve before the object is written, commit after it, pull what is committed: the writers' and readers' side.
+"""The side of writers and pulling consumers: reserve before the object is written, commit after it, pull entries.
 
 See the package's docstring for the protocol.
 """
@@ -31,29 +31,29 @@ PARALLELISM = 32
 """Requests in flight of one batch."""
 
 STALE_SECONDS = 120.0
-"""A reservation older than this, by the resolver's clock, is resolved without its writer (Ceph: 120 s)."""
+"""A reservation older than this, by the reconciler's clock, is resolved without its writer (Ceph: 120 s)."""
 
 WHOLE_SHARD = 0.25
-"""Part of a shard's slots from which on it is scanned as a whole."""
+"""If at least this part of a shard's slots is wanted, the whole shard is scanned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryCommitted:
-    """The notification will be delivered. Also if a resolver had committed it already."""
+    """The notification will be delivered. Also if a reconciler had committed it already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:
-    """The reservation was resolved without its writer, or went with its topic: announce the change again.
+    """The reservation was resolved without its writer, or deleted with its topic: announce the change again.
 
-    It may have been taken for never written, or been committed and consumed since; nobody can tell. So
-    `push` the event and signal again: twice is harmless, not at all is not.
+    It may have been aborted, or committed and consumed since; the two look the same. So `push` the event and signal
+    again: to announce a change twice does no harm, to miss it does.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """The store gave no answer. Commit again to know; if nobody does, the resolver settles it by HEAD."""
+    """The store gave no answer. Commit again to find out; else the reconciler resolves it by HEAD."""
 
     cause: str
 
@@ -118,8 +118,9 @@ class NotificationQueue:
     def topics_of(self, bucket: str, key: str) -> tuple[Topic, ...]:
         """The topics that take changes of this key, by name, as they were within `TOPICS_SECONDS`: 1 scan, or none.
 
-        A topic that is younger may be missing. So whoever has changed an object looks again (`see_topics`) before it
-        says so: a topic that is not there even then will be, with the change, when its consumer first lists.
+        A newer topic may be missing. So a writer that has changed an object reads the topics again (`see_topics`)
+        before it announces the change. A topic that is created even later needs no entry: the first listing of its
+        consumer finds the change.
         """
         return self.takers(self._known.recent(), bucket, key)
 
@@ -128,7 +129,7 @@ class NotificationQueue:
         return self._known.see()
 
     def forget_topics(self) -> None:
-        """One of them is gone: let the next `topics_of` look again."""
+        """A topic is gone: the next `topics_of` reads them again."""
         self._known.forget()
 
     # Writers: before the object, after the object.
@@ -164,20 +165,20 @@ class NotificationQueue:
         return self._reservations.fits(topic, event)
 
     def fresh(self, reservation: Reservation) -> bool:
-        """Whether the object may still be written: no resolver, however fast its clock, gives it up so soon.
+        """Whether the object may still be written: no reconciler can have resolved the reservation yet.
 
-        Ask right before the write. If not: `abort`, and reserve again.
+        Call it right before the write. If False: `abort`, and reserve again.
         """
         return self.fresh_since(reservation.since)
 
     def fresh_since(self, moment: float) -> bool:
-        """As `fresh`, of all that this process began after that moment of the queue's clock."""
+        """As `fresh`, for all reservations that this process began after that moment of the queue's clock."""
         return self._reservations.fresh_since(moment)
 
     def commit(self, reservation: Reservation) -> EntryOutcome:
         """The object is written (`reservation.wrote(…)`): its notification is to be delivered. 1 request.
 
-        May be repeated. Raises nothing of the store's, since the object is there whatever it says.
+        May be repeated. Does not raise the store's errors, since the object is written in any case.
         """
         entry = replace(reservation.entry, state="committed")
         partition = self.shards.partition(entry)
@@ -198,7 +199,7 @@ class NotificationQueue:
         self.abort_many([reservation])
 
     def abort_many(self, reservations: Iterable[Reservation]) -> None:
-        """See `abort`. Raises nothing of the store's: what is left is resolved by HEAD like any other."""
+        """See `abort`. Does not raise the store's errors: a reservation that stays is resolved by HEAD."""
         removed, _ = self.shards.remove_each(tuple(reservation.entry for reservation in reservations))
         self.shards.give_back(removed)
 
@@ -231,7 +232,7 @@ class NotificationQueue:
     def remove(self, entries: Iterable[Entry]) -> int:
         """Remove entries that were consumed, each in the version that was listed; how many this call removed.
 
-        May be repeated; what is gone, or was claimed by an owner since, is left. Requests: 1 for each entry
+        May be repeated. An entry that is gone, or was claimed by an owner since, is skipped. Requests: 1 for each entry
         (bucket alone: 2), 2 counters for each shard touched. `UnavailableError` or `UnknownOutcomeError`: some
         are left; remove again.
         """
@@ -257,7 +258,8 @@ class NotificationQueue:
     def redrive(self, topic: str, keys: Iterable[str] | None = None) -> int | QuotaExceeded:
         """Put dead letters (all, or those of these object keys) back, with attempts from 0; how many.
 
-        `QuotaExceeded`: some may be back; go on later. Cut short anywhere no letter is lost, and one may be back twice.
+        `QuotaExceeded`: some may be back; continue later. If it is interrupted no letter is lost, and one may be back
+        twice.
         5 requests a letter.
         """
         wanted = None if keys is None else set(keys)

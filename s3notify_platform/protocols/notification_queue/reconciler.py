@@ -1,6 +1,6 @@
-"""Stale reservations resolved by HEAD, space lost to crashes counted again, garbage of deleted topics swept.
+"""Resolves stale reservations by HEAD, recovers space that crashes left in use, removes entries of deleted topics.
 
-Any process may reconcile any shard, owner or not, several at once: each change is conditional on what was seen.
+Any process may do this for any shard, owner or not, several at once: each change is conditional on what was read.
 """
 
 from collections import Counter
@@ -25,17 +25,17 @@ from s3notify_platform.protocols.notification_queue.queue import NotificationQue
 from s3notify_platform.protocols.updates import Stored, written_by
 
 LEAK_SECONDS = 30.0
-"""A counter above what is there for so long is counted again. No guarantee hangs on it: it may be any number."""
+"""After a counter was above the number of entries for this long, it is counted again. No guarantee depends on it."""
 
 SCAN_EVERY = 20
-"""Passes after which also a shard that counts nothing is scanned: for garbage, which nobody waits for."""
+"""A shard whose counter is 0 is scanned in every so many passes, to remove garbage. That is not urgent."""
 
 Head = Callable[[str], ObjectMeta | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled:
-    """What one pass came to."""
+    """The result of one pass."""
 
     committed: int = 0
     aborted: int = 0
@@ -44,14 +44,14 @@ class Reconciled:
     waiting: int = 0
     """Reservations not yet stale, or whose HEAD failed."""
     resolved: tuple[Entry, ...] = field(default=(), compare=False)
-    """What this pass committed. It is not announced yet."""
+    """Entries that this pass committed. They are not announced yet."""
     pending: tuple[Entry, ...] = field(default=(), compare=False)
-    """What was committed already when it was scanned."""
+    """Entries that were committed already when they were scanned."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Pass:
-    """What was seen of one shard in one scan."""
+    """What one scan found in one shard."""
 
     current: int = 0
     older: int = 0
@@ -67,11 +67,11 @@ class _Shard:
     since: dict[str, float] = field(default_factory=dict)
     """When each reservation was first seen."""
     records: dict[str, Record] = field(default_factory=dict)
-    """What was scanned last, so that on a bucket alone only what changed is read again."""
+    """The records of the last scan, so that on a bucket alone only changed ones are read again."""
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
     excess: tuple[int, float] | None = None
-    """Generation of the quota that counts too much, and since when it was seen to."""
+    """Generation of the quota whose counter is too high, and since when that was seen."""
 
 
 _Resolution = Literal["committed", "aborted", "waiting", "changed"]
@@ -80,9 +80,9 @@ _Resolution = Literal["committed", "aborted", "waiting", "changed"]
 def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
     """The event to deliver for a reservation whose writer is gone; None if its change did not happen. Pure.
 
-    The event describes what HEAD found, so it is never false. A put counts as happened unless nothing is
-    there, or the very version that it was to replace: the object may be another writer's later one, and to
-    tell of it twice is harmless. A delete counts as happened if nothing is there.
+    The event describes what HEAD found, so it is always true. A put counts as happened unless there is no object, or
+    exactly the version that it was to replace. The object may be another writer's later one; to announce that twice
+    does no harm. A delete counts as happened if there is no object.
     """
     if event.op == "delete":
         return event if found is None else None
@@ -95,7 +95,7 @@ def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
 
 
 class Reconciler:
-    """Looks after the shards of topics. One thread; keep it between passes: it remembers what it saw when.
+    """Reconciles the shards of topics. One thread; keep it between passes: it remembers when it first saw what.
 
     A new one waits the full `stale_seconds` of the queue again before it resolves anything. A pass costs 1 read,
     1 read for each shard, and 1 scan for each shard that is not empty (bucket alone: a LIST for each 1000 entries,
@@ -121,29 +121,28 @@ class Reconciler:
         *,
         shards: Iterable[int] | None = None,
         bucket: str = "",
-        tell: Callable[[Event], None] = lambda _: None,
+        announce: Callable[[Event], None] = lambda _: None,
     ) -> Reconciled:
         """One pass over the shards (default: all). `NotFoundError` without such a topic.
 
-        A reservation is stale once this process has seen it for `stale_seconds` on its own clock. `head` is
-        the object store's, of the bucket that the topic's keys are in; where it is unavailable the
-        reservation waits, as do those that name another `bucket`. `tell` is called with each change that is found to
-        have happened, before its entry is committed; where it is unavailable the reservation waits too.
-        `UnavailableError`: the pass was cut short; go on later.
+        A reservation is stale once this process has seen it for `stale_seconds` on its own clock. `head` is the method
+        of the store that holds the topic's objects. `announce` is called with each change that is found to have
+        happened, before its entry is committed. A reservation waits if either is unavailable, or if it names another
+        `bucket`. `UnavailableError`: the pass was cut short; continue later.
         """
         reconciled: Counter[str] = Counter()
         resolved: list[Entry] = []
         pending: list[Entry] = []
         found = self._queue.topics.get(topic)
         for shard in shards if shards is not None else range(found.settings.shards):
-            # The topic was read before: what is granted under an older quota than its is there to be scanned.
+            # The topic was read before the scan, so the scan finds all that was granted under older quotas.
             counted = self._queue.shards.counted(found, shard)
             if self._may_skip(found, shard, counted):
                 continue
             seen = self._scan(found, shard)
             pending += seen.committed
             stale = self._stale(self._at(found, shard), seen.reserved, bucket)
-            came_to, committed = self._resolve_stale(stale, head, tell)
+            came_to, committed = self._resolve_stale(stale, head, announce)
             came_to["waiting"] += len(seen.reserved) - len(stale)
             reconciled += came_to
             resolved += committed
@@ -162,7 +161,7 @@ class Reconciler:
         return self._shards.setdefault((topic.name, shard), _Shard())
 
     def _may_skip(self, topic: Topic, shard: int, counted: int) -> bool:
-        """Whether nothing that was granted can be there: counters only err on the high side, so 0 is the truth."""
+        """Whether there can be no granted entry: counters are never too low, so 0 is exact."""
         known = self._at(topic, shard)
         if counted or topic.quotas[shard].base or known.records or known.unscanned >= SCAN_EVERY:
             known.unscanned = 0
@@ -182,10 +181,10 @@ class Reconciler:
         ]
 
     def _resolve_stale(
-        self, stale: list[Entry], head: Head, tell: Callable[[Event], None]
+        self, stale: list[Entry], head: Head, announce: Callable[[Event], None]
     ) -> tuple[Counter[str], list[Entry]]:
-        """What the stale reservations of one shard came to, and which of them were committed."""
-        results = self._queue.shards.in_parallel(lambda entry: self._resolve(entry, head, tell), stale)
+        """Counts of the results for the stale reservations of one shard, and the entries that were committed."""
+        results = self._queue.shards.in_parallel(lambda entry: self._resolve(entry, head, announce), stale)
         came_to: Counter[str] = Counter(result for result, _ in results if result != "changed")
         self._queue.shards.give_back([entry for result, entry in results if result == "aborted"])
         return came_to, [entry for result, entry in results if result == "committed"]
@@ -210,12 +209,14 @@ class Reconciler:
                 seen.committed.append(entry)
         return seen
 
-    def _resolve(self, entry: Entry, head: Head, tell: Callable[[Event], None]) -> tuple[_Resolution, Entry]:
+    def _resolve(
+        self, entry: Entry, head: Head, announce: Callable[[Event], None]
+    ) -> tuple[_Resolution, Entry]:
         try:
             event = resolve(entry.event, head(entry.event.key))
             if event is None:
                 return ("aborted" if self._queue.shards.remove_one(entry) is True else "changed"), entry
-            tell(event)
+            announce(event)
             committed = replace(entry, state="committed", event=event)
             outcome = self._queue.updates.replace(
                 self._queue.shards.partition(entry),
@@ -230,7 +231,7 @@ class Reconciler:
     def _sweep(self, name: str, shard: int, foreign: list[Record], reconciled: Counter[str]) -> None:
         if not foreign:
             return
-        # Read after the entries were seen: an epoch that is not the topic's now will never be again.
+        # Read after the entries: an epoch that is no longer the topic's never returns.
         epoch = self._queue.topics.get(name).epoch
         for record in foreign:
             entry = decode_entry(name, shard, record)
@@ -238,7 +239,7 @@ class Reconciler:
                 reconciled["swept"] += self._queue.shards.remove_one(entry) is True
 
     def _leaks(self, topic: Topic, shard: int, excess: int) -> bool:
-        """Whether the counter has stood above what is there in every pass for `leak_seconds`."""
+        """Whether the counter was above the number of entries in every pass for `leak_seconds`."""
         generation, now = topic.quotas[shard].generation, self._clock.monotonic()
         known = self._at(topic, shard)
         if excess <= 0:
@@ -250,11 +251,11 @@ class Reconciler:
         return now - known.excess[1] >= self._leak_seconds
 
     def _recount(self, topic: Topic, shard: int, reconciled: Counter[str]) -> None:
-        """A new quota: full at first, then as full as the entries that were there when it began.
+        """Begin a new quota generation: full at first, then reduced to the entries that existed when it began.
 
-        What was granted before the switch is there to be counted after it; what is granted after it counts
-        with the new counter; who counted with the old one and was not granted finds out. So the bound holds
-        whatever sleeps, and for however long. Cut short, the shard refuses until the next pass of anybody.
+        Entries granted before the switch are counted by the scan after it; those granted later are in the new
+        counter. A writer that counted with the old one reads the topic again before it is granted, and notices. So
+        the bound holds, however long any process pauses. Cut short, the shard refuses until any reconciler's next pass.
         """
         before = topic.quotas[shard]
 

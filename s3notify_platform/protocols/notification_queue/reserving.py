@@ -35,7 +35,7 @@ from s3notify_platform.protocols.updates import (
 from s3notify_platform.slots import slot_of
 
 CLOCK_SKEW = 3.0
-"""How much faster one machine's clock may run than another's."""
+"""How many times as fast as another machine's clock one may run."""
 
 RETRY_AFTER_SECONDS = 1.0
 """How long a refused writer is to wait."""
@@ -50,7 +50,7 @@ class Reservation:
     """Start of the reservation on the monotonic clock of the process that made it."""
 
     def wrote(self, *, etag: ETag | None = None, size: int | None = None) -> "Reservation":
-        """The reservation, to be committed with what the write came to."""
+        """The reservation with the result of the write, to be committed."""
         event = self.entry.event
         known = replace(
             event,
@@ -62,7 +62,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaExceeded:
-    """The shard is full; nothing was written. Do not write the object; try again after that long."""
+    """The shard is full; nothing was written. Do not write the object; try again after `retry_after_seconds`."""
 
     retry_after_seconds: float
 
@@ -81,10 +81,10 @@ class Reservations:
         self._stale_seconds = stale_seconds
 
     def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | QuotaExceeded, ...]:
-        """Count, create, then look whether the topic still is what was counted under; else all over again.
+        """Count, create, then read the topic again; if its epoch or quota changed, undo and repeat.
 
-        The last look is what makes both the bound and `delete` strict: an entry that was there when its topic
-        still had this epoch and this quota is seen by whoever deletes the topic, or counts again, after that.
+        The last read makes both the bound and `delete` strict. An entry that existed while its topic still had this
+        epoch and this quota generation is found by every later deletion or recount.
         """
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -116,7 +116,7 @@ class Reservations:
                 for draft, result in zip(accepted, results, strict=True)
                 if isinstance(result, UnavailableError)
             ]
-            if in_time:  # else a resolver may have given some of it back already
+            if in_time:  # else a reconciler may have given some of it back already
                 self._shards.give_back([*removed, *unsent])
             if errors:
                 raise errors[0]
@@ -153,7 +153,7 @@ class Reservations:
                 sequencer=event.sequencer or f"{wall_ms:016X}{self._clock.random_bytes(2).hex().upper()}",
             ),
         )
-        # As it will be delivered: which topics it was announced to is with it for a while only.
+        # The size as delivered: a committed entry no longer holds `announced_to`.
         if (size := len(encode_entry(replace(entry, state="committed")))) > settings.max_event_bytes:
             raise UsageError(
                 f"the event of {event.key[:60]!r} has {size} bytes; topic {topic.name!r} takes "
@@ -198,7 +198,7 @@ class Reservations:
                 if isinstance(outcome, Conflict):
                     asked = min(wanted, ceiling - self._shards.counted(topic, shard))
                     continue
-                # Unknown: if it was applied this space is lost until the reconciler counts again, never used twice.
+                # Unknown: if it was applied, this space is unused until the reconciler counts again.
             except UnavailableError:
                 if attempt == ATTEMPTS - 1:
                     raise
@@ -206,7 +206,7 @@ class Reservations:
         raise UnavailableError(f"no space could be counted in topic {topic.name!r}, shard {shard}; try again")
 
     def _create(self, topic: Topic, draft: Entry, since: float) -> Reservation | S3NotifyError:
-        """The entry, durable. One in doubt is left with its space, for the reconciler, and another one made."""
+        """Create the entry. One in doubt is left to the reconciler with its space, and another one is made."""
         try:
             for _ in range(ATTEMPTS):
                 entry = replace(draft, id=_entry_id(self._clock))
@@ -220,16 +220,16 @@ class Reservations:
                     break
         except (UnavailableError, UsageError) as error:
             return error
-        return UnknownOutcomeError(f"no reservation for {draft.event.key!r} could be made sure of; try again")
+        return UnknownOutcomeError(f"no reservation for {draft.event.key!r} could be confirmed; try again")
 
 
 def _entry_id(clock: Clock) -> str:
-    """The time first, so that a slot's entries are listed about as old as they are; unique all the same."""
+    """Unique. The time comes first, so that the entries of a slot are listed roughly by age."""
     return f"{clock.wall_ms():012x}-{unique_name(clock)[:16]}"
 
 
 def _first(drafts: Iterable[Entry], spaces: Mapping[int, int]) -> list[Entry]:
-    """The drafts that there is space for, in their shards: the first ones."""
+    """The first drafts of each shard, as many as it has space for."""
     left = dict(spaces)
     accepted = []
     for draft in drafts:
@@ -240,7 +240,7 @@ def _first(drafts: Iterable[Entry], spaces: Mapping[int, int]) -> list[Entry]:
 
 
 def _unchanged(before: Topic, after: Topic, shards: Iterable[int], *, refused: bool) -> bool:
-    """Whether what was counted holds; a refusal only if it was by the topic as it is now."""
+    """Whether the count is still valid. A refusal is valid only under the topic's current settings and quotas."""
     if before.epoch != after.epoch:
         return False
     if refused and (before.settings, before.quotas) != (after.settings, after.quotas):

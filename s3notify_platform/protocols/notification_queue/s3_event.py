@@ -1,13 +1,13 @@
 """The S3 event message: `Records[]` as Amazon S3 sends them, so that existing consumers understand ours.
 
-Read: what Amazon S3, MinIO and Ceph RGW send. Keys are URL-encoded (a space is `+`), save those of Ceph, which
-sends them as they are and leaves `s3:` out of event names (seen with RGW 16); MinIO writes `s3:` in front.
-Read too: the same inside an SNS notification, and EventBridge's form of it, whose keys are not URL-encoded.
+Read: what Amazon S3, MinIO and Ceph RGW send. Keys are URL-encoded (a space is `+`), except those of Ceph, which
+sends them as they are and leaves `s3:` out of event names (seen with RGW 16). MinIO writes `s3:` in front.
+Also read: the same inside an SNS notification, and EventBridge's form of it, whose keys are not URL-encoded.
 Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
 With versioning an event is a hint, not a fact about the key: `ObjectRemoved:Delete` of a version that is not the
-latest leaves the object as it was, and of the latest one uncovers the version before. Whoever takes a decision
-looks at the object.
+latest leaves the object as it was, and of the latest one uncovers the version before. So decide only after a HEAD of
+the object.
 """
 
 import json
@@ -42,14 +42,14 @@ _EVENTBRIDGE_OPS: dict[str, Op] = {"Object Created": "put", "Object Deleted": "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Events:
-    """The changes that a message tells of, and how many of its records tell of something else."""
+    """The changes that a message announces, and how many of its records are about something else."""
 
     events: tuple[Event, ...]
     ignored: int
 
 
 def encode_events(events: Iterable[Event], *, region: str = "", source: str = "aws:s3") -> bytes:
-    """The message that tells of these events, in order. Pure.
+    """The message that announces these events, in order. Pure.
 
     `eventTime` is the writer's wall clock, for people; `sequencer` orders the events of one key.
     """
@@ -77,7 +77,7 @@ def encode_events(events: Iterable[Event], *, region: str = "", source: str = "a
 
 
 def decode_events(body: bytes | str) -> S3Events:
-    """What a message tells. `UsageError` if it is no S3 event message: refuse it, or put it aside. Pure.
+    """The content of a message. `UsageError` if it is no S3 event message: refuse it, or put it aside. Pure.
 
     Records of other kinds (restores, tags, the test event, other services' events) are counted as ignored.
     """
@@ -96,7 +96,7 @@ def decode_events(body: bytes | str) -> S3Events:
 
 
 def _unwrapped(message: Any) -> Any:
-    """What SNS delivered, if it put it into an envelope of its own (raw delivery does not)."""
+    """The message inside the SNS envelope, if there is one (raw delivery has none)."""
     if isinstance(message, dict) and message.get("Type") == "Notification" and "TopicArn" in message:
         return json.loads(message["Message"])
     return message
@@ -154,9 +154,9 @@ _STAMP = re.compile(r"[0-9A-Fa-f]{16}")
 
 
 def _rising(sequencer: str, source: str) -> str:
-    """The sequencer such that a later one is greater.
+    """The sequencer in a form in which a later one is greater.
 
-    RGW's are seconds and nanoseconds, 4 bytes each, lowest byte first: they are turned.
+    RGW's are seconds and nanoseconds, 4 bytes each, little-endian: they are converted to big-endian.
     """
     if not source.startswith("ceph:") or not _STAMP.fullmatch(sequencer):
         return sequencer
@@ -165,7 +165,7 @@ def _rising(sequencer: str, source: str) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    """For people; a time that cannot be read is none."""
+    """Unix milliseconds, for people; 0 if the time cannot be read."""
     try:
         moment = datetime.fromisoformat(text)
         return (moment - _EPOCH) // timedelta(milliseconds=1) if moment.tzinfo else 0

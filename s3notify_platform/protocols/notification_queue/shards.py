@@ -41,7 +41,7 @@ class Shards:
                 yield entry
 
     def partition(self, entry: Entry) -> str:
-        """Where an entry's record lies."""
+        """The partition of an entry's record."""
         return queue_partition(entry.topic, entry.shard)
 
     def counted(self, topic: Topic, shard: int) -> int:
@@ -54,7 +54,7 @@ class Shards:
         """Free the space of entries that this process removed, each of them once. 1 `add` for each shard.
 
         Sent once: if its answer is lost the space is too, until the reconciler counts again; never given twice.
-        A counter of an older generation is no longer looked at, and may be gone.
+        A counter of an older generation is no longer read, and may be gone.
         """
         counters = Counter(
             (depth_partition(entry.topic), depth_key(entry.epoch, entry.shard, entry.quota))
@@ -63,7 +63,7 @@ class Shards:
         self._add_each({place: -number for place, number in counters.items()})
 
     def count(self, entries: Iterable[Entry], kind: str) -> None:
-        """Add to the totals for people."""
+        """Add to the totals that people read."""
         self._add_each(
             Counter(
                 (counts_partition(entry.topic), count_key(entry.epoch, entry.shard, kind))

@@ -1,4 +1,4 @@
-"""Topics: created, changed, listed, deleted with all that is pending, also when the deleter dies half-way."""
+"""Topics: create, change, list, and delete with all pending entries, even if a deletion is interrupted."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
 from s3notify_platform.protocols.updates import ATTEMPTS, Stored, Updates
 
 TOPICS_SECONDS = 5.0
-"""How old a writer's knowledge of the topics may be when it reserves. Before it commits it looks again."""
+"""How old a writer's list of topics may be when it reserves. It reads the list again before it commits."""
 
 
 class Topics:
@@ -42,8 +42,7 @@ class Topics:
     def all(self, *, known: dict[str, Record] | None = None) -> tuple[Topic, ...]:
         """Every topic that is not being deleted, by name. One scan.
 
-        `known`: the records as the caller saw them last, brought up to date here; what did not change is not read
-        again.
+        `known`: the records as the caller last saw them; updated here. Unchanged records are not read again.
         """
         records = list(self._records.scan(TOPICS, known=known))
         if known is not None:
@@ -53,9 +52,9 @@ class Topics:
         return tuple(topic for topic in topics if not topic.deleting)
 
     def create(self, name: str, settings: TopicSettings) -> Topic:
-        """The topic, new, or as it is if it has these settings; `ConflictError` if it has others. 1 request.
+        """Create the topic, or return the existing one with these settings. `ConflictError` if it has others.
 
-        What a deleter left half-done is finished first.
+        An interrupted deletion is finished first. 1 request.
         """
         check_topic(name, settings)
         fresh = Topic(
@@ -81,8 +80,8 @@ class Topics:
     def update(self, name: str, settings: TopicSettings) -> Topic:
         """The topic with new settings; shards and slots stay. 2 requests.
 
-        A capacity below what is there refuses reservations until entries have gone. One that takes more keys than
-        before is announced their changes from now on: consumers list what was there for a new topic only.
+        With a capacity below the number of entries, reservations are refused until enough have gone. A topic that now
+        takes more keys gets their changes from now on; consumers list what was there before for a new topic only.
         """
         check_topic(name, settings)
 
@@ -95,7 +94,7 @@ class Topics:
         return self.change(name, change)
 
     def change(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """The topic, changed by compare-and-set; a change that changes nothing is not written."""
+        """The topic, changed by compare-and-set. An equal topic is not written."""
         return self._change(name, lambda topic: change(_existing(name, topic)))
 
     def _change(self, name: str, change: Callable[[Topic | None], Topic]) -> Topic:
@@ -111,9 +110,9 @@ class Topics:
     def delete(self, name: str) -> None:
         """Delete the topic and all that is pending or dead in it; `NotFoundError` if there is none.
 
-        Once this returns, or another topic of the name exists, no entry made before it can be committed any
-        more: a writer in between announces again. A deletion that was cut short is finished by
-        calling again, or by creating the topic. 2 requests, 1 scan for each shard, 1 removal for each record.
+        Once this returns, or another topic of the name exists, no earlier reservation can be committed: its commit
+        returns `Expired`. An interrupted deletion is finished by calling this again, or by creating the topic.
+        2 requests, 1 scan for each shard, 1 removal for each record.
         """
 
         def mark(topic: Topic | None) -> Topic:
@@ -124,11 +123,11 @@ class Topics:
         self._finish_delete(self._change(name, mark))
 
     def _finish_delete(self, topic: Topic) -> None:
-        """Drop everything of this epoch, then the topic. Any number of callers, any number of times."""
+        """Remove everything of this epoch, then the topic. Safe for any number of callers and calls."""
         shards = (queue_partition(topic.name, shard) for shard in range(topic.settings.shards))
         for partition in (*shards, dead_partition(topic.name)):
             for record in self._records.scan(partition):
-                # Another deleter may have been faster, and what is here be a new topic's.
+                # Another deletion may have finished, and this record may be a new topic's.
                 self._drop(partition, (record,), lambda found: epoch_of(found) == topic.epoch)
         for partition in (depth_partition(topic.name), counts_partition(topic.name)):
             counters = self._records.scan(partition, prefix=f"{topic.epoch}.")
@@ -167,7 +166,7 @@ class KnownTopics:
 
     def recent(self) -> tuple[Topic, ...]:
         """All topics as they were within `TOPICS_SECONDS`: 1 scan, or none."""
-        seen = self._seen  # another thread may forget it
+        seen = self._seen  # another thread may set it to None
         if seen is None or self._clock.monotonic() - seen[0] >= TOPICS_SECONDS:
             return self.see()
         return seen[1]
@@ -183,11 +182,11 @@ class KnownTopics:
         return topics
 
     def forget(self) -> None:
-        """One of them is gone: let the next `recent` look again."""
+        """A topic is gone: the next `recent` reads them again."""
         self._seen = None
 
     def get(self, name: str) -> Topic:
-        """The topic as it was when it was read last. 1 request if it never was; `NotFoundError` as `current`."""
+        """The topic as it was read last. 1 request if it never was; `NotFoundError` as `current`."""
         return self._known.get(name) or self.current(name)
 
     def current(self, name: str) -> Topic:

@@ -1,15 +1,14 @@
 """Which reader has which slots: contiguous ranges, balanced, with the least movement when anything changes.
 
-Balanced: no contiguous assignment has a smaller largest load (`best`), if there is nothing to be kept. With a
-`previous` assignment no load is above `BALANCE_SLACK` times that, and of all contiguous assignments within this
-bound one is taken in which the fewest slots change their reader. The price of that is evenness: a reader that
-joins may get little, where the others were within the bound without it.
+Balanced: without a `previous` assignment, no contiguous assignment has a smaller largest load (`best`). With one, no
+load is above `BALANCE_SLACK` times `best`, and of all contiguous assignments within this bound, the result is one in
+which the fewest slots change their reader. The cost is evenness: a new reader may get little, if the others were
+within the bound without it.
 
-The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next
-begins. Two facts make that possible. Readers that keep anything follow each other as they did before: if two
-changed places, one of them would have kept nothing. And of what a range may keep, only the slots of the reader
-whose old range goes on beyond the range's end are in question for the next one; so it is enough to remember
-whether that reader has been taken.
+The fewest moves are found exactly, by dynamic programming over the places where one range ends and the next begins.
+Two facts make that possible. First, readers that keep any slot stay in their old order: if two changed places, one of
+them would have kept nothing. Second, only one old range can reach across the end of a new range; so it is enough to
+remember whether the reader of that old range has been used already.
 
 Differs from the RFC: its example gives slot 171 to two readers. Here ranges are half-open, and each slot is in one.
 """
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 BALANCE_SLACK: Final = 1.1
-"""How much above the least possible the largest load may be, for slots to stay where they are."""
+"""The largest load may be this many times the least possible one, so that more slots stay with their reader."""
 
 _NEVER: Final = -1_000_000
 
@@ -60,14 +59,14 @@ def assign_slots(
     *,
     bytes_of: Mapping[Slot, int] | None = None,
 ) -> Assignment:
-    """Deal slots to `readers` readers: each slot once, in contiguous ranges, with balanced loads. Pure.
+    """Assign slots to `readers` readers: each slot once, in contiguous ranges, with balanced loads. Pure.
 
-    A slot's load is its bytes by `bytes_of`, and `OBJECT_COST_BYTES`; without `bytes_of` all slots are alike.
-    `previous` is what is to be kept as far as it can be: readers have the same numbers in both, those from
-    `readers` on have left. The same arguments give the same answer. Takes some milliseconds; with `previous` up to
-    a second for 1000 slots and 64 readers: meant for between batches, not within them.
+    A slot's load is its bytes by `bytes_of`, plus `OBJECT_COST_BYTES`; without `bytes_of` all slots have one load.
+    `previous` is kept as far as possible. Readers have the same numbers in both; those from `readers` on have left.
+    The same arguments give the same result. Takes some milliseconds; with `previous` up to a second for 1000 slots
+    and 64 readers. Meant for use between batches, not within them.
 
-    `UsageError` for less than one reader, or a `previous` that is not contiguous.
+    `UsageError` for fewer than one reader, or a `previous` that is not contiguous.
     """
     if readers < 1:
         raise UsageError(f"readers={readers}: need at least one")
@@ -94,7 +93,7 @@ def assign_slots(
 
 
 def _furthest(sums: Sequence[int], start: int, limit: int) -> int:
-    """Where a range that begins at `start` ends at the latest, if its load is at most `limit`."""
+    """The last possible end of a range that begins at `start`, if its load is at most `limit`."""
     return bisect_right(sums, sums[start] + limit) - 1
 
 
@@ -116,9 +115,9 @@ def _least_largest(sums: Sequence[int], count: int) -> int:
 
 
 def _even(sums: Sequence[int], count: int, best: int) -> list[tuple[int, int]]:
-    """Ranges with loads of at most `best`, none of them empty, each as near to the mean of what is left as can be."""
+    """Ranges with loads of at most `best`, none empty, each as near as possible to the mean of the remaining load."""
     last = len(sums) - 1
-    # From where on the ranges that are left can take in everything.
+    # The first place from which the remaining ranges can hold everything.
     earliest = [last] * count
     for number in range(count - 1, 0, -1):
         earliest[number - 1] = bisect_left(sums, sums[earliest[number]] - best)
@@ -146,7 +145,7 @@ def _least_moved(
 
     places = len(sums)
     gains, straddling = _gains(sums, limit, owners)
-    # By whether the owner of the old range that straddles a place is taken, and by the place.
+    # Indexed by whether the owner of the old range across a place is used already, and by the place.
     kept = np.full((2, places), _NEVER, np.int32)
     kept[0, 0] = 0
     choices: list[np.ndarray] = []
@@ -208,7 +207,7 @@ def _gains(sums: Sequence[int], limit: int, owners: Sequence[int]) -> tuple["np.
         np.maximum(gains[1, 0], other, out=gains[1, 0])
         gains[0, 1][:, inside] = overlap[:, inside]
         gains[1, 1][:, inside] = overlap[:, inside]
-    # Within one old range, taken before is taken after, and what lies in between has another reader.
+    # Within one old range: an owner used before stays used, and the slots in between get another reader.
     straddled = np.asarray(straddling)
     within = (straddled[:, None] == straddled[None, :]) & (straddled >= 0)[:, None]
     gains[1, 1, within] = 0

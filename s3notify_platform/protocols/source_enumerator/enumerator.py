@@ -1,4 +1,4 @@
-"""Object versions: what a slot needs, how splits are dealt to tasks, and what the bucket holds now."""
+"""Object versions: what a slot needs, how splits are assigned to tasks, and what the bucket holds now."""
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,12 +10,12 @@ from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, list_all
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 
 OBJECT_COST_BYTES: Final = 64 << 10
-"""What a request costs a task, in bytes it could have read instead."""
+"""The cost of a request, as the bytes that a task could have read in its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectVersion:
-    """An object as enumerated."""
+    """An object version as enumerated."""
 
     slot: Slot
     key: str
@@ -27,9 +27,9 @@ class ObjectVersion:
 class Split:
     """What one task reads of an object version: the records that begin at `start` bytes or later, and before `end`.
 
-    `in_quotes`: a quoted CSV value is open at `start`. With `by_record` the object can be read from its beginning
-    only, because it is compressed or encoded: `start` then counts records to pass over, `end` does not matter, and
-    the split ends with the first record that brings it to `limit_bytes` decoded bytes; 0: with the object.
+    `in_quotes`: a quoted CSV value is open at `start`. `by_record`: the object can only be read from its beginning,
+    because it is compressed or encoded. Then `start` counts records to skip, `end` is not used, and the split ends with
+    the first record that brings it to `limit_bytes` decoded bytes; 0: at the end of the object.
     """
 
     version: ObjectVersion
@@ -44,11 +44,11 @@ class Split:
 class ObjectState:
     """What a commit knows of one object version.
 
-    Reading goes on at `offset`, and is done if `reach_end`: bytes of the object, or its records if it is read
-    `by_record` (see `Split`). Its rows and rejects are in files of the generations `since` to `until`.
-    `code_version` is that of the transform which made the rows, if it has one. `reason`: why it is in quarantine as a
-    whole, with what had been read of this version; it is not read on until it changes or is sent again. `gone` marks a
-    key whose object has left.
+    Reading continues at `offset`, in bytes, or in records if the object is read `by_record` (see `Split`). It is done
+    if `reach_end`. Its rows and rejects are in files of the generations `since` to `until`. `code_version` is that of
+    the transform that made the rows, if it has one. `reason`: why it is in quarantine as a whole, with all that was
+    read of this version; it is not read further until it changes or is retried. `gone` marks a key whose object has
+    left.
     """
 
     key: str
@@ -70,7 +70,7 @@ class ObjectState:
 class SlotChanges:
     """What one slot needs: each object to read, from where, and the keys that have left.
 
-    `complete` is False if a limit cut it short; `beyond` of its changes are then left out.
+    `complete` is False if a limit cut it short; `beyond` is the number of changes that are then left out.
     """
 
     slot: Slot
@@ -95,8 +95,9 @@ def changes_of_slot(
 ) -> SlotChanges:
     """Compare one slot's enumerated versions with its committed states by key. Pure.
 
-    `touched`: the keys that were looked at; None: all of the slot, so that what was not found has left. `pending` keys
-    are read on where that ended, or again if it was done, although their ETag is the same; `stale` ones are read again.
+    `touched`: the keys that were looked up; None: all of the slot, so that a key which was not found has left.
+    `pending` keys continue where reading ended, or are read again if it was done, although their ETag is the same;
+    `stale` ones are read again.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
@@ -118,10 +119,10 @@ def changes_of_slot(
 def cut_to_bytes(
     changes: Iterable[SlotChanges], max_bytes: int, *, least: int, cuttable: Callable[[Split], bool]
 ) -> Iterator[SlotChanges]:
-    """As much of the work as `max_bytes` holds, in order; what comes first is done, whatever its size. Pure.
+    """As much of the work as `max_bytes` allows, in order; the first item is always included. Pure.
 
-    An object that does not fit is cut where it may be, though to no less than `least` bytes, and otherwise left for
-    the next round with all that follows. Every split may decode to as many bytes as were left for it.
+    An object that does not fit is cut, if it may be, to no less than `least` bytes. Otherwise it and all that follows
+    are left for the next round. Every split may decode to as many bytes as remained for it.
     """
     left, taken = max_bytes, False
     for each in changes:
@@ -142,7 +143,7 @@ def cut_to_bytes(
 
 
 def parts_of(split: Split, size: int) -> list[Split]:
-    """The split, cut into parts of `size` bytes, that many tasks may read at once. Pure."""
+    """The split, cut into parts of `size` bytes, which different tasks may read at once. Pure."""
     starts = range(split.start, max(split.end, split.start + 1), size)
     return [replace(split, start=start, end=min(start + size, split.end)) for start in starts]
 
@@ -150,9 +151,9 @@ def parts_of(split: Split, size: int) -> list[Split]:
 def assign(sizes: Sequence[int], tasks: int) -> list[int]:
     """The task, in `0 .. tasks-1`, of each split, balanced by bytes: the largest first, to the least loaded.
 
-    No task gets more than 4/3 of the best possible (Graham's bound). Not by `assign_slots`: a task reads objects one
-    by one, wherever they lie, and keeps nothing from one batch to the next, so that contiguous ranges, which can
-    be twice the best possible (one large object beside many small ones), would gain nothing. Pure.
+    No task gets more than 4/3 of the best possible (Graham's bound). `assign_slots` is not used here: a task reads
+    objects one by one, and keeps nothing from one batch to the next. Contiguous ranges would have no advantage, and can
+    be twice the best possible (one large object and many small ones). Pure.
     """
     if tasks < 1:
         raise UsageError(f"tasks={tasks}: need at least one")
@@ -174,7 +175,7 @@ class Enumerator:
         self._slots = check_slot_count(slots)
 
     def versions(self, wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
-        """Every object below the prefix whose slot is wanted, as a stream: holds one page at a time.
+        """Every object below the prefix whose slot is wanted, as a stream that holds one page at a time.
 
         One LIST for each 1000 objects of the prefix.
         """
@@ -188,11 +189,11 @@ class Enumerator:
                 yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
 
     def covers(self, key: str) -> bool:
-        """Whether a key is the source's."""
+        """Whether a key is below the source's prefix."""
         return key.startswith(self._prefix)
 
     def current(self, key: str) -> ObjectVersion | None:
-        """What is there under a key that an entry names; None if nothing is, or it is not below the prefix.
+        """The current version under a key that an entry names; None if there is none, or it is not below the prefix.
 
         1 HEAD. The entry is a hint that the key changed: entries may be late, and come in any order.
         """

@@ -1,23 +1,22 @@
 """A prefix listed in several chains of LISTs at once, and complete whatever order the server lists in.
 
 Steps
-    1. `choose_cuts` takes quantiles of a sample of the keys, and finds by a LIST after each which key really comes
-       next: that is a *cut*. A slot's committed state is such a sample: it holds a uniform part of all keys.
-    2. A `Chain` lists on from a cut (the first one from the beginning), page by page by the server's own tokens. It
-       ends with the first cut that it meets, whichever that is, and takes that one in.
-    3. Before it ends there, it looks whether a LIST after the cut begins with what comes next here too. If not, it
-       goes on, past that cut.
+    1. `choose_cuts` takes quantiles of a sample of the keys. A LIST after each of them finds the key that really comes
+       next: that is a *cut*. A slot's committed state is a good sample: it holds a uniform part of all keys.
+    2. A `Chain` lists from a cut (the first one from the beginning), page by page, with the server's own tokens. It
+       ends with the first cut that it meets, any of them, and includes that cut.
+    3. Before it ends there, it checks that a LIST after the cut begins with the keys that come next in its own
+       listing. If not, it continues past that cut.
 
-Complete: for a key that is there all the while, take the last cut before it in the server's order. The chain from
-there has no cut in between to end at, and reaches the key. Nothing was said of what order that is, nor of the order
-of the cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`, and neither needs to be known.
-What has to hold is that a LIST with `start_after` goes on where the server's own listing does. Step 1 leaves
-out the cuts where it does not, step 3 passes over them, so that a server that ignores `start_after`, or takes the
-key in again, is listed in one chain.
+Why it is complete. Take a key that is there all the time, and the last cut before it in the server's order. The chain
+from that cut meets no other cut before the key, so it reaches the key. This needs no knowledge of the order of keys or
+cuts: S3 lists in the order of UTF-8 bytes, SeaweedFS lists `a/x` before `a-x`. It needs only that a LIST with
+`start_after` continues where the server's own listing does. Step 1 leaves out the cuts where it does not, and step 3
+skips them. So a server that ignores `start_after`, or includes that key again, is listed in one chain.
 
-A key is listed twice if a cut was removed, or overrun, in the meantime: what is made of a listing must allow that.
+A key is listed twice if a cut was removed or skipped meanwhile: the user of a listing must allow that.
 
-Requests: 2 LISTs for each cut, and 1 when it is met, beside 1 for each 1000 objects.
+Requests: 1 LIST for each 1000 objects; 2 for each cut, and 1 more when it is met.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ObjectMeta, ObjectStore
 
 HANDOVER_KEYS: Final = 32
-"""Keys after a cut that have to be the same, for one chain to leave the rest to another."""
+"""How many keys after a cut are compared before one chain leaves the rest to another."""
 
 IN_FLIGHT: Final = 16
 
@@ -43,7 +42,7 @@ def quantiles(sample: Iterable[str], parts: int) -> list[str]:
 
 
 def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[str]:
-    """Keys that are there now, each the first one after one of `wanted`, from which the server lists on as it should.
+    """Keys that exist now, each the first one after one of `wanted`, after which `start_after` works on this server.
 
     2 LISTs for each, `IN_FLIGHT` at once.
     """
@@ -59,7 +58,7 @@ def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[
 
 
 def hands_over(store: ObjectStore, prefix: str, cut: str, following: Sequence[str]) -> bool:
-    """Whether a LIST after `cut` begins with the keys that follow it elsewhere, as far as these are known. 1 LIST."""
+    """Whether a LIST after `cut` begins with the known keys `following` it. 1 LIST."""
     return _keys(store, prefix, cut, HANDOVER_KEYS)[: len(following)] == list(following[:HANDOVER_KEYS])
 
 
@@ -70,7 +69,7 @@ def _keys(store: ObjectStore, prefix: str, after: str, limit: int) -> list[str]:
 class Chain:
     """The part of a listing that comes after a key, or a token of the server's, up to the next cut.
 
-    `overran` counts the cuts that did not hand over, and the keys of which are listed twice therefore.
+    `overran` counts the cuts that were skipped; the keys after them are listed twice.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Chain:
 
 
 def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[Sequence[ObjectMeta]]:
-    """The pages of all chains as they come, `at_once` of the chains under way. Holds a page for each of these."""
+    """The pages of all chains as they arrive, from `at_once` chains at a time. Holds one page of each of these."""
     waiting = iter(chains)
     with ThreadPoolExecutor(at_once) as pool:
 

@@ -1,7 +1,6 @@
-"""What a source remembers beside its commits: which slots wait for a rescan, and which were ever committed.
+"""What a source keeps in addition to its commits: which slots wait for a rescan, and which were ever committed.
 
-Each is one JSON record, changed by compare-and-set. Every change may be applied twice without harm, so a write in
-doubt is just repeated.
+Each is one JSON record, changed by compare-and-set. Every change is idempotent, so a write in doubt is simply repeated.
 """
 
 import json
@@ -16,7 +15,7 @@ from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.slots import Slot
 
 UNQUEUED_SECONDS: Final = 3600.0
-"""For so long after a writer was seen that does not queue, everything that is signalled is listed."""
+"""After an unqueued writer was seen, every signalled slot is listed for this long."""
 
 ATTEMPTS: Final = 30
 
@@ -48,11 +47,11 @@ class _Kept(Generic[T]):
         self._remedy = remedy
 
     def read(self) -> T:
-        """What is there. 1 request. `CorruptError`, with the remedy, if it is not ours."""
+        """The stored value. 1 request. `CorruptError`, with the remedy, if it cannot be read."""
         return self._decoded(self._records.read(PARTITION, self._key))
 
     def change(self, change: Callable[[T], T]) -> None:
-        """Replace what is there by `change` of it. 1 read, and 1 write if that differs; more if others come between."""
+        """Replace the value by `change(value)`. 1 read, and 1 write if it differs; more on conflicts."""
 
         def decide(record: Record | None) -> tuple[bytes | None, None]:
             before = self._decoded(record)
@@ -62,7 +61,7 @@ class _Kept(Generic[T]):
 
         try:
             self._updates.change(PARTITION, self._key, decide)
-        except UnknownOutcomeError as error:  # applied twice it does no harm
+        except UnknownOutcomeError as error:  # idempotent, so the caller may repeat it
             raise UnavailableError(f"{error}: try again") from error
 
     def _decoded(self, record: Record | None) -> T:
@@ -78,17 +77,17 @@ class _Kept(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rescans:
-    """Slots to be compared by a listing, each with the serial number under which it was last added."""
+    """Slots that need a rescan, each with the serial number under which it was last added."""
 
     slots: Mapping[Slot, int] = field(default_factory=dict)
     unqueued_ms: int = 0
-    """When a writer was last seen that signals and does not queue; wall clock; 0: never."""
+    """When an unqueued writer was last seen, by the wall clock; 0: never."""
     serial: int = 0
     enumerated: str = ""
-    """Epoch of the topic since which a stream has compared everything; a sensor keeps that in its cursor."""
+    """Epoch of the topic for which a stream has compared everything. (A sensor keeps this in its cursor.)"""
 
     def dumps(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The value as JSON."""
         slots = {str(slot): serial for slot, serial in self.slots.items()}
         body = {"v": 1, "slots": slots, "unqueued_ms": self.unqueued_ms, "serial": self.serial}
         return body | ({"enumerated": self.enumerated} if self.enumerated else {})
@@ -101,12 +100,12 @@ class Rescans:
         return cls(slots=slots, unqueued_ms=body["unqueued_ms"], serial=body["serial"], enumerated=enumerated)
 
     def unqueued_writers(self, now_ms: int) -> bool:
-        """Whether a writer that does not queue was seen lately; by the wall clock. Pure."""
+        """Whether an unqueued writer was seen within `UNQUEUED_SECONDS`; by the wall clock. Pure."""
         return bool(self.unqueued_ms) and now_ms - self.unqueued_ms < UNQUEUED_SECONDS * 1000
 
 
 class RescanBacklog:
-    """Which slots of a source have to be compared by a listing. Thread-safe; any process may add and settle."""
+    """Which slots of a source need a rescan. Thread-safe; any process may add and settle."""
 
     def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -121,13 +120,13 @@ class RescanBacklog:
         )
 
     def read(self) -> Rescans:
-        """What waits now. 1 request."""
+        """The current backlog. 1 request."""
         return self._kept.read()
 
     def add(self, slots: Iterable[Slot], *, unqueued: bool = False) -> None:
-        """Add slots. `unqueued`: a writer was seen that does not queue.
+        """Add slots. `unqueued`: an unqueued writer was seen.
 
-        1 read and 1 write, more if others come between; none if there is nothing to add.
+        1 read and 1 write, more on conflicts; none if there is nothing to add.
         """
         wanted = set(slots)
 
@@ -141,7 +140,7 @@ class RescanBacklog:
             self._kept.change(add)
 
     def settle(self, slots: Mapping[Slot, int]) -> None:
-        """These were listed and committed; one that was added again since then stays. Requests as `add`."""
+        """Remove slots that were listed and committed. One that was added again since then stays. Requests as `add`."""
 
         def remove(rescans: Rescans) -> Rescans:
             left = {slot: serial for slot, serial in rescans.slots.items() if slots.get(slot) != serial}
@@ -151,17 +150,17 @@ class RescanBacklog:
             self._kept.change(remove)
 
     def enumerated(self, epoch: str) -> None:
-        """Everything was compared, and committed, since the topic had this epoch. Requests as `add`."""
+        """Record that everything was compared and committed since the topic has this epoch. Requests as `add`."""
         self._kept.change(lambda rescans: replace(rescans, enumerated=epoch))
 
 
 class CommittedSlots:
-    """Which slots of a source have a commit, kept beside the commits: so that missing commits are noticed.
+    """Which slots of a source have a commit. Stored apart from the commits, so that missing commits are noticed.
 
-    A slot is added after its first commit is there, and taken out only by a person who accepts that it starts again.
-    So where a slot in it has no commit, its commits are missing: there is no false alarm. A run that dies before it has
-    added a slot leaves that to the next one that finds its commit. Until then, and if the record goes together with the
-    commits, nobody notices. Thread-safe; any process may add.
+    A slot is added after its first commit, and removed only by a person who accepts that it starts again. So a slot in
+    it without a commit has lost its commits: there is no false alarm. If a run is killed before it has added a slot,
+    the next run that finds its commit adds it. Until then a loss is not noticed; nor is it if this record is lost
+    together with the commits. Thread-safe; any process may add.
     """
 
     def __init__(self, records: RecordStore, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -172,20 +171,20 @@ class CommittedSlots:
             loads=_slots_of_bitmap,
             dumps=_bitmap_of_slots,
             empty=frozenset[Slot](),
-            remedy="restore it, or remove it: it is made again from what is committed now",
+            remedy="restore it, or remove it: it is rebuilt from the slots that are committed now",
         )
 
     def read(self) -> frozenset[Slot]:
-        """The slots. 1 request. Read it before the table is looked at."""
+        """The slots. 1 request. Read it before the table."""
         return self._kept.read()
 
     def add(self, slots: Iterable[Slot]) -> None:
-        """These have a commit. 1 read, and 1 write if one of them is new, more if others come between."""
+        """Record that these have a commit. 1 read, and 1 write if one of them is new; more on conflicts."""
         if wanted := frozenset(slots):
             self._kept.change(lambda known: known | wanted)
 
     def forget(self, slots: Iterable[Slot]) -> None:
-        """The commits of these are missing, and their objects may be taken in again. Requests as `add`."""
+        """Remove slots whose commits are missing, so that their objects are ingested again. Requests as `add`."""
         if wanted := frozenset(slots):
             self._kept.change(lambda known: known - wanted)
 

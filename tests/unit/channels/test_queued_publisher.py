@@ -210,7 +210,7 @@ def test_a_new_topic_hears_of_writes_in_doubt(world):
     assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
     late, known = world.queue.topics.all()
     (entry,) = (entry for shard in range(2) for entry in world.queue.shards.scan(late, shard))
-    assert (entry.state, entry.event.told) == ("reserved", (known.epoch, late.epoch))
+    assert (entry.state, entry.event.announced_to) == ("reserved", (known.epoch, late.epoch))
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["full", "not to be seen"])

@@ -70,7 +70,7 @@ def test_exit_codes_and_text(ask):
     """1 while it is on its way, 0 when the table holds the object as it is; the verdict is the first line."""
     result = ask()
     assert result.exit_code == 1
-    assert result.stdout.startswith("waits in the queue since ")
+    assert result.stdout.startswith("waiting in the queue for ")
     assert f"key: {KEY}\n" in result.stdout
     meta = ask.objects.head(KEY)
     commit(ask.source, ObjectState(key=KEY, etag=meta.etag, size=meta.size, rows=1))
@@ -97,7 +97,7 @@ def test_unknown_and_wrong_keys(ask):
     assert result.stdout.startswith("unknown: no object")
     result = ask("elsewhere")
     assert result.exit_code == 1
-    assert "is not of source 'orders'" in result.stderr
+    assert "does not belong to source 'orders'" in result.stderr
 
 
 @pytest.mark.server
@@ -122,7 +122,7 @@ def test_records_in_dynamodb(ministack, monkeypatch):
     command += ["--dynamodb-endpoint-url", ministack.endpoint_url]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 1
-    assert result.stdout.startswith("in batch orders-e-1, open since"), result.output
+    assert result.stdout.startswith("in batch orders-e-1, open for"), result.output
     assert "topic 'orders' (pulled): put queued" in result.stdout
 
 

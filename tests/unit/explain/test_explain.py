@@ -192,8 +192,8 @@ def test_quarantined(place):
     place.commit(state, failing=(KEY,), pending=(KEY,))
     text = told(place.ask())[1]
     assert text == (
-        "quarantined because it could not be read: timed out; 3 records of it are committed; sent again: the slot's "
-        "next batch reads it"
+        "quarantined because it could not be read: timed out; 3 records of it are committed; a retry is "
+        "requested: the slot's next batch reads it"
     )
 
 
@@ -270,7 +270,7 @@ def test_waiting(place):
     place.pass_time(12)
     assert told(place.ask()) == (
         "waiting",
-        "waits in the queue since 12 s; an older version is committed, in generation 1",
+        "waiting in the queue for 12 s; an older version is committed, in generation 1",
     )
 
 
@@ -280,7 +280,7 @@ def test_waiting_for_a_signal(place):
     assert "reconciler" not in told(place.ask(seen=b"another"))[1]
     kind, text = told(place.ask(seen=digest_of(place.signal_etag())))
     assert kind == "waiting"
-    assert "not signalled after it: its writer is about to, or the reconciler will" in text
+    assert "not signalled yet: its writer or the reconciler will do that" in text
 
 
 def test_being_written(place):
@@ -289,7 +289,7 @@ def test_being_written(place):
     place.pass_time(3)
     kind, text = told(place.ask())
     assert kind == "writing"
-    assert "reserved in the queue since 3 s" in text
+    assert "reserved in the queue for 3 s" in text
     place.store.put(KEY, b"one")
     assert place.ask().verdict.kind == "writing"
 
@@ -301,7 +301,7 @@ def test_in_an_open_batch_by_the_chains(place):
     place.open_batch(2, slots=[15 - SLOT])
     kind, text = told(place.ask())
     assert kind == "in_batch"
-    assert text.startswith("in batch orders-e-1, open since 0 s; nothing of it")
+    assert text.startswith("in batch orders-e-1, open for 0 s; nothing of it")
     place.chains.stamp_children("orders-e-1", [str(SLOT)], operation_id="r")
     assert place.ask().verdict.kind == "waiting"
 
@@ -314,7 +314,7 @@ def test_in_an_open_batch_by_the_sensor(place):
         id="orders-e-1", opened_ms=place.clock.wall_ms(), listing=False, runs=("run-7 (STARTED)",)
     )
     assert told(place.ask(batches=(batch,)))[1].startswith(
-        "in batch orders-e-1, open since 0 s, run run-7 (STARTED)"
+        "in batch orders-e-1, open for 0 s, run run-7 (STARTED)"
     )
     place.chains.fail("orders-e-1", "gone")
     assert place.ask(batches=(batch,)).verdict.kind == "waiting"
@@ -340,8 +340,8 @@ def test_in_the_first_batch(place):
 @pytest.mark.parametrize(
     ("parked", "words"),
     [
-        (False, "asked for again in 30 s"),
-        (True, "parked, asked for again in 30 s or as soon as the slot changes"),
+        (False, "requested again in 30 s"),
+        (True, "parked, requested again in 30 s or as soon as the slot changes"),
     ],
 )
 def test_failing(place, parked, words):
@@ -363,7 +363,7 @@ def test_waiting_for_a_rescan(place):
     place.backlog.add([SLOT], unqueued=True)
     kind, text = told(place.ask())
     assert kind == "rescan"
-    assert text.startswith(f"waits for a rescan: slot {SLOT} is compared by the next batch that lists")
+    assert text.startswith(f"waits for a rescan: the next batch that lists compares slot {SLOT}")
 
 
 def test_the_source_is_still_to_be_listed():
@@ -387,17 +387,17 @@ def test_never_seen(place):
     kind, text = told(place.ask())
     assert kind == "unseen"
     assert text.startswith(
-        "never seen: no entry, and the slot's signal is older than the object: its writer announced nothing, or an"
+        "not announced: no entry, and the slot's signal is older than the object: its writer does not signal, or an"
     )
     place.pass_time(5)
     other = next(key for n in range(999) if slot_of(key := f"raw/{n}", 16) == SLOT)
     place.publish(Put(key=other, body=b""))
-    assert "of a writer that queues, so of another key" in told(place.ask())[1]
+    assert "for another key, since its writer queues" in told(place.ask())[1]
     place.publish(Put(key=other, body=b""), queued=False)
     assert place.ask().verdict.kind == "signalled"
     assert place.ask(seen=digest_of(place.signal_etag())).verdict.kind == "unseen"
     place.commit(ObjectState(key=other, etag="x", size=0))
-    assert "was followed up without finding it" in told(place.ask())[1]
+    assert "the batch of the slot's signal did not find it" in told(place.ask())[1]
 
 
 def test_where_plain_writers_are_about_every_signal_leads_to_a_listing(place):
@@ -417,11 +417,11 @@ def test_deleted(place):
     place.publish(Delete(key=KEY))
     assert told(place.ask()) == (
         "waiting",
-        "waits in the queue since 0 s; the deleted object is committed, in generation 1",
+        "waiting in the queue for 0 s; the deleted object is committed, in generation 1",
     )
     place.commit(ObjectState(key=KEY, etag="", size=0, gone=True))
     answer = place.ask()
-    assert told(answer) == ("deleted", "deleted: its rows have left, in generation 2 or before")
+    assert told(answer) == ("deleted", "deleted: its rows were removed, in generation 2 or before")
     assert answer.verdict.settled
 
 
@@ -449,18 +449,18 @@ def test_other_topics_that_take_it(place):
     answer = place.ask()
     assert answer.verdict.kind == "committed"
     (line,) = [line for line in answer.lines if line.startswith("topic 'push' (pushed)")]
-    assert "put queued since 0 s" in line
+    assert "put queued for 0 s" in line
     assert "1 attempts" in line
     assert "last error: 503 from x" in line
     assert not [line for line in answer.lines if "elsewhere" in line]
     place.pass_time(2)
     (entry,) = consumer.take(10)
-    assert "in the hands of" in "".join(place.ask().lines)
+    assert "taken by" in "".join(place.ask().lines)
     assert isinstance(consumer.failed(entry, "503 again"), DeadLettered)
     answer = place.ask()
     assert answer.verdict.kind == "committed"
     (line,) = [line for line in answer.lines if line.startswith("topic 'push' (pushed)")]
-    assert "dead because:" in line
+    assert "dead letter because:" in line
     assert "503 again" in line
 
 

@@ -120,7 +120,7 @@ def test_not_started(tmp_path):
 def test_a_server_that_only_dies(tmp_path, monkeypatch):
     """Given up after a few tries, and the log is named."""
     monkeypatch.setattr(server_module, "_weed", lambda: shutil.which("false"))
-    monkeypatch.setattr(server_module, "GIVE_UP_AFTER", 2)
+    monkeypatch.setattr(server_module, "FAILURES_MAX", 2)
     with pytest.raises(UnavailableError, match=r"ended 2 times in a row.*server\.log"):
         LocalS3Server(tmp_path).start()
     LocalS3Server(tmp_path).stop()

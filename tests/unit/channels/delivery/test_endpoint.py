@@ -82,7 +82,7 @@ def test_the_operators_networks():
     assert egress.permits("::1")
     assert not egress.permits("10.2.0.1")
     assert not egress.permits("127.0.0.1")
-    with pytest.raises(UsageError, match="no network"):
+    with pytest.raises(UsageError, match="no valid network"):
         Egress.of(["10.1.0.1/16"])
 
 

@@ -464,7 +464,7 @@ def asleep_in_the_write(store, clock, meanwhile=lambda: None):
 def test_a_sleeper_whose_lease_was_taken_over_is_never_told_that_it_committed(store, leases, commit, clock):
     """It wakes, replaces the winner's object, and says so: the done mark is refused."""
     asleep_in_the_write(store, clock, lambda: taken_over_by_another(leases, store))
-    with pytest.raises(UnknownOutcomeError, match="overran its lease"):
+    with pytest.raises(UnknownOutcomeError, match="outlasted its lease"):
         commit.put_if_absent(PATH, b"1")
     assert leases.leases.read(PATH, "*").writer == "other"
 
@@ -519,7 +519,7 @@ def test_without_a_done_mark_time_is_the_proof_or_there_is_none(store, leases, c
         putting(lease, seen=seen) if seen is None else Unknown(cause="timeout")
     )
     if slept:
-        with pytest.raises(UnknownOutcomeError, match="overran"):
+        with pytest.raises(UnknownOutcomeError, match="outlasted"):
             commit.put_if_absent(PATH, b"1")
     else:
         assert isinstance(commit.put_if_absent(PATH, b"1"), Written)

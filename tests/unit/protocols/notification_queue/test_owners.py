@@ -198,7 +198,7 @@ def test_one_endpoint_is_nobody_elses_trouble(queue, clock):
     assert len(delivery.messages) == 3
     assert "topic 'down': down: refused" in delivery.messages
     assert "topic 'none' is not delivered: set S3NOTIFY_PUSH_A, the HMAC key" in delivery.messages
-    assert any("topic 'text' is not delivered: no endpoint" in message for message in delivery.messages)
+    assert any("topic 'text' is not delivered: no valid endpoint" in message for message in delivery.messages)
     assert queue.stats("none").depth == queue.stats("text").depth == 5
     assert {entry.attempts for entry in queue.entries("none", range(1000))} == {0}
 
@@ -501,7 +501,7 @@ def told():
 
 @pytest.fixture
 def circuit(clock, told):
-    return Circuit(clock, tell=told.append, base_seconds=1.0, ceiling_seconds=8.0)
+    return Circuit(clock, report=told.append, base_seconds=1.0, ceiling_seconds=8.0)
 
 
 def probe(circuit, clock):
