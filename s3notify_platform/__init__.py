@@ -41,7 +41,7 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
     lease, generation, fenced   a time-bounded right; its number, which only rises; refused because a newer one exists
     topic, entry                a named queue; an item in it
     reservation, quota          promised space in a topic; how much is promised
-    shard consumer, release     who drains a shard; give up its ownership
+    shard consumer, release     who delivers the entries of a shard; end its ownership
     dead letter, redrive        a notification that could not be delivered; deliver it again
     reconciler                  resolves reservations of dead writers, signals what was not signalled
     enumerator, split           finds the work; the unit of reading: an object version, or a range of one

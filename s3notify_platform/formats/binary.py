@@ -35,7 +35,7 @@ class Binary(Format):
         if split.start > 0:
             return empty_end(source, split)
         if source.size > MAX_OBJECT_BYTES:
-            reason = f"larger than {MAX_OBJECT_BYTES} bytes, which is all that one record holds"
+            reason = f"larger than {MAX_OBJECT_BYTES} bytes, the limit of one record"
             return SplitEnd(status="failed", reason=reason)
         body = b"".join(chunks(source, 0, source.size, chunk_bytes=limits.chunk_bytes))
         yield from self.parse([(split.version.key, body)], target)

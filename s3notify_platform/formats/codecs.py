@@ -2,14 +2,14 @@
 
 Guarantees. Memory is a few chunks, whatever the content: nothing is decompressed further than the next piece
 of `PIECE_BYTES` (zstd also holds its window, of at most `WINDOW_LOG` bits). Concatenated members are read one after
-the other, zeros between and behind them skipped. What is truncated or damaged gives all that comes before the
-damage, then `CorruptError` with the reason. Bytes that are not in the encoding damage their record alone: it
-comes out as no UTF-8, which every format rejects.
+the other; zeros between and after them are skipped. A truncated or damaged stream gives all that comes before the
+damage, then `CorruptError` with the reason. Bytes that are not in the encoding damage only their record: it is not
+valid UTF-8 in the output, which every format rejects.
 
-What an object is. Content decides: gzip, bz2, zstd and framed snappy begin with bytes that no text begins
-with, and so does a byte order mark. Where the content says nothing, the name decides on Hadoop's snappy blocks
-(`.snappy`), which begin with nothing in particular, and the source on the encoding. An object that is named as
-compressed but is not is read as it is.
+How the kind of an object is found. Content decides first: gzip, bz2, zstd and framed snappy begin with bytes that no
+text begins with, and so does a byte order mark. Otherwise the suffix `.snappy` means Hadoop's snappy blocks, which have
+no such beginning, and the source's setting gives the encoding. An object that is named as compressed but is not, is
+read as it is.
 """
 
 import bz2
@@ -32,17 +32,17 @@ else:
 Compression = Literal["gzip", "bz2", "zstd", "snappy", "hadoop-snappy"]
 
 SUFFIXES: Final = frozenset({"gz", "zst", "bz2", "snappy", "sz"})
-"""Of names that say compressed."""
+"""Suffixes of compressed objects."""
 
 PIECE_BYTES: Final = 1 << 20
 HEAD_BYTES: Final = 16
-"""How much of an object decides on its compression and encoding."""
+"""How many bytes of an object are needed to find its compression and encoding."""
 
 WINDOW_LOG: Final = 27
 """What zstd itself holds, in bits (128 MB): streams that need more are refused, as its own tool does."""
 
 SNAPPY_BLOCK_BYTES: Final = 64 << 20
-"""More than any writer of Hadoop's snappy blocks makes; one that claims more is damaged."""
+"""More than any writer of Hadoop's snappy blocks makes; a block that claims more is damaged."""
 
 _INPUT_BYTES: Final = 64 << 10
 _SNAPPY_MAGIC: Final = b"\xff\x06\x00\x00sNaPpY"
@@ -78,15 +78,15 @@ def without_suffix(name: str) -> str:
 
 
 def by_record(key: str, encoding: str) -> bool:
-    """Whether name and encoding say that a text can be read from its beginning only. Pure.
+    """Whether, by name and encoding, a text can be read from its beginning only. Pure.
 
-    The content may say so all the same: the reader of its first split finds out.
+    The content may show that for other objects too; the reader of the first split finds out.
     """
     return without_suffix(key) != key or not _is_utf8(encoding)
 
 
 def is_text(head: bytes, key: str, encoding: str) -> bool:
-    """Whether an object that begins with `head` is its own text: not compressed, in UTF-8. Pure."""
+    """Whether an object that begins with `head` is plain text: not compressed, in UTF-8. Pure."""
     return compression_of(head, key) is None and _encoding_of(head, encoding) is None
 
 
@@ -169,7 +169,7 @@ def peek(chunks: Iterator[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
 
 
 class _Decompressor(Protocol):
-    """One member of a stream, as the standard library has it for bz2 and zstd."""
+    """One member of a stream, with the interface of the standard library's bz2 and zstd."""
 
     @property
     def eof(self) -> bool: ...
@@ -181,7 +181,7 @@ class _Decompressor(Protocol):
 
 
 class _Gzip:
-    """A gzip member. zlib hands back what it has not consumed, where the others keep it."""
+    """A gzip member. zlib returns the input that it has not consumed; the others keep it."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(wbits=31)
@@ -208,7 +208,7 @@ def _zstd() -> _Decompressor:
 def _members(chunks: Iterator[bytes], name: str, new: Callable[[], _Decompressor]) -> Iterator[bytes]:
     member: _Decompressor | None = None
     try:
-        # In small slices: what lies behind a member is copied once for each member.
+        # In small slices, since the input after a member is copied once for each member.
         for data in slices(chunks, _INPUT_BYTES):
             left = data
             while left:
@@ -239,7 +239,7 @@ def slices(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 class _Stream:
-    """Takes counted bytes off chunks."""
+    """Reads exact numbers of bytes from chunks."""
 
     def __init__(self, chunks: Iterator[bytes], name: str) -> None:
         self._chunks = chunks
@@ -248,7 +248,7 @@ class _Stream:
         self._place = 0
 
     def take(self, count: int, *, may_end: bool = False) -> bytes:
-        """Exactly so many; with `may_end` none, if none are left."""
+        """Exactly so many bytes; with `may_end` none, if none are left."""
         if len(self._waiting) - self._place < count:
             parts = [self._waiting[self._place :]]
             size = len(parts[0])
@@ -281,7 +281,7 @@ def _snappy_frames(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Blocks of big-endian lengths: of the text, then of each compressed part until that is reached."""
+    """Blocks: the big-endian length of the text, then parts, each with its length, until the text is complete."""
     stream = _Stream(chunks, "snappy blocks")
     while head := stream.take(4, may_end=True):
         missing = int.from_bytes(head)
@@ -323,7 +323,7 @@ def _is_utf8(encoding: str) -> bool:
 
 
 def _encoding_of(head: bytes, declared: str) -> str | None:
-    """The encoding of a text that begins with `head`; None for UTF-8. A byte order mark overrules."""
+    """The encoding of a text that begins with `head`; None for UTF-8. A byte order mark takes precedence."""
     if head.startswith(codecs.BOM_UTF8):
         return None
     for mark, name in _MARKS:
@@ -333,7 +333,7 @@ def _encoding_of(head: bytes, declared: str) -> str | None:
 
 
 def _damaged(error: UnicodeError) -> tuple[str, int]:
-    """A lone surrogate in place of what is not in the encoding: it makes no UTF-8."""
+    """A lone surrogate in place of bytes that are not in the encoding: it is not valid UTF-8."""
     assert isinstance(error, UnicodeDecodeError)
     return "\udcff", error.end
 

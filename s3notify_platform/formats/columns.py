@@ -1,4 +1,4 @@
-"""What the formats do to Arrow columns: timestamps from texts, numbers that are too large, and what has no column."""
+"""Operations on Arrow columns: timestamps from texts, numbers that are too large, values without a column."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from s3notify_platform.formats.rescue import below
 
 Places = npt.NDArray[np.int64]
-"""Numbers of rows."""
+"""Row numbers."""
 
 
 def _unnamed_values(
@@ -38,7 +38,7 @@ def _has_items(kind: pa.DataType) -> bool:
 
 
 def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
-    """What a table has, at any depth, that `schema` does not name: by path which rows, and the columns that hold it."""
+    """The fields of a table, at any depth, that `schema` does not name: the rows by path, and the columns with them."""
     rows = np.arange(table.num_rows)
     found: dict[str, Places] = {}
     new_fields = []
@@ -62,7 +62,7 @@ _INFINITY: Final = re.compile(rb"(?i)inf")
 
 
 def check_finite(values: pa.Array, written: int | bytes) -> None:
-    """Refuse numbers that are too large for a floating point column: infinities, but for those that were `written`.
+    """Refuse numbers that are too large for a floating point column: infinities, except those that were `written`.
 
     `written`: their number, or the text in which they are counted.
     """
@@ -73,7 +73,7 @@ def check_finite(values: pa.Array, written: int | bytes) -> None:
 
 
 def timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Strings as timestamps, with a zone or (then in UTC) without; cut at microseconds, where Spark's end."""
+    """Strings as timestamps, with a zone or (then in UTC) without; cut to microseconds, the precision of Spark."""
     if column.null_count == len(column):
         return pa.nulls(len(column), kind)
     column = pc.replace_substring_regex(column, r"(\.\d{6})\d+", r"\1")

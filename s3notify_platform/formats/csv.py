@@ -1,8 +1,8 @@
 """CSV to Arrow rows: the first line of an object names the columns; blank lines are no records.
 
-A quote opens a value only at its start, and one that is never closed, or has text behind it, makes its record
-a reject. A header that cannot be read, or has no column of a given schema, makes its whole object one. Nothing
-between two commas is null, but for strings, which it leaves empty. Timestamps without a zone are UTC.
+A quote opens a value only at its start. One that is never closed, or has text behind it, makes its record a reject. A
+header that cannot be read, or has no column of a given schema, makes the whole object a reject. An empty field is null,
+except in string columns, where it is the empty string. Timestamps without a zone are UTC.
 """
 
 import csv
@@ -47,7 +47,7 @@ _CSV_RECORD: Final = re.compile(_CSV_VALUE + b"(?:," + _CSV_VALUE + b")*+")
 """One well-formed record. A quote opens a value only at its start; inside others it is a letter."""
 
 _CSV_NULLS: Final = ("", "NULL", "null", "NA", "N/A", "n/a")
-"""Texts that mean null, except in a string column."""
+"""Texts that are null, except in a string column."""
 
 HEADER_BYTES: Final = 1 << 20
 
@@ -216,7 +216,7 @@ class CsvRecords:
         named = pa.Table.from_arrays(columns, schema=schema)
         if not self._unnamed_columns:
             return Converted(table=named)
-        # What is empty is no value.
+        # An empty field is no value.
         texts = {name: _without_empty(table[name].combine_chunks()) for name in self._unnamed_columns}
         unnamed, found = unnamed_columns(pa.table(texts), pa.schema([]))
         new_fields = None
@@ -261,12 +261,12 @@ class CsvRecords:
             return pa.schema([pa.field(name, pa.null()) for name in self._names])
         check_csv_records(records)
         found = read_csv(records.joined(), self._names, csv_options(None, None)).schema
-        # What is not UTF-8 is inferred as binary.
+        # A column that is not UTF-8 is inferred as binary.
         kinds = (pa.string() if pa.types.is_binary(column.type) else column.type for column in found)
         return pa.schema([column.with_type(kind) for column, kind in zip(found, kinds, strict=True)])
 
     def _new_fields(self, split: Sequence[dict[str, str]]) -> list[pa.Schema]:
-        """What an inferred schema lacks of recovered records."""
+        """The fields of recovered records that an inferred schema lacks."""
         names = [name for name in self._unnamed_columns if any(values.get(name) for values in split)]
         rows = "".join(",".join(_quoted(values.get(name)) for name in names) + "\n" for values in split)
         return [read_csv(rows.encode(), names, csv_options(names, None)).schema]
@@ -302,7 +302,7 @@ def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
         nulls = pc.is_in(values, pa.array(_CSV_NULLS))
         return timestamps(pc.if_else(nulls, pa.scalar(None, pa.string()), values), kind)
     if pa.types.is_decimal(kind):
-        # pyarrow 26 lets 10000 through for decimal(6, 2).
+        # pyarrow 26 accepts 10000 for decimal(6, 2).
         values.validate(full=True)
     return values.cast(kind)
 
@@ -329,7 +329,7 @@ def csv_names(header: bytes, schema: pa.Schema | None) -> list[str]:
     except (UnicodeError, csv.Error, StopIteration) as error:
         raise CorruptError(f"CSV header: {reason_of(error) or 'unreadable'}") from error
     if len(set(names)) != len(names):
-        raise CorruptError("CSV header: a column name is there twice")
+        raise CorruptError("CSV header: a column name occurs twice")
     if schema is not None and not set(names) & set(schema.names):
         raise CorruptError(f"CSV header: column {names[0]!r} {UNKNOWN_FIELD}")
     return names

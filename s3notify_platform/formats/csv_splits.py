@@ -1,9 +1,9 @@
 """Where quoted values are open in a CSV object, so that several tasks can read parts of it.
 
-A line end in a quoted value ends no record. A task that begins in the middle of an object therefore has to know
-whether a value is open there: whether the number of quotes before it is odd. Tasks count them first, each in its part
-(`scout`), and `starts_in_quotes` puts the counts together. That is right only if every quote is at the border of its
-value, or is doubled. If one is not, records can be found only from the beginning on, and one task reads the object.
+A line end in a quoted value does not end a record. So a task that begins in the middle of an object has to know whether
+a quoted value is open there: whether the number of quotes before it is odd. First each task counts the quotes in its
+part (`scout`), then `starts_in_quotes` combines the counts. That is correct only if every quote is at the border of its
+value, or is doubled. If one is not, records can be found only from the beginning, and one task reads the whole object.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _END: Final = b"\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scout:
-    """What the quotes of a part of an object say. `well_formed`: if it begins outside of a quoted value, inside."""
+    """The quotes of a part of an object. `well_formed`: if the part begins outside of a quoted value, and if inside."""
 
     quotes: int
     well_formed: tuple[bool, bool]
@@ -34,8 +34,8 @@ class Scout:
 def starts_in_quotes(scouts: Sequence[Scout]) -> list[bool] | None:
     """For each of the splits that follow each other, whether it begins in a quoted value; the first does not.
 
-    None: there are quotes that are out of place, and the object, from the first split's start on, can only be read in
-    one go. Pure.
+    None: some quotes are out of place, so the object can only be read by one task, from the first split's start on.
+    Pure.
     """
     if not any(scout.quotes for scout in scouts):
         return [False] * len(scouts)
@@ -66,7 +66,7 @@ def scout(source: ObjectBytes, split: Split, *, chunk_bytes: int = CHUNK_BYTES) 
         text = chain(text, [_END])
     quotes, outside, inside = 0, True, True
     left = b""
-    # The first byte and the last only are neighbours of those that are looked at.
+    # The first and the last byte are only neighbours of those that are examined.
     for chunk in text:
         left += chunk
         if len(left) < 3:

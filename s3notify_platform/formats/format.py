@@ -1,9 +1,9 @@
-"""What the rest of the platform has to know of one format, and how a split of an object is read.
+"""The interface of a format, and how a split of an object is read.
 
-Guarantees. The splits of an object, however it is cut, give each of its records once, with the same offset, and the
-same as an object read whole; a split that begins at another's `SplitEnd.offset` continues exactly there. All is read
-from one version: an object that is overwritten or deleted meanwhile ends in that status, and nothing of it counts.
-Nothing is lost in silence: what cannot be read is a reject that says where it begins.
+Guarantees. The splits of an object, in any partition, give each of its records once, with the same offset and content
+as if it were read whole. A split that begins at another's `SplitEnd.offset` continues exactly there. All is read from
+one version: if the object is overwritten or deleted meanwhile, the split ends with that status, and its records are
+discarded. No record is dropped silently: one that cannot be read is a reject with its offset.
 
 `_offset` is the byte at which a record starts in its object, of a decoded text; for Parquet, the row number.
 """
@@ -22,17 +22,17 @@ from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.protocols.source_enumerator import Split
 
 PIECE_BYTES: Final = 2 << 20
-"""What is parsed together: pieces that stay in the processor's caches are copied a third faster than `CHUNK_BYTES`."""
+"""How much is parsed together. Pieces that fit the processor's caches are copied a third faster than `CHUNK_BYTES`."""
 
 HEAD_SAMPLE_BYTES: Final = 1 << 20
-"""What is read of an object to infer a schema."""
+"""How much of an object is read to infer a schema."""
 
 SplitStatus = Literal["ok", "superseded", "deleted", "failed", "by_record"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitEnd:
-    """How a split ended. Where it is neither `ok` nor `by_record`, nothing that it gave counts.
+    """How a split ended. If it is neither `ok` nor `by_record`, its records are to be discarded.
 
     `offset`: where the first record begins that was not read; with `by_record`, how many records were. With
     `reach_end` there are none.
@@ -71,7 +71,7 @@ class Format(ABC):
     """Of keys, in small letters; the suffix of a compression does not count."""
 
     fixed_schema: ClassVar[pa.Schema | None] = None
-    """The columns that all objects have, if nothing is to be inferred."""
+    """The columns of all objects, for a format with fixed columns."""
 
     quoted: ClassVar[bool] = False
     """Quoted values may contain line ends: a split has to say whether it begins in one (`csv_splits`)."""
@@ -87,7 +87,7 @@ class Format(ABC):
     def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
         """The type of an inferred column of which samples have these two, which Arrow cannot unify. Pure.
 
-        What does not fit it is rejected later.
+        Values that do not fit it are rejected later.
         """
         return first
 
@@ -108,7 +108,7 @@ class Format(ABC):
 
     @abstractmethod
     def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
-        """The schemas that the beginning of an object suggests. None of data that cannot be read.
+        """The schemas inferred from the beginning of an object. Empty for data that cannot be read.
 
         Reads about `HEAD_SAMPLE_BYTES`. Raises as `ObjectBytes.read` does.
         """

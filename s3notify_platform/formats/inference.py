@@ -17,8 +17,8 @@ from s3notify_platform.formats.text_format import TextFormat
 def infer(samples: Iterable[tuple[Format, pa.Schema]]) -> pa.Schema | None:
     """A schema, nullable, from those that `Format.schemas` gave of sample objects; None without any column.
 
-    Types are the widest seen. Where two cannot be one, `Format.common_type` decides: what does not fit is rejected
-    later, and stops nothing now. Types that Spark lacks become their nearest wider one; columns that are null
+    Types are the widest seen. If two have no common type, `Format.common_type` decides, and values that do not fit are
+    rejected later. Types that Spark lacks become their nearest wider one; columns that are null
     everywhere become strings. `UsageError` if a column has a name kept for lineage.
     """
     columns = _widest(samples)
@@ -30,7 +30,7 @@ def infer(samples: Iterable[tuple[Format, pa.Schema]]) -> pa.Schema | None:
 
 
 def new_fields(schemas: Iterable[pa.Schema], form: Format | None) -> pa.Schema | None:
-    """Fields that objects have and a schema lacks, as what it can be widened by: the widest types seen, as in `infer`.
+    """Fields that objects have and a schema lacks, with which it can be widened: the widest types seen, as in `infer`.
 
     None if there are none, or only such as have a name kept for lineage. `form`: None if it may be any.
     """
@@ -111,4 +111,4 @@ _SPARK_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], pa.DataType | Non
     (pa.types.is_floating, None),
     (pa.types.is_decimal128, None),
 )
-"""What Spark has in place of an Arrow type; None means the type itself."""
+"""The type that Spark uses for an Arrow type; None means the type itself."""

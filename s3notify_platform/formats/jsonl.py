@@ -1,8 +1,7 @@
 """JSON lines to Arrow rows: each line that is not blank is one record, and has to be one object in UTF-8.
 
-A key that is in an object twice makes its line a reject: nobody can say which value was meant. NaN and
-infinities are taken for floating point columns, as many writers write them. Fractions of a second end at
-microseconds.
+A key that is in an object twice makes its line a reject, since it is unknown which value was meant. NaN and infinities
+are accepted in floating point columns, since many writers write them. Fractions of a second are cut to microseconds.
 """
 
 import json
@@ -29,7 +28,7 @@ from s3notify_platform.formats.text_format import TextFormat
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _WHITE: Final = " \t\r\n"
 _DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-"""Numbers stay as they are spelled."""
+"""A number, kept as the text in the object."""
 
 _CONSTANTS: Final = {True: "true", False: "false"}
 
@@ -42,7 +41,7 @@ _FITTING: Final = {
     **dict.fromkeys((pa.float32().id, pa.float64().id), _NUMBER),
     **dict.fromkeys((pa.string().id, pa.binary().id, pa.date32().id, pa.timestamp("us").id), _STRING),
 }
-"""How texts of the values of a type look; not all that look so are."""
+"""Patterns of the texts of a type's values; not every match is a valid value."""
 
 
 class Jsonl(TextFormat):
@@ -87,7 +86,7 @@ class JsonLines:
             name = re.match(r"JSON parse error: Column\(/(.*?)(?:/.*)?\) changed from", str(error))
             if name is None or name[1] in self.target.schema.names or self.target.inferred:
                 raise
-            # Values that nobody asked for contradict each other.
+            # Values of a field that the schema does not name contradict each other.
             table = self._read(joined, "ignore")
             return Converted(table=self._typed(table, joined), unnamed=self._looked_up(records))
         unnamed, new_fields = unnamed_columns(table, self.target.schema)
@@ -130,7 +129,7 @@ class JsonLines:
         return found.schema
 
     def _new_fields(self, records: Records, rescued: Sequence[Rescued | None]) -> list[pa.Schema]:
-        """What an inferred schema lacks of recovered records."""
+        """The fields of recovered records that an inferred schema lacks."""
         found = []
         for number, one in enumerate(rescued):
             if one is None or not one.unnamed or not self.target.inferred:
@@ -151,7 +150,7 @@ class JsonLines:
                 if "to timestamp" not in str(error):
                     raise
             table = read_json(joined, _options(schema, unexpected, times=True))
-            # Such as end in nanoseconds.
+            # Those with nanoseconds.
             self._times_as_text = True
             return table
         return read_json(joined, _options(schema, unexpected, times=True))
@@ -203,7 +202,7 @@ class JsonLines:
             record.mismatches[path] = _text(raw)
             return pa.nulls(1, kind)
 
-        # What is of another kind is known without a parser.
+        # A value of another kind is recognised without parsing it.
         fitting = _FITTING.get(kind.id)
         other = [n for n, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
         if not other or pa.types.is_nested(kind):
@@ -234,7 +233,7 @@ def _as_read(kind: pa.DataType, *, times: bool) -> pa.DataType:
 def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """What was read, as `kind`; fields that it does not have are left out."""
     if pa.types.is_decimal(kind):
-        # pyarrow 26 lets 10000 through for decimal(6, 2).
+        # pyarrow 26 accepts 10000 for decimal(6, 2).
         values.validate(full=True)
     if values.type.equals(kind) and (not pa.types.is_nested(kind) or "decimal" not in str(kind)):
         return values
@@ -296,7 +295,7 @@ def split_object(text: str) -> dict[str, str]:
     for key, value in _pieces(text, "{}"):
         name = json.loads(key)
         if name in found:
-            raise ValueError(f"key {name!r} is there twice")
+            raise ValueError(f"key {name!r} occurs twice")
         found[name] = value
     return found
 

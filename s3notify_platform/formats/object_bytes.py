@@ -51,7 +51,7 @@ def chunks(
 ) -> Iterator[bytes]:
     """Bytes from `start` to before `end`, in order; at most `ahead` chunks are held in addition to the one given out.
 
-    Without any bytes, one read all the same: that the object is still there is known only then.
+    For an empty range it still sends one read, to check that the object exists.
     """
     if start >= end:
         source.read(0, min(1, source.size))
@@ -72,7 +72,7 @@ def chunks(
 def chunks_on(
     source: ObjectBytes, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, ahead: int = AHEAD
 ) -> Iterator[bytes]:
-    """`chunks`, and then, as long as more is asked for, what follows up to the end of the object, nothing ahead."""
+    """`chunks`, and then, while the caller reads on, the bytes up to the object's end, without reading ahead."""
     yield from chunks(source, start, end, chunk_bytes=chunk_bytes, ahead=ahead)
     place, step = end, min(TAIL_BYTES, chunk_bytes)
     while place < source.size:

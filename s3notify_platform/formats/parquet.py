@@ -1,11 +1,11 @@
 """Parquet to rows and rejects, row group by row group, by ranged reads of what is needed.
 
 A split reads the row groups whose middle lies in it. A row group that cannot be read is one reject at its first
-row, and the others are taken in; so is, without `rescue`, one whose values do not fit. A file without a readable
-footer, or with no column of a given schema, is one reject, which the split with the file's beginning gives.
+row, and the others are ingested. So is, without `rescue`, a row group whose values do not fit. A file without a
+readable footer, or with no column of a given schema, is one reject, from the split with the file's beginning.
 `_offset` is the number of the row in the file.
 
-Memory: one row group, since half of one is never taken in, and its table.
+Memory: one row group, since a row group is never ingested in part, and its table.
 """
 
 import io
@@ -36,7 +36,7 @@ from s3notify_platform.limits import MAX_RAW_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 
 MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
-"""Of one row group's columns, uncompressed: the most that a task takes in together."""
+"""Limit of one row group's columns, uncompressed, since a task reads them together."""
 
 FOOTER_BYTES: Final = 64 << 10
 MAX_FOOTER_BYTES: Final = 32 << 20
@@ -113,7 +113,7 @@ def parquet_footer(source: ObjectBytes) -> bytes:
 
 
 class _UnreadableError(Exception):
-    """What pyarrow could not read, for whatever reason; never leaves this module."""
+    """pyarrow could not read it, for any reason; never leaves this module."""
 
 
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
@@ -173,13 +173,13 @@ def _batches(found: Parsed) -> Iterator[Parsed]:
 
 
 class _File(io.RawIOBase):
-    """The object as pyarrow wants it. What the store refused is kept: pyarrow makes another error of it."""
+    """The object as a file for pyarrow. The store's error is kept, since pyarrow replaces it by its own."""
 
     def __init__(self, source: ObjectBytes) -> None:
         super().__init__()
         self._source = source
         self._place = 0
-        self.lost: S3NotifyError | None = None
+        self.failure: S3NotifyError | None = None
 
     def readable(self) -> bool:
         return True
@@ -203,7 +203,7 @@ class _File(io.RawIOBase):
             else:
                 body = self._source.read(self._place, end) if end > self._place else b""
         except S3NotifyError as error:
-            self.lost = error
+            self.failure = error
             raise
         self._place = max(end, self._place)
         return body
@@ -215,9 +215,9 @@ def _reading(file: _File) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if file.lost:
-            raise file.lost from error
-        # A damaged file can raise anything, and must stop no other.
+        if file.failure:
+            raise file.failure from error
+        # A damaged file can raise anything, and must not stop others.
         raise _UnreadableError(reason_of(error)) from error
 
 

@@ -1,6 +1,6 @@
-"""Columns of Parquet files in the schema's types, by name; what does not fit, and what has no column.
+"""Columns of Parquet files, by name, in the schema's types; values that do not fit, and fields without a column.
 
-Times are cut at microseconds, where Spark's end. Casts that would guess, as of a number to a time, are none.
+Times are cut to microseconds, the precision of Spark. A cast that would guess, as of a number to a time, is refused.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ def _column(
     values, path = table[column.name].combine_chunks(), below("", column.name)
 
     def single(number: int) -> pa.Array:
-        if not values[number].is_valid:  # of a type that has no way to the column's
+        if not values[number].is_valid:  # of a type that cannot be cast to the column's
             return pa.nulls(1, column.type)
         count(mismatches, 0, [path])
         rescued.setdefault(number, Rescued()).mismatches[path] = text_of(_plain(values[number]))
@@ -82,7 +82,7 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     ):
         raise pa.ArrowInvalid(f"{found} is no {kind}")  # a cast would guess
     if pa.types.is_integer(found) and pa.types.is_decimal(kind):
-        # A cast goes by the types' digits, not by the values'.
+        # A cast compares the digits of the types, not those of the values.
         values = pc.cast(values, pa.decimal128(20, 0))
     if pa.types.is_float32(kind):
         check_finite(pc.cast(values, kind), int(pc.sum(pc.is_inf(values)).as_py() or 0))

@@ -1,8 +1,7 @@
-"""Records of a text that comes in chunks: cut off as soon as they are whole, one piece of them at a time.
+"""Records of a text that comes in chunks: returned in pieces, as soon as they are complete.
 
-Memory is a chunk and what is left of the one before, hence no more than a chunk and `RECORD_BYTES`. A record
-that is longer is a reject with its first bytes, and reading continues with the next one. How the text was cut
-into chunks makes no difference to what is found.
+Memory is a chunk and the rest of the one before, so at most a chunk and `RECORD_BYTES`. A longer record is a reject
+with its first bytes, and reading continues with the next one. The result does not depend on the chunks.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -135,7 +134,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
         left = body[whole:]
         place += whole
         if len(left) > limit + len(BOM) + 1:
-            # Whatever follows, and whether it ends in a return or not, it is too long.
+            # It is too long, whatever follows, and with or without a carriage return at its end.
             mark = len(BOM) if place == 0 and left.startswith(BOM) else 0
             too_long, begin = _too_long(left[mark:], place + mark, limit), place
             place += len(left)
@@ -143,7 +142,7 @@ def pieces(text: Iterable[bytes], cut: Cut, *, place: int = 0, limit: int = RECO
 
 
 def _with_end(text: Iterable[bytes]) -> Iterator[tuple[bytes, str | None]]:
-    """The chunks, and behind them what ended them: damage, or nothing."""
+    """The chunks, then an empty one with the damage that ended them, or with an empty text."""
     try:
         for chunk in text:
             yield chunk, None
@@ -179,5 +178,5 @@ def _rejected(reject: Reject, begin: int, next_place: int) -> Piece:
 
 
 def _too_long(raw: bytes, offset: int, limit: int) -> Reject:
-    reason = f"longer than {limit} bytes, which is all that a record may have"
+    reason = f"longer than {limit} bytes, the limit of a record"
     return Reject(index=0, offset=offset, reason=reason, raw=raw[: min(limit, MAX_RAW_BYTES)])

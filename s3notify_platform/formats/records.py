@@ -1,9 +1,9 @@
 """What formats of records share: byte ranges, blocks, rows and rejects, and the search for bad records.
 
 Small objects are joined and parsed at once (5 to 10 times faster than one by one); when that fails, or gives
-another number of rows than there are records, the block is halved until few records are left, and these are taken
-value by value. A record with values that do not fit is a reject with its offset, reason and raw bytes, or keeps
-what fits, as `rescue` says. No record stops another: rows and rejects together are as many as the records.
+another number of rows than there are records, the block is halved until few records are left, and these are converted
+value by value. A record with values that do not fit is a reject with its offset, reason and raw bytes; with `rescue` it
+keeps the values that fit. No record stops another: rows and rejects together are as many as the records.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ UNKNOWN_FIELD: Final = "is not in the schema"
 
 BOM: Final = b"\xef\xbb\xbf"
 RECOVER_RECORDS: Final = 32
-"""A block of so few records that fails is looked at value by value, column by column."""
+"""A block of at most so many records that fails is converted value by value."""
 
 NEWLINE: Final = ord("\n")
 RETURN: Final = ord("\r")
@@ -42,7 +42,7 @@ Offsets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
-    """A record that could not be taken in. `raw` is cut at `MAX_RAW_BYTES`."""
+    """A record that could not be ingested. `raw` is cut at `MAX_RAW_BYTES`."""
 
     index: int
     offset: int
@@ -54,8 +54,8 @@ class Reject:
 class Target:
     """What records are to become: rows in the columns of `schema`.
 
-    `inferred`: nobody has decided to lose what `schema` does not name. `rescue`: what does not fit goes to
-    `_rescued`, a column behind those of `schema`; else the record is a reject.
+    `inferred`: `schema` was inferred, so fields that it does not name must not be dropped. `rescue`: values that do not
+    fit go to `_rescued`, a column after those of `schema`; else the record is a reject.
     """
 
     schema: pa.Schema
@@ -137,10 +137,10 @@ class Records:
         """The bytes of all records, with line ends between them and behind the last."""
         if len(self.start) == 0:
             return b""
-        # A line end of one or two bytes, or a blank line: the readers pass over either.
+        # A line end of one or two bytes, or a blank line: the readers skip both.
         if bool(np.all(self.start[1:] - self.end[:-1] <= 2)):
             first, last = int(self.start[0]), int(self.end[-1])
-            # With the line end behind it, if there is one: then the whole body need not be copied.
+            # With the line end behind it, if there is one: then the whole body is not copied.
             for behind in (b"\n", b"\r\n"):
                 if self.body.startswith(behind, last):
                     return self.body[first : last + len(behind)]
@@ -156,7 +156,7 @@ NO_RECORDS: Final = Records(body=b"", start=_NONE, end=_NONE, index=_NONE, offse
 
 
 def no_rows(target: Target, rejects: Sequence[Reject]) -> Parsed:
-    """Nothing but rejects."""
+    """No rows, only rejects."""
     return Parsed(table=target.output.empty_table(), index=_NONE, offset=_NONE, rejects=[*rejects])
 
 
@@ -254,7 +254,7 @@ class Parser(Protocol):
         ...
 
     def infer(self, records: Records) -> pa.Schema:
-        """The schema that these records suggest; of no records, what the header says."""
+        """The schema inferred from these records; without records, from the header."""
         ...
 
 
@@ -350,7 +350,7 @@ class _Rows:
         return left
 
     def reject(self, number: int, reason: str) -> None:
-        """A record that is not taken in."""
+        """Reject a record."""
         raw = self.records.raw(number)
         if raw.strip():
             index, offset = int(self.records.index[number]), int(self.records.offset[number])

@@ -1,4 +1,4 @@
-"""The formats by name, and what a source's setting `format` makes of a key and of a schema.
+"""The formats by name, and the meaning of a source's setting `format` for a key and for a schema.
 
 A new format is one file, with a subclass of `Format` or `TextFormat`, and one entry here.
 """
@@ -52,7 +52,7 @@ def format_of(key: str, setting: str) -> Format | None:
 
 
 def fixed_schema(setting: str) -> pa.Schema | None:
-    """The columns of all objects under this setting, if nothing is to be inferred. Pure."""
+    """The columns of all objects under this setting, for a format with fixed columns. Pure."""
     return FORMATS[setting].fixed_schema if setting != AUTO else None
 
 

@@ -1,7 +1,7 @@
 """Values that do not fit their column, and fields that the schema does not name.
 
 Under `quarantine` a record with such a value is a reject that names column and value. Under `rescue` the record
-stays: what does not fit is null in its column and stands in `_rescued`, a JSON object of paths and texts that
+stays: a value that does not fit is null in its column and kept in `_rescued`, a JSON object of paths and texts that
 Spark reads as `from_json(_rescued, 'map<string,string>')`. Paths are like `amount`, `customer.city`, `lines[2].sku`.
 A text is the value as it stands in the object: of a JSON string its content, of other JSON its source, of Parquet
 the value as JSON.
@@ -33,7 +33,7 @@ MAX_PATHS: Final = 64
 OTHERS: Final = "(others)"
 
 SHOWN_CHARS: Final = 100
-"""Of a value, in a reason."""
+"""Characters of a value that a reason shows."""
 
 Tally = dict[int, Counter[str]]
 """For each object, how many values a path had."""
@@ -70,7 +70,7 @@ def _plain(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """A Python value as the text that `_rescued` has of it: bytes in hexadecimal digits."""
+    """A Python value as text for `_rescued`: bytes in hexadecimal digits."""
     return value if isinstance(value, str) else as_json(value) if _is_json(value) else _plain(value)
 
 
@@ -79,7 +79,7 @@ def _is_json(value: Any) -> bool:
 
 
 def below(path: str, name: str) -> str:
-    """The path of a field; a name that would be mistaken for several stands in backticks."""
+    """The path of a field. A name that would look like several names is put in backticks."""
     name = f"`{name}`" if re.search(r"[.\[\]`]", name) else name
     return f"{path}.{name}" if path else name
 

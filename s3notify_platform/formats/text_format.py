@@ -4,9 +4,9 @@ Whole objects are joined and parsed together. A split is read as in Hadoop: the 
 of them to its end. To find where its first record begins, it looks at the byte before. In a quoted format the split
 also has to say whether a quoted value is open there (`csv_splits`).
 
-What is compressed or not in UTF-8 (`codecs`) can be read from its beginning only, and is counted in records: the
-split with `start` 0 reads it, or with `by_record` any split reads what follows `start` records. If only the content
-shows it, the other splits of the object end without a record.
+An object that is compressed or not in UTF-8 (`codecs`) can be read from its beginning only, and is counted in records:
+the split with `start` 0 reads it, or with `by_record` any split reads what follows `start` records. If only the content
+shows that, the other splits of the object end without a record.
 """
 
 from abc import abstractmethod
@@ -54,7 +54,7 @@ from s3notify_platform.formats.records import (
 from s3notify_platform.protocols.source_enumerator import Split
 
 DECODED_BYTES: Final = 64 << 20
-"""What the compressed and encoded objects of a window may come to, to be parsed together."""
+"""Decoded size up to which the compressed and encoded objects of a window are parsed together."""
 
 SAMPLE_RECORDS: Final = 1000
 """Records of one object that inference looks at."""
@@ -100,14 +100,14 @@ class TextFormat(Format):
         """See `Format`. Objects that are damaged, or longer than `DECODED_BYTES`, are parsed one by one."""
         texts: list[tuple[int, bytes]] = []
         streamed: list[int] = []
-        room = DECODED_BYTES
+        left = DECODED_BYTES
         for number, (key, body) in enumerate(objects):
-            text = decoded_whole(body, key, encoding, room)
+            text = decoded_whole(body, key, encoding, left)
             if text is None:
                 streamed.append(number)
                 continue
             if text is not body:
-                room -= len(text)
+                left -= len(text)
             texts.append((number, text))
         headed = ((self.header(text[: self.header_bytes]), number, text) for number, text in texts)
         found = ((text[place], number, text) for place, number, text in headed if place is not None)
@@ -247,7 +247,7 @@ class TextFormat(Format):
 
 
 def sample_of(source: ObjectBytes, key: str, encoding: str) -> bytes:
-    """The first whole lines of a text, up to `HEAD_SAMPLE_BYTES`; nothing if not even one line fits."""
+    """The first whole lines of a text, up to `HEAD_SAMPLE_BYTES`; empty if not even one line fits."""
     raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
     text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
     return text if len(text) < HEAD_SAMPLE_BYTES else text[: text.rfind(b"\n") + 1]

@@ -5,16 +5,17 @@ r"""`RecordStore` on a bucket: each record is a small object, so the platform ne
 
 Guarantees. Of all writers that expect one version, one succeeds: create is a PUT if absent, replace a PUT
 under If-Match. Every write carries a random token, so that two writes of equal content have two ETags (the
-version is the ETag, which on many stores is the body's MD5). What is in doubt is `Unknown`: callers look, and
-send again (`protocols.updates`). Only `add`, a compare-and-set loop of this module's own, resolves that itself: a
-counter carries the tokens of its last writes as well, so that it is in doubt only after `PAST_TOKENS` further ones.
-Ceph RGW answers every second loser with 500 instead of 412, and a counter is where writers meet.
+version is the ETag, which on many stores is the body's MD5). A write in doubt returns `Unknown`: callers look, and
+send again (`protocols.updates`). Only `add`, which has a compare-and-set loop of its own, resolves that itself: a
+counter also holds the tokens of its last writes, so an addition stays in doubt only after `PAST_TOKENS` further ones.
+That matters because counters have many concurrent writers, and Ceph RGW answers every second conflict with 500 instead
+of 412.
 
-Removing writes a tombstone under If-Match, and only then deletes. The tombstone decides, because some stores
-ignore conditions on DELETE, and an unconditional one can hit a record created again in between. The DELETE
-after it is conditional on the tombstone; on a store that ignores that condition the tombstone stays where it
-is (unless `keys_recur` is False: then nothing can be hit, and it goes). Creating over a tombstone works, and a
-scan that meets one tries again to delete it: a remover that died half-way leaves nothing for good.
+Removing writes a tombstone under If-Match, and then deletes it. The tombstone decides, because some stores ignore
+conditions on DELETE, and an unconditional DELETE could remove a record that was created in between. The DELETE is
+conditional on the tombstone. On a store that ignores that condition the tombstone stays (unless `keys_recur` is False:
+then no record can be there again, and it is deleted). A record can be created over a tombstone. A scan that finds one
+tries to delete it, so an interrupted removal leaves nothing permanent.
 
 | operation | requests, undisturbed |
 |---|---|
@@ -22,8 +23,8 @@ scan that meets one tries again to delete it: a remover that died half-way leave
 | read | 1 GET |
 | replace | 1 PUT |
 | remove | 1 PUT, 1 DELETE (once a store: 1 PUT and 2 DELETE, to see whether it honours the condition) |
-| scan | 1 LIST for each 1000 records, 1 GET a record that is not known; 1 DELETE for each tombstone met |
-| add | 1 GET, 1 PUT; again for each writer that came between |
+| scan | 1 LIST for each 1000 records, 1 GET a record that is not known; 1 DELETE for each tombstone found |
+| add | 1 GET, 1 PUT; again for each conflict |
 """
 
 from collections import deque
@@ -61,22 +62,22 @@ from s3notify_platform.protocols.updates import resolve
 from s3notify_platform.stores.memory import MAX_KEY_BYTES, counter_sum
 
 CREATE_ATTEMPTS = 6
-"""Rounds of one `create` that finds tombstones in its way."""
+"""Rounds of one `create` that finds tombstones."""
 
 ADD_ATTEMPTS = 60
 """Rounds of one `add`: with full jitter, enough for some hundred writers at once."""
 
 PAST_TOKENS = 16
-"""Writes before its last that a counter remembers; 33 bytes each."""
+"""Tokens of earlier writes that a counter keeps; 33 bytes each."""
 
 _LIVE, _DEAD = b"live", b"dead"
 
 
 def quote(name: str) -> str:
-    """A name as one path segment: ASCII letters, digits, `-` and `_` stand for themselves. Pure.
+    """A name as one path segment: ASCII letters, digits, `-` and `_` stay as they are. Pure.
 
-    Every other byte becomes a mark and two hex digits, and the mark depends on where the byte sorts: quoted
-    names sort as the names do, so that LIST returns records in key order.
+    Every other byte becomes a mark and two hex digits. The mark depends on where the byte sorts, so quoted names
+    sort as the names do, and LIST returns records in key order.
     """
     return "".join(
         chr(byte) if chr(byte) in _PLAIN else f"{_mark(byte)}{byte:02x}" for byte in name.encode("utf-8")
@@ -96,7 +97,7 @@ def unquote(quoted: str) -> str:
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
-# One mark for each gap between the plain characters, itself from that gap: "!" below "-", "." between "-" and
+# One mark for each gap between the unquoted characters, itself from that gap: "!" below "-", "." between "-" and
 # "0", and so on. "." is always followed by two digits, so no segment is "." or "..".
 _MARKS = ((ord("-"), "!"), (ord("0"), "."), (ord("A"), "="), (ord("_"), "^"), (ord("a"), "`"), (256, "~"))
 
@@ -130,10 +131,10 @@ class ObjectRecordStore:
     ) -> None:
         """`keys_recur`: whether a removed key may be created again, for all partitions or by partition.
 
-        `parallelism`: how many records the scans of this object together read at once, in threads of its own.
+        `parallelism`: how many records all scans of this object together read at once, in its own threads.
         """
         if parallelism < 1:
-            raise UsageError(f"parallelism={parallelism}: at least one request is in flight")
+            raise UsageError(f"parallelism={parallelism}: must be at least 1")
         self.prefix = prefix
         self._store = store
         self._clock = clock
@@ -171,7 +172,7 @@ class ObjectRecordStore:
         outcome = self._write(path, _DEAD, b"", IfMatch(etag=ETag(expected)))
         if not isinstance(outcome, Written) or outcome.etag is None:
             return outcome
-        # Where that fails the tombstone stays: read as absent, and created over.
+        # If that fails the tombstone stays: it reads as absent, and can be created over.
         self._delete_tombstone(partition, path, outcome.etag)
         return Written(etag=None)
 
@@ -180,10 +181,10 @@ class ObjectRecordStore:
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each record as it is about when its turn comes.
 
-        Up to `parallelism` of them are read ahead. LIST tells versions, so what is known costs no GET.
+        Up to `parallelism` of them are read ahead. LIST returns versions, so known records cost no GET.
         """
         below = self._below(partition)
-        # A name is quoted byte by byte, so what a quoted prefix begins, the prefix begins.
+        # A name is quoted byte by byte, so the quoted prefix is a prefix of the quoted names.
         for meta, found in self._read_ahead(list_all(self._store, below + quote(prefix)), below, known or {}):
             match found:
                 case Record():
@@ -216,7 +217,7 @@ class ObjectRecordStore:
     def _read_ahead(
         self, listed: Iterator[ObjectMeta], below: str, known: Mapping[str, Record]
     ) -> Iterator[tuple[ObjectMeta, _Stored | Record | None]]:
-        """What is listed, in order, with what is known or read of each."""
+        """The listed objects, in order, each with its known or newly read record."""
 
         def read(meta: ObjectMeta) -> _Stored | Record | None:
             record = known.get(_name(meta.key, below)) if known else None
@@ -250,7 +251,7 @@ class ObjectRecordStore:
         return self._store.put(path, _body(state, (unique_name(self._clock),), value), precondition=condition)
 
     def _count(self, path: str, total: int, found: _Stored | None) -> WriteOutcome:
-        """The counter in place of what was found; in doubt it is looked for by its tokens, and sent again."""
+        """Replace the counter that was found. In doubt, its tokens show whether it was applied; if not, send again."""
         token = unique_name(self._clock)
         past = () if found is None else found.tokens[:PAST_TOKENS]
         body = _body(_LIVE, (token, *past), b"%d" % total)
@@ -261,7 +262,7 @@ class ObjectRecordStore:
             if now is not None and token in now.tokens:
                 return Written(etag=now.etag if now.tokens[0] == token else None)
             if now is not None and past and past[0] in now.tokens[1:]:
-                return Conflict()  # its successor is remembered, and is not this write
+                return Conflict()  # the version after the expected one is another write
             if (now.etag if now is not None else None) == (found.etag if found is not None else None):
                 return None
             raise UnknownOutcomeError(f"more than {PAST_TOKENS} others have added since, or it was removed")
@@ -288,7 +289,7 @@ class ObjectRecordStore:
                 self._store.delete(path, precondition=IfMatch(etag=etag))
 
     def _try_conditional_delete(self) -> bool | None:
-        """Whether the store honours a condition on DELETE; None if it could not be found out this time."""
+        """Whether the store honours a condition on DELETE; None if that could not be determined this time."""
         scratch = f"{self.prefix}.probe-{unique_name(self._clock)}"
         written = self._store.put(scratch, scratch.encode())
         if not isinstance(written, Written) or written.etag is None:
@@ -306,7 +307,7 @@ class ObjectRecordStore:
         header, newline, value = found.body.partition(b"\n")
         parts = header.split(b" ")
         if not newline or len(parts) != 3 or parts[0] != b"1" or parts[1] not in (_LIVE, _DEAD):
-            raise CorruptError(f"{path!r} holds no record: {found.body[:60]!r}")
+            raise CorruptError(f"{path!r} does not hold a record: {found.body[:60]!r}")
         return _Stored(
             etag=found.meta.etag,
             state=parts[1],

@@ -1,11 +1,11 @@
-"""An object store that keeps its conditions through a `ConditionalCommit`, for stores that ignore them.
+"""An object store whose conditional writes go through a `ConditionalCommit`, for stores that ignore conditions.
 
     store = leased_store(S3Config(bucket="acme-landing"), DynamoConfig(table="acme-landing-leases"))
     Publisher(store, prefix=…).put_if_absent(…)
 
-Guarantees. Of all writers with one precondition on a key one is `Written`, if all of them come this way;
-unconditional writes, and all reads, go straight to the store. `Unknown` is left over only where the commit
-itself could not find out what became of a write. Requests: those of the commit.
+Guarantees. Of all writers with one precondition on a key at most one gets `Written`, if all of them use this class.
+Unconditional writes, and all reads, go straight to the store. `Unknown` is returned only if the commit itself could
+not determine the outcome of a write. Requests: those of the commit.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,18 +36,18 @@ SETTINGS: Final = LeaseSettings()
 
 CONNECT_SECONDS: Final = SETTINGS.timeout_seconds / 8
 READ_SECONDS: Final = SETTINGS.timeout_seconds / 4
-"""A write under a lease is sent once, and given up within half the lease's timeout."""
+"""A write under a lease is sent once, and its answer is waited for at most half the lease's timeout."""
 
 
 @lru_cache(maxsize=32)
 def dynamo_commit(bucket: S3Config, leases: DynamoConfig) -> DynamoCommit:
-    """Commits to a bucket by the leases in a table; its clients are made once a process. No request."""
+    """Commits to a bucket by the leases in a table. Its clients are created once a process. No request."""
     store = S3ObjectStore(bucket, attempts=1, connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS)
     return DynamoCommit(store, DynamoLeases(leases), settings=SETTINGS)
 
 
 def leased_store(bucket: S3Config, leases: DynamoConfig) -> "ConditionalStore":
-    """A bucket whose conditional writes go by the leases in a table. No request."""
+    """A bucket whose conditional writes use the leases in a table. No request."""
     return ConditionalStore(S3ObjectStore(bucket), dynamo_commit(bucket, leases))
 
 
@@ -66,7 +66,7 @@ class ConditionalStore(DelegatingStore):
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> WriteOutcome:
-        """See `ObjectStore.put`. Under a condition the object's metadata names its writer besides."""
+        """See `ObjectStore.put`. Under a condition the object's metadata also names its writer."""
         match precondition:
             case None:
                 return self.store.put(key, body, metadata=metadata)

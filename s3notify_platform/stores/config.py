@@ -6,18 +6,18 @@ from functools import lru_cache
 from typing import Final
 
 QUEUE_PREFIX: Final = "_s3notify/queue/"
-"""Of the notification queue. Beside the sources' own prefixes, so that all of a bucket, and its writers, share one."""
+"""Prefix of the notification queue. Outside of the sources' prefixes, so that all sources and writers share one."""
 
 
 def default_region() -> str:
-    """The region that this process is told as AWS's tools are: by its environment, or its profile; else us-east-1."""
+    """The region that AWS's tools would use in this process: from its environment or profile; else us-east-1."""
     return os.environ.get("AWS_REGION") or _region(*map(os.environ.get, _NAMES)) or "us-east-1"
 
 
 _NAMES = ("AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE")
 
 
-# A resource makes its places again whenever it is asked for them, and a session takes milliseconds.
+# A Dagster resource evaluates this often, and creating a session takes milliseconds.
 @lru_cache(maxsize=16)
 def _region(*_environment: str | None) -> str | None:
     import boto3
@@ -30,7 +30,7 @@ class S3Config:
     """One bucket. Pickles; its repr shows no secret.
 
     Without `access_key_id`, boto3's and obstore's own credential chains apply (environment, profile, instance
-    role), on each machine for itself: nothing secret then leaves the machine it belongs to.
+    role), on each machine separately: no secret then leaves its machine.
     """
 
     bucket: str

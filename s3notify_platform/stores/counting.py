@@ -1,4 +1,4 @@
-"""Counts requests, so that "1 HEAD, at most 1 LIST" is a test and a figure in the terminal."""
+"""Counts requests, so that tests can assert "1 HEAD, at most 1 LIST", and commands can print it."""
 
 from collections import Counter
 from threading import Lock

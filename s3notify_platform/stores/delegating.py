@@ -27,7 +27,7 @@ class DelegatingStore:
         self.store = store
 
     def _target(self, _method: Method) -> ObjectStore:
-        """The store that a call goes to; for wrappers that treat all methods alike."""
+        """The store that a call goes to; for wrappers that treat all methods the same."""
         return self.store
 
     def get(

@@ -1,4 +1,4 @@
-"""What an SDK error means for the caller: the table that every request of `S3ObjectStore` is judged by.
+"""What an SDK error means for the caller. Every request of `S3ObjectStore` is judged by this table.
 
 | seen | verdict |
 |---|---|
@@ -7,7 +7,7 @@
 | 304 | NOT_MODIFIED |
 | no connection, 429, 503 SlowDown | NOT_APPLIED: certainly nothing happened, may be sent again |
 | 409, other 5xx, timeout, connection lost, unreadable answer | AMBIGUOUS: it may have been applied |
-| everything else | `UsageError`: only a person can mend it |
+| everything else | `UsageError`: only a person can fix it |
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.config import S3Config
 
 SDK_ERRORS = (BotoCoreError, ClientError, ResponseParserError, OSError)
-"""All that a request can raise; `OSError` is a socket that broke while a body was read."""
+"""All that a request can raise; `OSError`: a socket that failed while a body was read."""
 
 _NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
 _LOST = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserError, OSError)
@@ -50,14 +50,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A failed request: what it means, and what was seen, for people. Holds no secret."""
+    """A failed request: its meaning, and its cause as text for people. Holds no secret."""
 
     verdict: Verdict
     cause: str
 
 
 def judge(error: Exception, config: S3Config) -> Fault:
-    """The verdict on `error`; raises `UsageError`, naming the fix, for what no retry mends. Pure."""
+    """The verdict on `error`. Raises `UsageError`, naming the fix, if no retry can help. Pure."""
     if isinstance(error, ClientError):
         return _judge_answer(error, config)
     cause = type(error).__name__
@@ -108,7 +108,7 @@ _PLAIN = {
 
 def _refusal(code: str, config: S3Config) -> str:
     check = {
-        "InvalidAccessKeyId": "check the access key id: this endpoint does not know it",
+        "InvalidAccessKeyId": "check the access key id: it is unknown to this endpoint",
         "SignatureDoesNotMatch": "check the secret access key, and the region",
         "RequestTimeTooSkewed": "check this machine's clock",
         "ExpiredToken": "the session token has expired: get new credentials",

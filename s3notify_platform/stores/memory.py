@@ -1,7 +1,7 @@
-"""The ports in memory: the plain model that other adapters are compared with, and the store of simulations.
+"""The ports in memory: the model that other adapters are compared with, and the store of simulations.
 
 Every call is atomic under one lock. ETags are the MD5 of the body, as on S3: writing equal content does not
-move them.
+change them.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ MAX_KEY_BYTES = 1024
 
 
 def check_page_limit(limit: int) -> int:
-    """`limit`, if a LIST can be asked for that many keys; `UsageError` otherwise."""
+    """Return `limit` if a LIST may have that many keys; `UsageError` otherwise."""
     if not 1 <= limit <= MAX_PAGE:
         raise UsageError(f"limit={limit}: a page has 1 to {MAX_PAGE} objects")
     return limit
 
 
 def check_key(key: str) -> str:
-    """`key`, if S3 can hold an object under it; `UsageError` otherwise."""
+    """Return `key` if S3 can hold an object under it; `UsageError` otherwise."""
     if not 1 <= len(key.encode("utf-8")) <= MAX_KEY_BYTES:
         raise UsageError(
             f"key {key[:60]!r} has {len(key.encode('utf-8'))} bytes: 1 to {MAX_KEY_BYTES} are allowed"
@@ -49,7 +49,7 @@ def check_key(key: str) -> str:
 
 
 def check_copy(source: str, target: str) -> None:
-    """Refuse what S3 refuses: an object is not copied onto itself."""
+    """`UsageError` if an object would be copied onto itself, as S3 refuses that."""
     if source == target:
         raise UsageError(f"copy of {source!r} onto itself: name another target")
 
@@ -146,7 +146,7 @@ class MemoryObjectStore:
             keys = sorted(key for key in self._objects if key.startswith(prefix))
             after = token if token is not None else start_after
             keys = keys[bisect_right(keys, after) if after is not None else 0 :]
-            # LIST tells no user metadata.
+            # LIST returns no user metadata.
             objects = tuple(_without_metadata(self._objects[key].meta) for key in keys[:limit])
         return Page(objects=objects, next_token=keys[limit - 1] if len(keys) > limit else None)
 
@@ -178,7 +178,7 @@ def counter_sum(value: bytes | None, amount: int, ceiling: int | None) -> int | 
 
 
 class MemoryRecordStore:
-    """Records in memory. Thread-safe; a version is never used twice, not even by a key created again."""
+    """Records in memory. Thread-safe; a version is never used twice, even if a key is created again."""
 
     def __init__(self) -> None:
         self._lock = Lock()

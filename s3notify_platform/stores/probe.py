@@ -1,9 +1,9 @@
-"""What a store really does: each condition tried both ways on scratch objects, and what mode follows.
+"""The capability probe: tries every condition on scratch objects, and decides which commit a store can carry.
 
 A store that ignores a condition answers 200 like one that honours it. So every condition is tried where it
-holds (must be applied) and where it does not (must be refused, and nothing changed), and 8 threads race for
-one key (one winner). The platform never runs on a guarantee that the store does not give: `choose_commit` says
-which commit follows from what was found and from what is configured, and why, or refuses.
+holds (must be applied) and where it does not (must be refused, with nothing changed), and 8 threads write
+one key at once (at most one may succeed). The platform never relies on a guarantee that the store does not give:
+`choose_commit` returns the commit that follows from the probe and the configuration, and why, or refuses.
 
 Requests: about 50, once; all scratch objects are deleted at the end.
 """
@@ -30,19 +30,19 @@ from s3notify_platform.ports import (
 RACERS = 8
 
 CommitMode = Literal["native", "dynamodb"]
-"""`native`: the store's own conditions keep commits apart. `dynamodb`: leases in a DynamoDB table do."""
+"""`native`: commits use the store's own conditions. `dynamodb`: they use leases in a DynamoDB table."""
 
 CommitChoice = Literal["auto", "native", "dynamodb"]
-"""What a user asks for. `auto`: native where the store can, else dynamodb where a lease table is named."""
+"""What a user configures. `auto`: native if the store can, else dynamodb if a lease table is named."""
 
 Mode = Literal["native", "external", "unusable"]
-"""`native`: the store's own conditions carry the commits. `external`: it lacks one that they need, so only a
+"""`native`: commits can use the store's own conditions. `external`: it lacks one that they need, so only a
 commit through DynamoDB is safe. `unusable`: not reachable, or not permitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What the probe found. True for a condition: applied where it held, refused where not, one winner."""
+    """What the probe found. True for a condition: applied where it held, refused where not, one of many succeeded."""
 
     reachable: bool = False
     can_list: bool = False
@@ -55,7 +55,7 @@ class Capabilities:
     copy_if_absent: bool = False
     list_is_ordered: bool = False
     clock_skew_ms: int | None = None
-    """Server's wall clock minus this machine's, to the second; None if it does not tell."""
+    """Server's wall clock minus this machine's, in whole seconds; None if the server does not send its time."""
     problems: tuple[str, ...] = ()
 
     @property
@@ -68,7 +68,7 @@ class Capabilities:
 
 @runtime_checkable
 class HasServerClock(Protocol):
-    """A store that can tell its server's wall clock."""
+    """A store that can read its server's wall clock."""
 
     def server_date_ms(self) -> int | None:
         """Unix milliseconds, or None."""
@@ -124,7 +124,7 @@ _CONDITIONS = {
 
 
 def probe(store: ObjectStore, prefix: str, *, clock: Clock = SYSTEM_CLOCK) -> Capabilities:
-    """Try everything out below `prefix`. Never raises for what the store does: that stands in `problems`."""
+    """Run the probe below `prefix`. Never raises for what the store does: that is in `problems`."""
     return _Probe(store, f"{prefix}.s3notify-probe-{unique_name(clock)}/", clock).run()
 
 
@@ -146,7 +146,7 @@ class _Probe:
         except UnavailableError as error:
             return Capabilities(problems=(str(error),))
         except S3NotifyError:
-            pass  # It answers; what it refuses is found next.
+            pass  # It answers. The next steps find what it refuses.
         self._check("can_list", lambda: self._store.list(self._prefix, limit=1))
         if self._check("can_write", lambda: _applied(self._put("w", b"1"))):
             self._check("can_read", self._can_read)
@@ -169,7 +169,7 @@ class _Probe:
         try:
             attempt()
         except (_Failed, S3NotifyError) as failure:
-            # One cause, as of a missing bucket, is told once.
+            # One cause, such as a missing bucket, is reported once.
             self._problems.setdefault(str(failure), name)
             return False
         self._held.add(name)
@@ -226,7 +226,7 @@ class _Probe:
         page = self._store.list(self._prefix + "o/", start_after=self._prefix + "o/1.b", limit=2)
         after = [meta.key[len(self._prefix) :] for meta in page.objects]
         _demand(after == names[3:5], f"LIST after 'o/1.b' returned {after}, not {names[3:5]}")
-        _demand(page.next_token is not None, "LIST of a full page did not tell that there is more")
+        _demand(page.next_token is not None, "LIST of a full page did not report that there is more")
 
     def _measure_skew(self) -> None:
         assert isinstance(self._store, HasServerClock)
@@ -248,14 +248,16 @@ class _Probe:
         _demand(isinstance(found, StoredObject) and found.body == body, "a refused write changed the object")
 
     def _race(self, name: str, precondition: Precondition) -> None:
-        """`RACERS` writers under one precondition: at most one is told that it won, and its body is there."""
+        """`RACERS` writers under one precondition: at most one gets `Written`, and its body is there."""
         bodies = [b"racer %d" % number for number in range(RACERS)]
         with ThreadPoolExecutor(RACERS) as pool:
             outcomes = list(pool.map(lambda body: self._put(name, body, precondition), bodies))
         winners = [
             body for body, outcome in zip(bodies, outcomes, strict=True) if isinstance(outcome, Written)
         ]
-        _demand(len(winners) <= 1, f"{len(winners)} of {RACERS} concurrent writers were told that they won")
+        _demand(
+            len(winners) <= 1, f"{len(winners)} of {RACERS} concurrent writers were answered with success"
+        )
         found = self._store.get(self._prefix + name)
         _demand(isinstance(found, StoredObject), "after a race there is no object")
         if winners:
@@ -263,7 +265,7 @@ class _Probe:
 
 
 class _Failed(Exception):  # noqa: N818 - never leaves this module
-    """A capability that the store does not have, and how it showed."""
+    """A capability that the store does not have, and what showed that."""
 
 
 def _demand(holds: bool, otherwise: str) -> None:
@@ -273,10 +275,10 @@ def _demand(holds: bool, otherwise: str) -> None:
 
 def _applied(outcome: WriteOutcome) -> ETag:
     if not isinstance(outcome, Written) or outcome.etag is None:
-        raise _Failed(f"a write that had to be applied came to {outcome}")
+        raise _Failed(f"a write that had to be applied ended in {outcome}")
     return outcome.etag
 
 
 def _refused(outcome: WriteOutcome, what: str) -> None:
-    # Unknown is no refusal, but nothing wrong either: the body, read afterwards, decides.
+    # Unknown is no refusal, but no violation either: the body, read afterwards, decides.
     _demand(not isinstance(outcome, Written), f"{what} was applied: the condition is ignored")

@@ -1,4 +1,4 @@
-"""Where the notification queue of a bucket stands: below a prefix of the platform's bucket, or in DynamoDB."""
+"""Where the notification queue of a bucket is stored: below a prefix of the platform's bucket, or in DynamoDB."""
 
 from functools import lru_cache
 from typing import Final
@@ -23,8 +23,8 @@ def queue_records(
 ) -> RecordStore:
     """The records of the queue: in `table` if there is one, else below `prefix` of the bucket, through `store`.
 
-    Writers, inlets, outlets and sources of one bucket must name the same place. Strict bounds either way; on a
-    bucket alone a counter is a compare-and-set, so that its writers take turns.
+    Writers, inlets, outlets and sources of one bucket must name the same place. The queue's bound is strict in both. On
+    a bucket alone a counter is changed by compare-and-set, so its writers take turns.
     """
     if not prefix.endswith("/"):
         raise UsageError(f"queue_prefix {prefix!r}: end it with '/'")
@@ -37,5 +37,5 @@ def queue_records(
 
 @lru_cache(maxsize=32)
 def records_of(config: DynamoConfig, scope: str) -> DynamoRecordStore:
-    """One client for each table and process: making one costs 0.1 s."""
+    """One client for each table and process: creating one takes 0.1 s."""
     return DynamoRecordStore(config, scope=scope)

@@ -1,4 +1,4 @@
-"""Clients of AWS' SDK, made in one way for every service."""
+"""Clients of AWS's SDK, created in one way for every service."""
 
 from typing import Any, Protocol
 
@@ -33,13 +33,13 @@ def sdk_client(
 ) -> Any:
     """A boto3 client that retries nothing by itself. No request. `UsageError`, naming `where`, for a bad configuration.
 
-    What is sent again is for the adapters to say, who know what may be.
+    The adapters decide what may be sent again.
     """
     import boto3
     from botocore.config import Config
 
     try:
-        # A session of our own: creating clients from the default one is not thread-safe.
+        # A separate session: creating clients from the default one is not thread-safe.
         return boto3.session.Session().client(
             service,  # type: ignore[call-overload] # one of many literals
             region_name=config.region,

@@ -1,7 +1,7 @@
-"""One SQS queue as a `ports.MessageQueue`, by boto3. Each request is sent once, and what failed is returned.
+"""One SQS queue as a `ports.MessageQueue`, by boto3. Each request is sent once; failed messages are returned.
 
-Every operation here may be repeated: a message that was deleted, or hidden, in spite of a lost answer only comes
-again, or later. SQS delivers at least once and in no order whatever a client does.
+Every operation here may be repeated. If an answer is lost, a message only comes again, or later. SQS always delivers
+at least once, and in no order.
 """
 
 import json

@@ -1,10 +1,10 @@
 """The table: rows become visible through one conditional commit object for each slot and generation.
 
-`layout` names the objects, `commit` is the value that makes a generation visible and the client that creates it,
-`schema` pins column types, `reader` reads without Spark, `history` goes back in time, `quarantine` asks again for
-what could not be taken in, `missing` finds slots whose commits are gone, `vacuum` removes what nothing refers to.
-`delta/` keeps a Delta Lake view of it current: `view` syncs, `log` reads and writes the log, `format` is the log as
-values.
+`layout` names the objects. `commit` has the value that makes a generation visible, and the client that creates it.
+`schema` pins column types. `reader` reads without Spark. `history` finds earlier generations. `quarantine` lists what
+could not be ingested, and retries it. `missing` finds slots whose commits are gone. `vacuum` removes files that no
+commit refers to. `delta/` keeps a Delta Lake view of the table: `view` syncs, `log` reads and writes the log, `format`
+is the log as values.
 
     {table}/commits/{slot}/{inverted generation}.json   newest sorts first
     {table}/state/{slot}/{name}.parquet                 object states, referenced by a commit

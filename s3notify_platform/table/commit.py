@@ -1,16 +1,16 @@
-"""Commit objects: the one thing that makes rows of a slot visible.
+"""Commit objects: only they make rows of a slot visible.
 
-A commit is created, if absent, under the next generation number of its slot. It holds together the live data
-files, the live rejects, what is known of every object version of the slot, and the signal that had been seen;
-so progress and output cannot disagree, and of two runs on one slot one wins each generation. Files that no
-commit names are garbage, never data.
+A commit is created, if absent, under the next generation number of its slot. One object holds the live data files, the
+live rejects, the state of every object version of the slot, and the signal that had been seen. So progress and output
+cannot disagree, and of two runs on one slot only one can create each generation. Files that no commit names are
+garbage, never data.
 
-Object states are in pages, with deltas carried by the commits since (`states`). A file says which generations' rows
-it holds, and a state in which generations its rows were taken in: so the files of an object are found without a
-list of them, and a file that is merged or rewritten changes no other state. A commit's size and cost follow the
-batch, not the slot.
+Object states are in pages; the commits since carry their changes as deltas (`states`). A file states which generations'
+rows it holds, and an object state in which generations its rows were ingested. So the files of an object are found
+without a list of them, and merging or rewriting a file changes no object state. The size and cost of a commit depend on
+the batch, not on the slot.
 
-The next commit of a slot is made by `SlotCommit.after`, whoever makes it, and stored byte for byte as it was staged.
+Every next commit of a slot is made by `SlotCommit.after`, and stored byte for byte as it was staged.
 
 Requests: `head` 1 LIST of one key + 1 GET; `states` 1 GET for each page that is needed; `commit` 1 PUT.
 """
@@ -42,7 +42,7 @@ from s3notify_platform.table.states import (
 )
 
 DENSE_PAGE = 32
-"""Slots that a page of commit keys has to tell of, for the next page to be worth a LIST."""
+"""A page of commit keys must include this many slots, for the next page to be worth a LIST."""
 
 PAGES_IN_FLIGHT = 8
 HEADS_IN_FLIGHT = 48
@@ -55,7 +55,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """A Parquet file that a commit names: data or rejects, taken in by the generations `since` to `until`."""
+    """A Parquet file that a commit names: data or rejects, ingested by the generations `since` to `until`."""
 
     name: str
     rows: int
@@ -75,9 +75,9 @@ class NextStates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedCommit:
-    """A commit that is written and not visible yet: the bytes to store, and what is said of them without parsing.
+    """A staged commit, not visible yet: the bytes to store, and facts about them that need no parsing.
 
-    `rows`, `files`, `rejects` and `failing` count what the slot holds once it is committed.
+    `rows`, `files`, `rejects` and `failing` are the slot's counts after the commit.
     """
 
     slot: Slot
@@ -94,9 +94,9 @@ class StagedCommit:
 class SlotCommit:
     """One generation of one slot, whole.
 
-    `objects` counts the live ones. `pending` keys are to be read on, or again, although their ETag is the same.
+    `objects` counts the live ones. `pending` keys are to be read further, or again, although their ETag is the same.
     `failing` keys are in quarantine as a whole, at most `FAILING_MAX`: their states say why.
-    `code_version`: the transform's that made all rows, if one did. `backfill`: rows that were taken in before this
+    `code_version`: of the transform that made all rows, if one did. `backfill`: rows that were ingested before this
     generation are to be read again (`reread`); 0: none.
     """
 
@@ -145,9 +145,9 @@ class SlotCommit:
     ) -> "SlotCommit":
         """The commit that follows `head`, under the next generation. No request.
 
-        What is not given stays as it is in `head`. An object whose state changed is pending if it was not read to its
-        end, and failing if its state has a reason; it is neither any more if not. `read_again`: keys that become
-        pending although nothing of them changed.
+        What is not given stays as it is in `head`. An object whose state changed is pending exactly if it was not read
+        to its end, and failing exactly if its state has a reason. `read_again`: keys that become pending although their
+        state did not change.
         """
         before = head or cls(
             slot=slot, generation=Generation(0), commit_id="", parent_id=None, batch="", created_ms=0
@@ -179,7 +179,7 @@ class SlotCommit:
         )
 
     def staged(self) -> StagedCommit:
-        """Its bytes, and what is to be known of them without parsing."""
+        """Its bytes, with the facts that need no parsing."""
         return StagedCommit(
             slot=self.slot,
             generation=self.generation,
@@ -196,7 +196,7 @@ class SlotCommit:
         return spanning(self.files, [state])
 
     def rejects_of(self, state: ObjectState) -> tuple[TableFile, ...]:
-        """The files of rejects that may hold some of an object."""
+        """The files that may hold rejects of an object."""
         return spanning(self.rejects, [state])
 
     def dumps(self) -> bytes:
@@ -207,7 +207,7 @@ class SlotCommit:
 
     @classmethod
     def loads(cls, body: bytes, *, where: str) -> "SlotCommit":
-        """The commit in `body`; `CorruptError` naming `where` if it is none, or of a newer format."""
+        """The commit in `body`; `CorruptError` naming `where` if it is not a commit, or has a newer format."""
         try:
             fields = json.loads(body)
             if (found := fields.pop("format")) != FORMAT:
@@ -235,7 +235,7 @@ def spanning(files: Iterable[TableFile], states: Iterable[ObjectState]) -> tuple
 
 
 class SlotTable:
-    """Reads the commits of one table and, if it is given `commits` to do so through, creates them."""
+    """Reads the commits of one table. Creates them through `commits`, if that is given."""
 
     def __init__(
         self,
@@ -255,8 +255,8 @@ class SlotTable:
     def head(self, slot: Slot, newest: Generation | None = None) -> SlotCommit | None:
         """The newest commit of a slot, or None.
 
-        1 LIST of one key and 1 GET; with what `newest` has just said of the slot 1 GET, or none for a slot without
-        a commit. `CorruptError` if what there is cannot be read.
+        1 LIST of one key and 1 GET. With the slot's result of `newest`: 1 GET, or none for a slot without a commit.
+        `CorruptError` if the commit cannot be read.
         """
         if newest == 0:
             return None
@@ -264,7 +264,7 @@ class SlotTable:
             try:
                 return self.read(slot, newest)
             except CorruptError:
-                pass  # Vacuum took it, because a newer one exists; if none does, the LIST says so.
+                pass  # Vacuum removed it, because a newer one exists; if none does, the LIST shows that.
         for _ in range(3):
             page = self.store.list(self.layout.commits(slot), limit=1)
             if not page.objects:
@@ -274,11 +274,11 @@ class SlotTable:
             except CorruptError:
                 if self.store.list(self.layout.commits(slot), limit=1).objects == page.objects:
                     raise
-                # Vacuum took it between LIST and GET, because a newer one exists.
+                # Vacuum removed it between LIST and GET, because a newer one exists.
         raise ConflictError(f"slot {slot}: its head moved three times while being read; read again")
 
     def heads(self, slots: Iterable[Slot]) -> dict[Slot, SlotCommit | None]:
-        """The newest commit of each slot. Requests of `newest`, and of `head` for each slot, many at once."""
+        """The newest commit of each slot. Requests as `newest`, and as `head` for each slot, many at once."""
         newest = self.newest(slots)
         wanted = sorted(newest)
         with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
@@ -286,13 +286,13 @@ class SlotTable:
             return dict(zip(wanted, heads, strict=True))
 
     def newest(self, slots: Iterable[Slot]) -> dict[Slot, Generation | None]:
-        """The newest generation of each slot: 0 if it has none, None where `head` is the cheaper way to know.
+        """The newest generation of each slot: 0 if it has none, None where `head` finds it with fewer requests.
 
         Reads commit keys in pages, as long as a page shows `DENSE_PAGE` slots: a young table takes 1 LIST
-        in all, one with a long history 1 LIST more than asking slot by slot.
+        in all, one with a long history 1 LIST more than a LIST for each slot.
         """
         prefix = self.layout.all_commits
-        # Keys are listed in the order of their text, and "1/" comes before "10/" and "2/".
+        # Keys are listed in text order: "1/" comes before "10/" and "2/".
         waiting = sorted(f"{slot}/" for slot in set(slots))
         found: dict[str, Generation] = {}
         newest: dict[str, Generation | None] = {}
@@ -312,7 +312,7 @@ class SlotTable:
         return {Slot(int(name[:-1])): generation for name, generation in newest.items()}
 
     def read(self, slot: Slot, generation: Generation) -> SlotCommit:
-        """One generation. 1 GET. `CorruptError` if it is missing: a predecessor never goes by itself."""
+        """One generation. 1 GET. `CorruptError` if it is missing: only vacuum removes commits."""
         key = self.layout.commit(slot, generation)
         found = self.store.get(key)
         if not isinstance(found, StoredObject):
@@ -323,7 +323,7 @@ class SlotTable:
         return SlotCommit.loads(found.body, where=key)
 
     def states(self, commit: SlotCommit | None, keys: Collection[str] | None = None) -> States:
-        """What a commit knows of each object of its slot, or of `keys`, by key. 1 GET for each page needed."""
+        """The state of each object of a commit's slot, or of `keys`, by key. 1 GET for each page needed."""
         if commit is None:
             return {}
         pages: Sequence[StatePage] = commit.pages
@@ -352,10 +352,10 @@ class SlotTable:
             return list(pool.map(load, pages))
 
     def carry(self, slot: Slot, head: SlotCommit | None, changed: Iterable[ObjectState]) -> NextStates:
-        """How the next commit carries its states.
+        """The pages and deltas with which the next commit carries its states.
 
-        No request, or if the deltas are folded 1 GET and 1 PUT for each page they fall in, one for each change since
-        the last time at most.
+        No request. If the deltas are folded into pages: 1 GET and 1 PUT for each page that they belong to, at most one
+        page for each change since the last time.
         """
         changed = tuple(changed)
         earlier: Mapping[str, ObjectState] = {state.key: state for state in (head.deltas if head else ())}
@@ -368,10 +368,10 @@ class SlotTable:
             if isinstance(page, StatePage):
                 return page
             name = unique_name(self._clock)
-            # Unconditional and under a fresh name: writing it again is harmless.
+            # Unconditional and under a fresh name: safe to write again.
             outcome = self.store.put(self.layout.state(slot, name), encode_states(page))
             if not isinstance(outcome, Written):
-                raise UnavailableError(f"states of slot {slot}: {outcome}; the slot is asked for again")
+                raise UnavailableError(f"states of slot {slot}: {outcome}; the slot will be read again")
             return StatePage(name=name, objects=len(page), first=min(page))
 
         folded = fold(pages, deltas, lambda wanted: self.pages(slot, wanted))
@@ -379,14 +379,14 @@ class SlotTable:
             return NextStates(changed=changed, pages=tuple(pool.map(kept, folded)))
 
     def commit(self, commit: StagedCommit, *, planned_at: float) -> Written | Conflict:
-        """Make `commit` visible if its generation is still free; exactly one of all contenders does. 1 PUT.
+        """Make `commit` visible if its generation is still free. At most one of all writers succeeds. 1 PUT.
 
-        `planned_at` is the clock's monotonic time when the head was read. A run that lived longer than
-        `max_run_seconds` is refused with `FencedError`: vacuum may have removed generations it would then
-        create again. One that crossed that age during the write checks that the head descends from it.
+        `planned_at` is the clock's monotonic time when the head was read. A run that is older than `max_run_seconds`
+        is refused with `FencedError`, since vacuum may have removed the generation that it would create again. A run
+        that reached that age during the write checks that the head descends from its commit.
         """
         if self._commits is None:
-            raise UsageError(f"{self.layout.prefix}: opened to be read; nothing says how to commit here")
+            raise UsageError(f"{self.layout.prefix}: opened without `commits`, so it can only be read")
         if self._clock.monotonic() - planned_at > self.max_run_seconds:
             raise FencedError(
                 f"slot {commit.slot}: planned more than {self.max_run_seconds:.0f} s ago; plan again"
@@ -402,5 +402,5 @@ class SlotTable:
             newer = self.read(commit.slot, Generation(newer.generation - 1))
         if newer is None or (newer.generation > commit.generation and newer.parent_id != commit.commit_id):
             raise FencedError(
-                f"slot {commit.slot}: generation {commit.generation} was created beside a newer history"
+                f"slot {commit.slot}: generation {commit.generation} was created although a newer history exists"
             )

@@ -1,7 +1,7 @@
-"""Time travel: the generations of a slot, and which of them was the newest at some moment.
+"""Time travel: the generations of a slot, and which of them was the newest at a given time.
 
-Generations last as long as vacuum's retention. Time is the store's clock, which stamps every commit
-object, to the second on S3. The whole table at a moment is, for each slot, what was visible then:
+Generations are kept for vacuum's retention. Time is that of the store's clock, from the modification time of the commit
+object: to the second on S3. The table at a given time is, for each slot, the generation that was visible then:
 
     when = generations_at(table, source.location.all_slots(), at_ms)
     load_slots(spark, source, when, generations=when)      # a DataFrame
@@ -24,7 +24,7 @@ REQUESTS_IN_FLIGHT: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visible:
-    """A generation, and since when it could be seen, by the store's clock."""
+    """A generation, and since when it was visible, by the store's clock."""
 
     commit: SlotCommit
     since_ms: int
@@ -41,8 +41,8 @@ def generations_at(
 ) -> dict[Slot, Generation]:
     """The newest generation of each slot that was visible at `at_ms` (Unix milliseconds); 0 if it had none yet.
 
-    `NotFoundError` if vacuum has removed what a slot held then. 1 LIST for each slot, and one more for each 1000
-    generations that came since.
+    `NotFoundError` if vacuum has removed the generation. 1 LIST for each slot, and one more for each 1000 generations
+    since then.
     """
 
     def at(slot: Slot) -> Generation:
@@ -54,7 +54,7 @@ def generations_at(
         if oldest is None or generation_of(oldest.key) == 1:
             return Generation(0)
         raise NotFoundError(
-            f"slot {slot} at {at_ms}: vacuum has removed it; what is left begins at {oldest.modified_ms}"
+            f"slot {slot} at {at_ms}: vacuum has removed it; the oldest generation left is of {oldest.modified_ms}"
         )
 
     wanted = sorted(set(slots))

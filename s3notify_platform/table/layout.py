@@ -14,7 +14,7 @@ GENERATION_DIGITS = 19
 GENERATION_LIMIT = 10**GENERATION_DIGITS - 1
 
 LINEAGE = ("_key", "_etag", "_offset")
-"""Columns of every row: the object version it came from and where in it (bytes; row number for Parquet)."""
+"""Columns of every row: the object version that it is from, and its place in it (bytes; row number for Parquet)."""
 
 
 def inverted(generation: int) -> str:
@@ -61,7 +61,7 @@ class TableLayout:
 
     @property
     def view(self) -> str:
-        """Place of the Delta view, without a `/` at its end: the data files with a log beside them."""
+        """Place of the Delta view, without a `/` at its end: the directory of the data files and of the log."""
         return f"{self.prefix}data"
 
     @property
@@ -93,7 +93,7 @@ class TableLayout:
 
 
 def generation_of(key: str) -> Generation:
-    """The generation that a commit or schema key stands for; `CorruptError` for a foreign key."""
+    """The generation in a commit or schema key; `CorruptError` for a foreign key."""
     match = re.fullmatch(rf".*/(\d{{{GENERATION_DIGITS}}})\.json", key)
     if match is None:
         raise CorruptError(f"{key!r} is not a commit or schema object; remove it from the table")

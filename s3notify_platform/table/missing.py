@@ -1,4 +1,4 @@
-"""Missing commits: of which slots, and starting these slots again once a person accepts the loss."""
+"""Missing commits: find the slots concerned, and start them again once a person accepts the loss."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -12,8 +12,11 @@ IN_FLIGHT: Final = 16
 
 
 def slots_without_commits(table: SlotTable, records: RecordStore) -> frozenset[Slot]:
-    """Slots of a source that had a commit and have none. 1 GET, `SlotTable.newest`, 1 LIST for each left open."""
-    # In this order: a slot that is committed in between does not count as missing.
+    """Slots of a source that had a commit and have none.
+
+    Requests: 1 GET, those of `SlotTable.newest`, and 1 LIST for each slot that it leaves open.
+    """
+    # In this order, a slot that is committed in between does not count as missing.
     committed = CommittedSlots(records).read()
     newest = table.newest(committed)
 
@@ -27,12 +30,12 @@ def slots_without_commits(table: SlotTable, records: RecordStore) -> frozenset[S
 
 
 def forget_slots(table: SlotTable, records: RecordStore, slots: frozenset[Slot]) -> frozenset[Slot]:
-    """Let those of `slots` start again whose commits are missing, and return them. They join the rescan backlog.
+    """Start those of `slots` again whose commits are missing: add them to the rescan backlog. Returns these slots.
 
     Requests as `slots_without_commits`, and 2 reads and 2 writes.
     """
-    lost = slots_without_commits(table, records) & slots
-    # The backlog first: after a crash in between they are still refused, and the command can be repeated.
-    RescanBacklog(records).add(lost)
-    CommittedSlots(records).forget(lost)
-    return lost
+    missing = slots_without_commits(table, records) & slots
+    # The backlog first: after a crash in between the slots are still refused, and the command can be repeated.
+    RescanBacklog(records).add(missing)
+    CommittedSlots(records).forget(missing)
+    return missing

@@ -1,15 +1,15 @@
-"""Quarantine: what could not be taken in, why, and how it is asked for again after a fix.
+"""Quarantine: records and objects that could not be ingested, the reasons, and their retry after a fix.
 
 Two kinds. *Rejected records*, of objects whose other records are committed: in files that commits name. *Failing
-objects*, which could not be read, or not to their end: commits name them (`failing`), their states say why.
+objects*, which could not be read, or not to their end: commits name them (`failing`), their states hold the reason.
 
-After a fix `retry` has objects read again, by the steps of `reread`: an object that was read in part from where that
-ended, any other from its beginning. What is in quarantine leaves it in the commit that takes in its rows, or finds the
-object gone, and in no other. What fails again is in quarantine again, with its new reason.
+After a fix, `retry` has objects read again, by the steps of `reread`: from where reading ended, or else from the
+beginning. A record or object leaves quarantine only in the commit that ingests its rows, or finds its object
+gone. If it fails again, it stays in quarantine with the new reason.
 
 Limits. `WAITING_MAX` keys of a slot are pending at once, since each commit of the slot carries them until they are
-read; of more, the rest is left to another call. An object that is being read in parts, and has not failed, is pending
-anyway: its rejects can be asked for again when it has been read to its end.
+read. Any more are left to another call. An object that is being read in parts, and has not failed, is pending already:
+its rejects can be retried when it has been read to its end.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -28,17 +28,17 @@ from s3notify_platform.table.reader import REJECT_SCHEMA, read_file
 from s3notify_platform.table.reread import ask_again, in_parallel
 
 WAITING_MAX: Final = 100_000
-"""Keys of one slot that wait to be read on or again; about 60 bytes each of every commit until they are read."""
+"""Keys of one slot that wait to be read further or again. Each takes about 60 bytes of every commit until then."""
 
 RETRY: Final = "retry"
-"""In place of a batch's name, in commits that ask for what is in quarantine."""
+"""The batch name of commits that request a retry."""
 
 Kind = Literal["failing", "rejected"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is asked for: of `keys`, or of any, what has a reason that contains `reason`."""
+    """What to retry: of `keys`, or of all, those whose reason contains `reason`."""
 
     keys: frozenset[str] | None = None
     reason: str = ""
@@ -46,7 +46,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount:
-    """How much of a slot is in quarantine for one reason; `records` is 0 for failing objects."""
+    """How many records and objects of a slot are in quarantine for one reason; `records` is 0 for failing objects."""
 
     slot: Slot
     kind: Kind
@@ -54,19 +54,19 @@ class ReasonCount:
     objects: int
     records: int
     waiting: int
-    """Of the objects, those that have been asked for again and not been read yet."""
+    """The objects that wait for a retry that was requested before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotQuarantine:
-    """What of a slot is in quarantine, as of one commit. `rejects` are without their raw bytes."""
+    """The quarantine of a slot, as of one commit. `rejects` are without their raw bytes."""
 
     commit: SlotCommit
     failing: Mapping[str, ObjectState]
     rejects: pa.Table
 
     def chosen(self, choice: Choice) -> tuple[frozenset[str], pa.Table]:
-        """The failing keys, and the rejects of the others, that are asked for."""
+        """The failing keys, and the rejects of other objects, that are chosen."""
         failing = frozenset(
             key
             for key, state in self.failing.items()
@@ -116,10 +116,10 @@ class SlotQuarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyQuarantine:
-    """What is in quarantine of one object version, whose `state.reason` says why it fails, if it does.
+    """The quarantine of one object version. `state.reason` is why it fails, if it does.
 
-    `rejects`: the first of them, as `REJECT_SCHEMA` has them, in order; `state.rejects` counts all. `waiting`: it has
-    been asked for again, or is being read in parts.
+    `rejects`: the first ones in order, with the columns of `REJECT_SCHEMA`; `state.rejects` counts all. `waiting`: its
+    retry was requested, or it is being read in parts.
     """
 
     commit: SlotCommit
@@ -132,7 +132,7 @@ class KeyQuarantine:
 class Retried:
     """What is, or would be, read again: failing objects, and objects with the rejected `records` that were chosen.
 
-    `waiting` of these had been asked for before; `left`, beyond `WAITING_MAX`, wait for another call.
+    `waiting` of these had been requested before. `left` exceed `WAITING_MAX`, and need another call.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -145,12 +145,12 @@ class Retried:
 
     @property
     def objects(self) -> int:
-        """Failing ones and those with rejects."""
+        """Failing objects and those with rejects."""
         return self.failing + self.rejected
 
 
 def quarantine_of(table: SlotTable, slot: Slot) -> SlotQuarantine | None:
-    """What of a slot is in quarantine; None if nothing is.
+    """The quarantine of a slot; None if it is empty.
 
     1 LIST and 1 GET, 1 GET for each page of states with failing objects, and for each file of rejects.
     """
@@ -179,7 +179,7 @@ def reasons_of(table: SlotTable, slots: Iterable[Slot]) -> list[ReasonCount]:
 
 
 def key_quarantine(table: SlotTable, slot: Slot, key: str, *, limit: int) -> KeyQuarantine | None:
-    """What is in quarantine of an object, at most `limit` of its rejects; None if nothing is.
+    """The quarantine of an object, with at most `limit` of its rejects; None if it is empty.
 
     1 LIST and 2 GETs, and 1 GET for each file that may hold rejects of it.
     """
@@ -204,11 +204,11 @@ def retry(
     dry_run: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Retried:
-    """Have what `choice` says of `slots` read again by the next batch of the source. `signals`: of its keyspace.
+    """Have the `choice` of `slots` read again by the next batch of the source. `signals`: of its keyspace.
 
-    Safe to repeat. Raises the error of a slot after all others have been asked for. Requests of `quarantine_of` for
-    each slot, 1 PUT of a commit for each with something new to ask for, 1 PUT for its signal, and 1 for the root.
-    With `dry_run` nothing is written.
+    Safe to repeat. An error of one slot is raised after all other slots are done. Requests of `quarantine_of` for each
+    slot, 1 PUT of a commit for each with a new request, 1 PUT for its signal, and 1 for the root. With `dry_run`
+    nothing is written.
     """
 
     def decide(slot: Slot) -> tuple[Retried, SlotCommit | None]:

@@ -24,7 +24,7 @@ REJECT_SCHEMA = pa.schema(
         pa.field("raw", pa.binary()),
     ]
 )
-"""A rejected record: where it stands, why it was refused, and its bytes (at most `MAX_RAW_BYTES`)."""
+"""A rejected record: its place, the reason, and its bytes (at most `MAX_RAW_BYTES`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def read_slots(
 ) -> Iterator[SlotRows]:
     """The live rows (or rejects) of each committed slot; slots without a commit are left out.
 
-    Of the heads, or of `generations`, where 0 stands for no commit.
+    Of the heads, or of `generations`, where 0 means no commit.
     """
     for slot in slots:
         if generations is None:
@@ -68,5 +68,5 @@ def read_file(
     found = table.store.get(key)
     if not isinstance(found, StoredObject):
         raise CorruptError(f"{key}: named by the head of slot {slot} and missing; restore it")
-    # ParquetFile, not read_table: the latter would turn "slot=…" of a path into a column.
+    # ParquetFile, not read_table: read_table would turn "slot=…" of a path into a column.
     return pq.ParquetFile(pa.BufferReader(found.body)).read(columns=columns)

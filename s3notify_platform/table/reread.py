@@ -1,15 +1,14 @@
-"""Asking for objects of a table to be read again although they have not changed: a commit that says so, then a signal.
+"""Requests that unchanged objects of a table are read again: a commit with the request, then a signal.
 
 Steps
-    1. A commit of the slot, the same but that it names what is to be read again: keys (`pending`, by `quarantine`), or
-       all rows that were taken in before it (`backfill`).
-    2. The slots' signals move, marked as queued, then the root: the next batch takes these slots up.
-    3. It reads what is asked for although its ETag is the same. The commit that takes it in does not ask for it any
-       more.
+    1. Commit the slot unchanged, with the request: keys (`pending`, by `quarantine`), or all rows that were ingested
+       before this commit (`backfill`).
+    2. Move the slots' signals, marked as queued, then the root: the next batch reads these slots.
+    3. The batch reads what is requested although its ETag is the same. The commit that ingests it removes the request.
 
 Invariants
-    - Rows leave in the commit that holds the rows which replace them.
-    - Asked for twice, or killed between steps 1 and 2 and repeated: signalled again, and read once.
+    - Rows leave only in the commit that holds the rows which replace them.
+    - A request that is made twice, or killed between steps 1 and 2 and repeated, is signalled again, and read once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +25,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 
 BACKFILL: Final = "backfill"
-"""In place of a batch's name, in commits that ask for all of a slot."""
+"""The batch name of commits that request a backfill."""
 
 ATTEMPTS: Final = 8
 SLOTS_IN_FLIGHT: Final = 16
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 
 class Asked(Protocol):
-    """What is asked for; `slots` is empty if nothing is."""
+    """What is requested; `slots` is empty if nothing is."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -48,7 +47,7 @@ A = TypeVar("A", bound=Asked)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backfilled:
-    """What is, or would be, read again: the objects of slots, with the rows that they have now."""
+    """What is, or would be, read again: slots, their objects, and the rows that these have now."""
 
     slots: tuple[Slot, ...] = ()
     objects: int = 0
@@ -65,10 +64,10 @@ def backfill(
 ) -> Backfilled:
     """Have all objects of `slots` read again by the source's next batches, and their rows replaced.
 
-    What is in quarantine as a whole stays there. Slots without a commit have nothing to be read again, and are left
-    out. A slot with more than a batch reads at once takes several commits, none of which reads an object twice.
-    Safe to repeat. 1 LIST and 1 GET for each slot, 1 PUT of a commit, 1 PUT for its signal, and 1 for the root. With
-    `dry_run` nothing is written. Raises the error of a slot after all others have been asked for.
+    Failing objects stay in quarantine. Slots without a commit are left out. A slot with more than one batch reads at
+    once takes several commits, none of which reads an object twice. Safe to repeat. 1 LIST and 1 GET for each slot,
+    1 PUT of a commit, 1 PUT for its signal, and 1 for the root. With `dry_run` nothing is written. An error of one slot
+    is raised after all other slots are done.
     """
 
     def decide(slot: Slot) -> tuple[Backfilled, SlotCommit | None]:
@@ -77,7 +76,7 @@ def backfill(
             return Backfilled(), None
         found = Backfilled(slots=(slot,), objects=head.objects - len(head.failing), rows=head.rows)
         if head.backfill == head.generation:
-            return found, None  # it was asked for just now
+            return found, None  # it was requested just now
         return found, SlotCommit.after(head, slot, batch=BACKFILL, clock=clock, backfill=head.generation + 1)
 
     done = ask_again(table, slots, signals, decide, dry_run=dry_run, clock=clock)
@@ -89,7 +88,7 @@ def backfill(
 
 
 def backfilled_keys(head: SlotCommit | None, states: Mapping[str, ObjectState]) -> frozenset[str]:
-    """Of the objects with these states, those that a backfill asks for and that have not been read since. Pure."""
+    """The objects that a backfill requests and that have not been read since. Pure."""
     if head is None:
         return frozenset()
     return frozenset(key for key, s in states.items() if s.since < head.backfill and not s.reason)
@@ -104,10 +103,10 @@ def ask_again(
     dry_run: bool,
     clock: Clock,
 ) -> list[A]:
-    """Commit what `decide` says of each slot, and signal what it asks for; what was asked for, by slot.
+    """Commit the request that `decide` returns for each slot, and signal the slots. Returns the requests, by slot.
 
-    `decide` reads the slot's head; its commit, if there is one to be made, follows that. It is asked again if
-    another commit was first. Raises the error of a slot after all others have been asked for.
+    `decide` reads the slot's head; its commit, if any, follows that head. It is called again if another commit was
+    first. An error of one slot is raised after all other slots are done.
     """
 
     def ask(slot: Slot) -> A | S3NotifyError:
@@ -145,10 +144,10 @@ def _committed(
             case Written():
                 return asked
             case Conflict():
-                continue  # a run was first: what it took in is not asked for
+                continue  # a run was first: what it ingested is not requested
             case _ as unreachable:
                 assert_never(unreachable)
-    raise ConflictError(f"slot {slot}: other commits were first {ATTEMPTS} times; ask again")
+    raise ConflictError(f"slot {slot}: other commits were first {ATTEMPTS} times; try again")
 
 
 def in_parallel(function: Callable[[Slot], T], slots: Iterable[Slot]) -> list[T]:

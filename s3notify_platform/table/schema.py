@@ -1,9 +1,9 @@
-"""Column types of a table, pinned.
+"""The pinned column types of a table.
 
-A schema object is created if absent under the next generation number, like a commit. It holds two schemas as
-Spark's own JSON: `source`, what the objects are parsed with, and `rows`, what the data files hold. A commit
-names the generation it was written under; a later one has every field of an earlier one, with its type, at
-whatever depth. So schemas only grow, and each generation says what it added, when, and for which batch.
+A schema object is created if absent under the next generation number, like a commit. It holds two schemas as Spark's
+JSON: `source`, with which the objects are parsed, and `rows`, the columns of the data files. A commit names the schema
+generation that it was written under. A later generation has every field of the earlier ones, with its type, at any
+depth. So schemas only grow, and each generation records what it added, when, and for which batch.
 """
 
 import json
@@ -26,8 +26,8 @@ PIN_ATTEMPTS = 8
 class TableSchema:
     """One generation. `source` and `rows` are Spark schema JSON; `inferred`: a sample made `source`.
 
-    `added` has the fields that `rows` has and the generation before had not, by path, with their types; nothing
-    for the first one. `batch` and `created_ms` say for whom and when.
+    `added`: the fields of `rows` that the generation before did not have, by path, with their types; empty for the
+    first one. `batch` and `created_ms`: for which batch, and when.
     """
 
     generation: int
@@ -42,8 +42,8 @@ class TableSchema:
 def merged(old: str, new: str, *, strict: bool) -> str:
     """`old` with the fields that only `new` has, inside of structs, arrays and maps too. Pure.
 
-    Where both have a field, `old` stands; if they differ in its type and `strict`, `UsageError` names it. A field
-    whose name differs from another one's by case alone is not taken over, or refused: Spark cannot tell them apart.
+    If both have a field, that of `old` is kept; if their types differ and `strict`, `UsageError` names it. A field
+    whose name differs from another one's only in case is left out, or refused if `strict`: Spark ignores case.
     """
     empty: dict[str, Any] = {"type": "struct", "fields": []}
     return json.dumps(_merged(empty | json.loads(old), empty | json.loads(new), "", strict=strict))
@@ -88,7 +88,7 @@ def _merged_fields(old: list[Any], new: list[Any], path: str, *, strict: bool) -
         if (twin := cases.get(name.casefold())) is not None:
             if strict:
                 raise UsageError(
-                    f"column {_below(path, name)!r} differs from {twin!r} of the table by case alone: rename it"
+                    f"column {_below(path, name)!r} differs from {twin!r} of the table only in case: rename it"
                 )
             continue
         cases[name.casefold()] = name
@@ -97,7 +97,7 @@ def _merged_fields(old: list[Any], new: list[Any], path: str, *, strict: bool) -
 
 
 def added_fields(old: str, new: str) -> dict[str, str]:
-    """The fields that `new` has and `old` has not, by path, with their types. Pure."""
+    """The fields that `new` has and `old` does not have, by path, with their types. Pure."""
     return dict(_added(json.loads(old), json.loads(new), ""))
 
 
@@ -126,7 +126,7 @@ def _below(path: str, name: str) -> str:
 
 
 def _name(kind: Any) -> str:
-    """A type as a person writes it."""
+    """A type as text for people."""
     match _kind(kind):
         case "struct":
             return (
@@ -169,7 +169,7 @@ class SchemaRegistry:
     def _read(self, key: str) -> TableSchema:
         found = self._store.get(key)
         if not isinstance(found, StoredObject):
-            raise CorruptError(f"{key}: the schema object vanished; restore it")
+            raise CorruptError(f"{key}: the schema object is missing; restore it")
         known = {name.name for name in fields(TableSchema)}
         try:
             body = json.loads(found.body)
@@ -184,8 +184,8 @@ class SchemaRegistry:
     def pin(self, *, source: str, rows: str, inferred: bool, batch: str = "") -> TableSchema | None:
         """The table's schema, advanced for `batch` so that it covers `rows` and parses with `source`.
 
-        None if `source` is inferred and lacks, or contradicts, what another caller pinned: take over `head`,
-        by `merged`, and pin again. `UsageError` if a column of `rows` contradicts the table. 1 LIST + 1 GET,
+        None if `source` is inferred and lacks, or contradicts, what another caller pinned: merge with `head`
+        (`merged`), and pin again. `UsageError` if a column of `rows` contradicts the table. 1 LIST + 1 GET,
         and 1 PUT if it advanced.
         """
         for _ in range(PIN_ATTEMPTS):
@@ -209,7 +209,7 @@ class SchemaRegistry:
                 created_ms=self._clock.wall_ms(),
             )
             if self._commits is None:
-                raise UsageError(f"{self._layout.prefix}: opened to be read; nothing says how to commit here")
+                raise UsageError(f"{self._layout.prefix}: opened without `commits`, so it can only be read")
             body = json.dumps(asdict(wanted)).encode()
             outcome = self._commits.put_if_absent(self._layout.schema(generation), body)
             if isinstance(outcome, Written):

@@ -1,9 +1,8 @@
-"""Object states of one slot: in pages sorted by key, with the changes since carried by the commits.
+"""Object states of one slot: in pages sorted by key, and in deltas that the commits carry.
 
-A commit names its slot's pages, each with the key it begins at, and carries as deltas what changed since they were
-written. When more than `DELTA_LIMIT` have gathered, they are folded into the pages they fall in, and only those are
-written again: a change costs its slot one page at most, however many objects the slot has. A page is a Parquet
-file of at most `PAGE_OBJECTS` states.
+A commit names its slot's pages, each with its first key, and carries the changes since they were written as deltas.
+More than `DELTA_LIMIT` deltas are folded into the pages that they belong to, and only those pages are written again. So
+a change costs at most one page, for any number of objects. A page is a Parquet file of at most `PAGE_OBJECTS` states.
 """
 
 import io
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from s3notify_platform.protocols.source_enumerator import ObjectState
 
 DELTA_LIMIT: Final = 256
-"""Object states that a commit carries itself, before they are folded into pages."""
+"""How many object states a commit carries itself, before they are folded into pages."""
 
 PAGE_OBJECTS: Final = 4096
 
@@ -27,7 +26,7 @@ States = dict[str, ObjectState]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatePage:
-    """A file of states, of the keys from `first` to before the next page's; the first page also of those below."""
+    """States of the keys from `first` to below the next page's `first`. The first page also has smaller keys."""
 
     name: str
     objects: int
@@ -69,7 +68,7 @@ def decode_states(body: bytes) -> States:
 
 
 def state_row(state: ObjectState) -> list[object]:
-    """A state as a commit carries it."""
+    """A state in the form that a commit carries."""
     if state.gone:
         return [state.key]
     return [
@@ -91,7 +90,7 @@ def state_of_row(row: Sequence[object]) -> ObjectState:
 
 
 def apply_deltas(earlier: Mapping[str, ObjectState], deltas: Iterable[ObjectState]) -> States:
-    """The live states: `earlier` with `deltas` laid over them in order."""
+    """The live states: `earlier`, overridden by `deltas` in order."""
     states = dict(earlier)
     for delta in deltas:
         if delta.gone:
@@ -119,9 +118,9 @@ def fold(
     deltas: Iterable[ObjectState],
     load: Callable[[Sequence[StatePage]], Sequence[States]],
 ) -> list[StatePage | States]:
-    """All states in key order: the pages that `deltas` do not touch, as they are, and the others' new contents.
+    """All states in key order: unchanged pages as they are, and the new contents of those that `deltas` change.
 
-    `load` gives the contents of pages.
+    `load` returns the contents of pages.
     """
     by_page: dict[int, list[ObjectState]] = {}
     for delta in deltas:

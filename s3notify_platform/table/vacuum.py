@@ -1,14 +1,14 @@
 """Removes commits outside the retention and files that no remaining commit names.
 
-Invariants. A slot's head is never removed. A superseded commit is removed only when its successor is older
-than the retention, and the retention is never shorter than the longest a run may live: otherwise a paused run
-could create an old generation again. A file is removed only when it is older than the retention and named by
-no commit that stays, so files of a run that has not committed yet are safe. Ages are measured by the store's
-own clock, against a probe object written at the start.
+Invariants. A slot's head is never removed. A superseded commit is removed only when its successor is older than the
+retention. The retention is never shorter than the longest time that a run may take: otherwise a paused run could create
+a removed generation again. A file is removed only when it is older than the retention and no remaining commit names it,
+so files of a run that has not committed yet are kept. Ages are measured by the store's clock, from a probe object that
+is written at the start.
 
-The Delta view: the generations that its last version shows stay, however old, so that it can always be read. Its log
-is cut behind the newest checkpoint that is older than the retention. So time travel reaches back as far by Delta
-versions as by generations.
+The Delta view: the generations that its last version shows are kept at any age, so that it can always be read. Of its
+log, all before the newest checkpoint that is older than the retention is removed. So Delta versions reach back as far
+as generations.
 
 Requests: one LIST for each 1000 objects of the table, 2 GETs and 1 LIST for the view's log, 1 GET for each remaining
 commit, 1 DELETE for each removed object.
@@ -44,8 +44,8 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
     """One pass over the whole table; safe beside running batches and beside another vacuum."""
     if retention_seconds < table.max_run_seconds:
         raise UsageError(
-            f"retention {retention_seconds:.0f} s is shorter than a run may live "
-            f"({table.max_run_seconds:.0f} s): a sleeping run could create a removed generation again"
+            f"retention {retention_seconds:.0f} s is shorter than a run may take "
+            f"({table.max_run_seconds:.0f} s): a paused run could create a removed generation again"
         )
     oldest_ms = _server_now_ms(table, clock) - retention_seconds * 1000
     layout = table.layout
@@ -61,7 +61,7 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
     for slot, metas in histories.items():
         metas.sort(key=lambda meta: generation_of(meta.key), reverse=True)
         expired = _first_expired(metas, oldest_ms, shown.get(slot))
-        # Oldest first: a pass that is killed leaves a history without gaps.
+        # Oldest first, so that an interrupted pass leaves a history without gaps.
         doomed.extend(reversed(metas[expired:]))
         for meta in metas[:expired]:
             commit = table.read(slot, generation_of(meta.key))
@@ -74,7 +74,7 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
     doomed.extend(log.expired(oldest_ms))
     log_removed = len(doomed) - commits_removed
     files_kept = 0
-    # Not the view's log, which stands in data/ too.
+    # Without the view's log, which is in data/ too.
     for folder in ("data/slot=", "state/", "quarantine/"):
         for meta in list_all(table.store, layout.prefix + folder):
             if meta.key not in named and meta.modified_ms < oldest_ms:
@@ -94,7 +94,7 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
 
 
 def _first_expired(metas: Sequence[ObjectMeta], oldest_ms: float, shown: Generation | None) -> int:
-    """The index from which on commits, newest first, are not needed any more. The view needs all since `shown`."""
+    """How many of the commits, newest first, are still needed. The view needs all since `shown`."""
     of_age = next((n for n in range(1, len(metas)) if metas[n - 1].modified_ms < oldest_ms), len(metas))
     seen = sum(generation_of(meta.key) >= shown for meta in metas) if shown else 0
     return max(of_age, seen)

@@ -173,5 +173,5 @@ def test_a_store_that_stays_away(records, proxy):
 def test_a_foreign_item(records, table):
     """An item that we did not write is an error, not a record."""
     table.write("put_item", Item=KEY | {"other": {"S": "x"}})
-    with pytest.raises(CorruptError, match="no record of ours"):
+    with pytest.raises(CorruptError, match="was not written by this package"):
         records.read("p", "a")

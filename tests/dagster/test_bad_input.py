@@ -34,7 +34,7 @@ def component(**attributes: object) -> S3NotifyComponent:
         ({"transform": "nodots"}, "cannot import 'nodots'"),
         ({"slot_assets": ["json.dumps"]}, "json.dumps is not a slot asset: decorate"),
         ({"slot_assets": [f"{TRANSFORMS}.foreign"]}, "'foreign' is of source 'somebody_else', not 'orders'"),
-        ({"interval_seconds": 0}, "interval_seconds"),
+        ({"format": "xml"}, "auto, jsonl, csv, parquet, text, binary"),
         ({"parallel_runs": 0}, "parallel_runs"),
         ({"max_open": 0}, "max_open"),
         ({"max_attempts": 0}, "max_attempts"),
@@ -54,7 +54,7 @@ def test_settings_that_cannot_work_are_refused_when_loaded(
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"format": "xml"}, "'auto', 'jsonl', 'csv', 'parquet', 'text' or 'binary'"),
+        ({"interval_seconds": 0}, "interval_seconds"),
         ({"mismatches": "drop"}, "'quarantine' or 'rescue'"),
         ({"bukcet": "b"}, "Extra inputs are not permitted"),
         ({"s3": {"aws_secret_access_key": "by value"}}, "Extra inputs are not permitted"),
@@ -150,7 +150,7 @@ def test_an_endpoint_that_nobody_listens_at(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To be retried: it may come back."""
-    monkeypatch.setattr("s3notify_platform.stores.s3.ATTEMPTS", 2)
+    monkeypatch.setattr("s3notify_platform.stores.s3.store.ATTEMPTS", 2)
     site = site_of(
         s3={
             "endpoint_url": "http://127.0.0.1:9",

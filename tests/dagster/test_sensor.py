@@ -15,9 +15,9 @@ from dagster._core.remote_origin import (
 from dagster._core.test_utils import create_run_for_test
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.orchestration import io_manager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG
 from s3notify_platform.orchestration.resources import HEARTBEATS, beats_of, heartbeat
+from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.stores.counting import CountingStore
 from tests.support.site import Site
 
@@ -199,7 +199,7 @@ def test_an_idle_tick_is_one_request_on_the_real_store(site: Site, monkeypatch: 
     """1 HEAD; 1 HEAD and 1 LIST when something changed, and for the batch 1 PUT and 1 GET of what is owed."""
     site.settle()
     counting = CountingStore(site.io.clients.store)
-    monkeypatch.setattr(io_manager, "_store_of", lambda _config: counting)
+    monkeypatch.setattr(SourceClients, "store", property(lambda _: counting))
     assert site.tick() == []
     assert dict(counting.counts) == {"HEAD": 1}
     site.write(3, 4)

@@ -1,5 +1,6 @@
 """Lakes on real servers."""
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,10 @@ from pyspark.sql import SparkSession
 from s3notify_platform.stores.config import S3Config
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
+from tests.support.spark_options import ENVIRONMENT
+
+# What options name is there for tests that start no session too.
+os.environ.update(ENVIRONMENT)
 
 
 @pytest.fixture

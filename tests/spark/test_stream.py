@@ -1,7 +1,6 @@
 """`readStream.format("s3notify")`: every change once, whatever is killed. Most of it without a JVM."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
@@ -19,7 +18,6 @@ from s3notify_platform.spark.datasource import stream as streaming
 from s3notify_platform.stores.counting import CountingStore
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
-from tests.support.spark_options import ENVIRONMENT
 from tests.support.stream_query import Killed, Query, changes_reader, rows_of_work
 
 pytestmark = [pytest.mark.server]
@@ -27,8 +25,7 @@ pytestmark = [pytest.mark.server]
 
 @pytest.fixture
 def lake(ministack: S3Server) -> Lake:
-    """A JSONL source without a Spark session, whose fixture sets what the options name."""
-    os.environ.update(ENVIRONMENT)
+    """A JSONL source without a Spark session."""
     schema = "id bigint, v string"
     return Lake.of(None, ministack.config(ministack.make_bucket()), schema=schema)  # type: ignore[arg-type]
 

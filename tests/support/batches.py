@@ -26,7 +26,7 @@ PREFIX = "k/"
 
 
 class ManualClock:
-    """Time that moves when it is told to; randomness from a seed."""
+    """Time that moves only by calls of a test; randomness from a seed."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -65,7 +65,7 @@ class Run:
 class World:
     """One source. `versions` is what the bucket holds by slot, `committed` what the table holds.
 
-    `told` counts the changes that have an entry in the queue, `unannounced` those that have none.
+    `announced` counts the changes that have an entry in the queue, `unannounced` those that have none.
     """
 
     slots: int = 8
@@ -79,7 +79,7 @@ class World:
         self.chains = AckChains(records, clock=self.clock)
         self.backlog = RescanBacklog(records, clock=self.clock)
         self.topic = "life 0"
-        self.told: Counter[int] = Counter()
+        self.announced: Counter[int] = Counter()
         self.unannounced: Counter[int] = Counter()
         self.listings = 0
         self.hidden: set[int] = set()
@@ -121,7 +121,7 @@ class World:
         ]
 
     def publish(self, *slots: int, queued: bool = True) -> None:
-        """Change an object of each of these slots, tell the queue (or not), and signal."""
+        """Change an object of each of these slots, announce it in the queue (or not), and signal."""
         for slot in slots:
             self.change(slot, queued=queued)
             self.signal(slot, queued=queued)
@@ -131,7 +131,7 @@ class World:
         self.versions[slot] += 1
         if queued and self.unannounced[slot]:
             self.hidden.add(slot)
-        (self.told if queued else self.unannounced)[slot] += 1
+        (self.announced if queued else self.unannounced)[slot] += 1
 
     def signal(self, name: int | str, *, queued: bool = True) -> None:
         key = root_key(PREFIX) if name == "_" else signal_key(PREFIX, int(name))
@@ -140,8 +140,8 @@ class World:
     def lose_topic(self) -> None:
         """All entries are gone with it."""
         self.topic = f"life {int(self.topic.split()[1]) + 1}"
-        self.unannounced += self.told
-        self.told.clear()
+        self.unannounced += self.announced
+        self.announced.clear()
 
     def evaluate(self) -> Tick | None:
         """The sensor's function alone; None for the first tick."""
@@ -201,10 +201,10 @@ class World:
             run.status = "failure" if bad else "success"
 
     def commit(self, slots: Iterable[int], *, listing: bool) -> int:
-        """What a run commits of these slots; how many changes nobody had told of."""
+        """Commit these slots as a run does. Returns how many changes were unannounced."""
         found = 0
         for slot in slots:
-            self.committed[slot] += self.told.pop(slot, 0)
+            self.committed[slot] += self.announced.pop(slot, 0)
             if listing:
                 self.committed[slot] += self.unannounced[slot]
                 found += self.unannounced.pop(slot, 0)

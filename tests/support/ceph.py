@@ -1,7 +1,7 @@
 """A small Ceph by hand: one monitor, one OSD on a file, and RGWs, all on 127.0.0.1, gone when its block ends.
 
 It installs nothing: `poe ceph` does (`tests/ceph/run`). No systemd, no container, no manager; about 10 s to start.
-What is odd in the configuration was found out by trying, and says why.
+Unusual settings were found by trying; their comments say why.
 """
 
 import contextlib
@@ -167,7 +167,7 @@ class Ceph:
     ) -> None:
         """Have every change below `prefix` posted to `endpoint`. A new topic's first post takes up to 30 s.
 
-        Without a prefix the platform's own objects in the bucket are told of as well.
+        Without a prefix the platform's own objects in the bucket are announced, too.
         """
         attributes = {"push-endpoint": endpoint, "persistent": str(persistent).lower(), "OpaqueData": opaque}
         sns = self.client("sns")

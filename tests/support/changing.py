@@ -54,7 +54,7 @@ def place_of(source: Source, schema: pa.Schema) -> Place:
 
 
 class Teller:
-    """Tells the queue, and moves signals, as an inlet does with what S3 reports."""
+    """Announces changes in the queue, and moves signals, as an inlet does with S3's events."""
 
     def __init__(self, source: Source) -> None:
         self.name, self.bucket = source.name, source.input.bucket.bucket
@@ -77,7 +77,7 @@ class Teller:
 
 @dataclass(kw_only=True)
 class Changing:
-    """The bucket as whoever changes it sees it, and runs over it. All changes go past the proxy, and are told."""
+    """The bucket as its writers see it, and runs over it. All changes bypass the proxy, and are announced."""
 
     spark: SparkSession
     source: Source

@@ -69,7 +69,7 @@ def install_crate(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What one of its writers was told, and after how many seconds."""
+    """The answer that one of its writers got, and after how many seconds."""
 
     said: str
     etag: str | None

@@ -18,7 +18,7 @@ WAIT_SECONDS = 240.0
 
 @dataclass
 class Driver:
-    """A process that runs what it is told, one run after another. Dies with all that it started."""
+    """A process that does the runs it is given, one after another. All that it started ends with it."""
 
     config: dict[str, Any]
     environment: dict[str, str]

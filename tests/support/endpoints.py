@@ -1,4 +1,4 @@
-"""HTTP endpoints on loopback that behave in every way an endpoint can, and remember what they were told."""
+"""HTTP endpoints on loopback that behave in every way an endpoint can, and remember what they received."""
 
 import json
 import socket
@@ -13,7 +13,7 @@ from s3notify_platform.channels.delivery.endpoint import verify_signature
 
 
 class Receiver(ThreadingHTTPServer):
-    """A real receiver. `answer(keys)` gives the status of a request that tells of these keys; or does as it likes.
+    """A real receiver. `answer(keys)` gives the status of a request with these keys; or does as it likes.
 
     `seen` counts the event ids that were answered by 2xx, `keys` those keys, `tries` all requests.
     """

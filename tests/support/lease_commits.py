@@ -1,4 +1,4 @@
-"""What tests of lease commits share: a clock that moves only when told, and leases that are watched."""
+"""What tests of lease commits share: a clock that moves only by calls, and leases that are watched."""
 
 import secrets
 

@@ -10,7 +10,7 @@ ENDPOINT = Endpoint(url="https://hooks.example.com/", batch_size=8, concurrency=
 
 
 class FakePush:
-    """An endpoint: `answer(entries)` is asked for each request. Remembers what it was told, by key."""
+    """An endpoint: `answer(entries)` is asked for each request. Counts what it received, by key."""
 
     def __init__(self, answer=lambda _: Delivered(), *, before=lambda: None):
         self.answer = answer

@@ -27,7 +27,7 @@ Invariants
     - The bound is strict, on any record store whose `add` is: entries that were granted and not removed never exceed
       the capacity. Every granted entry is in the counter of the shard's current quota generation, or existed when
       that generation began and is in its base. Counters are never too low.
-    - Space that a crash left in use is recovered by counting again under a new generation. Whoever counted under
+    - Space that a crash left in use is recovered by counting again under a new generation. A writer that counted under
       the old one is fenced. No clock decides this, so a process may pause for any time. An entry is created once; one
       in doubt is left with its space, and another one is made.
     - Removal is by entry and version. An owner removes only what it claimed before a read showed that it was still

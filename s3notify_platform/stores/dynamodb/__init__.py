@@ -1,1 +1,1 @@
-"""What stands in DynamoDB tables: records, commit leases, and the table of xor-ack."""
+"""Adapters of DynamoDB tables: records, commit leases, and the table of xor-ack-dynamodb."""

@@ -1,4 +1,4 @@
-"""`Leases` on a DynamoDB table, item for item as object_store's DynamoCommit writes them, so that both may race.
+"""`Leases` on a DynamoDB table, with the same items as object_store's DynamoCommit, so both can use one table.
 
     path        S  partition key: the object's key
     etag        S  sort key: `*`, or the ETag with its quotes
@@ -7,10 +7,10 @@
     ttl         N  unix seconds: the table's TTL attribute
     writer      S  ours only: who put it. object_store reads no attribute of a type other than S and N
 
-Guarantees. Each put is one conditional request: of all that replace one lease, one is granted. A lost answer is
-`Unknown`; the caller knows its own lease by the writer when it puts it again.
+Guarantees. Each put is one conditional request: of all that replace one lease, at most one is granted. A lost answer is
+`Unknown`; when the caller puts the lease again, it recognises its own by the writer.
 
-Requests: 1 each. Where a server does not tell the item that was in the way, 1 more.
+Requests: 1 each, and 1 more if a server refuses a put without returning the existing item.
 """
 
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -112,4 +112,4 @@ def _lease(item: Item | None) -> CommitLease:
             writer=item["writer"]["S"] if "writer" in item else None,
         )
     except (KeyError, ValueError, TypeError) as error:
-        raise CorruptError(f"{item!r} is no lease: is this table one for leases?") from error
+        raise CorruptError(f"{item!r} is not a lease: is this a table for leases?") from error

@@ -6,9 +6,9 @@ r"""`RecordStore` on a DynamoDB table: for high rates, and for buckets that lack
     value      B  of a record
     count      N  of a counter, in place of `value`
 
-Guarantees. Every write is one conditional request, so that of all writers that expect one version one succeeds,
-and carries a token of its own (the version). What is in doubt is `Unknown`, and never sent again: callers look
-(`protocols.updates`). An addition is looked for once, by its token. Reads are consistent.
+Guarantees. Every write is one conditional request with a token of its own (the version). So of all writers that
+expect one version, at most one succeeds. A write in doubt is `Unknown`, and never sent again here: callers look
+(`protocols.updates`). An addition in doubt is looked for once, by its token. Reads are consistent.
 Several sources share a table by different scopes.
 
 | operation | requests, undisturbed |
@@ -16,9 +16,9 @@ Several sources share a table by different scopes.
 | create, read, replace, remove, add | 1 |
 | scan | 1 for each megabyte |
 
-Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024: what is larger is refused
-with `UsageError` before anything is sent. Only records made by `add` are counters. A creation whose request is
-held up may take effect after the record was removed, under a version that nobody was told.
+Limits. An item has at most 400 KB, a scope with its partition 2048 bytes, a key 1024: anything larger is refused
+with `UsageError` before it is sent. Only records made by `add` are counters. If the network delays the request of a
+creation, it may take effect after the record was removed, under a version that was returned to nobody.
 """
 
 from collections.abc import Iterator, Mapping
@@ -96,7 +96,7 @@ class DynamoRecordStore:
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each page is as it is when its turn comes.
 
-        A page holds the records whole, so what is known is of no use.
+        A page holds whole records, so `known` is not used.
         """
         for item in self._table.query(
             "partition", self._partition(partition), sorted_by="key", prefix=prefix
@@ -136,7 +136,7 @@ class DynamoRecordStore:
                 return int(attributes["count"]["N"])
             case Refused(found=found):
                 if (item := found or self._table.get(place)) is not None and "count" not in item:
-                    raise CorruptError(f"{place}: holds {_record(item).value[:60]!r}, which no `add` made")
+                    raise CorruptError(f"{place}: holds {_record(item).value[:60]!r}, which is no counter")
                 return Conflict()
             case Unknown():
                 return self._counted(place, token) or outcome
@@ -144,7 +144,7 @@ class DynamoRecordStore:
                 assert_never(unreachable)
 
     def _counted(self, place: Item, token: str) -> int | None:
-        """The counter, if its last addition was this one. It is sent once: twice might count twice."""
+        """The counter, if its last addition was this one. An addition is sent once: twice might count twice."""
         try:
             item = self._table.get(place)
         except UnavailableError:
@@ -155,7 +155,7 @@ class DynamoRecordStore:
         size = sum(len(name["S"].encode()) for name in place.values()) + len(value) + _OVERHEAD_BYTES
         if size > ITEM_MAX_BYTES:
             raise UsageError(f"{place}: a record of {size} bytes; DynamoDB takes {ITEM_MAX_BYTES}")
-        # Each try has a token of its own: a late one that lands after a removal brings no version back.
+        # Each attempt has its own token: one that is applied after a removal restores no earlier version.
         token = unique_name(self._clock)
         item = {**place, "value": {"B": value}, "version": {"S": token}}
         return self._outcome(self._table.write("put_item", Item=item, **_condition(expected)), ETag(token))
@@ -187,7 +187,7 @@ def _checked(name: str, limit: int) -> str:
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError:
-        raise UsageError(f"{name[:60]!r} is no UTF-8: rename the record") from None
+        raise UsageError(f"{name[:60]!r} is not UTF-8: rename the record") from None
     if size > limit:
         raise UsageError(f"{name[:60]!r}… has {size} bytes; DynamoDB takes {limit} here: use a shorter name")
     return name
@@ -219,4 +219,6 @@ def _record(item: Item) -> Record:
         value = bytes(item["value"]["B"]) if "value" in item else item["count"]["N"].encode()
         return Record(key=item["key"]["S"], value=value, version=Version(item["version"]["S"]))
     except KeyError as missing:
-        raise CorruptError(f"the item {sorted(item)} lacks {missing}: it is no record of ours") from None
+        raise CorruptError(
+            f"the item {sorted(item)} lacks {missing}: it was not written by this package"
+        ) from None

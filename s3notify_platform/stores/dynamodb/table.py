@@ -1,15 +1,15 @@
-"""One DynamoDB table, narrowed to the few calls that the adapters above it are made of.
+"""One DynamoDB table, reduced to the few calls that the adapters need.
 
-Guarantees. A write is sent once, and what it came to is told apart: `Applied`, `Refused` with the item that was
-there, `Unknown`. It is sent again only if the server certainly did nothing with it. Reads are consistent, and
-sent up to `attempts` times, with backoff and jitter.
+Guarantees. A write is sent once, and has one of three outcomes: `Applied`, `Refused` with the item that was there,
+`Unknown`. It is sent again only if the server certainly did nothing with it. Reads are consistent, and sent up to
+`attempts` times, with backoff and jitter.
 
-| seen | verdict |
+| answer | verdict |
 |---|---|
 | ConditionalCheckFailed, also as the reason of a cancelled transaction | `Refused` |
-| throttled, transaction conflict, no connection | nothing happened: sent again, at last `UnavailableError` |
+| throttled, transaction conflict, no connection | nothing happened: sent again, finally `UnavailableError` |
 | 5xx, timeout, connection lost, unreadable answer | write: `Unknown`; read: sent again |
-| everything else | `UsageError`: only a person can mend it |
+| everything else | `UsageError`: only a person can fix it |
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Item = Mapping[str, Any]
-"""Attributes by name, each as DynamoDB spells it: `{"path": {"S": "a"}, "generation": {"N": "3"}}`."""
+"""Attributes by name, each in DynamoDB's form: `{"path": {"S": "a"}, "generation": {"N": "3"}}`."""
 
 WriteCall = Literal["put_item", "update_item", "delete_item", "transact_write_items"]
 
@@ -65,16 +65,14 @@ _REFUSED = frozenset({"ConditionalCheckFailedException", "ConditionalCheckFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The write is done; `attributes` as `ReturnValues` asked for them."""
+    """The write is applied; `attributes` as `ReturnValues` requested them."""
 
     attributes: Item = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A condition did not hold, and nothing was written. `found` is the item that was there, where the server
-    tells it.
-    """
+    """A condition did not hold, and nothing was written. `found` is the item there, if the server returns it."""
 
     found: Item | None = None
 
@@ -105,7 +103,7 @@ class DynamoTable:
 
     @property
     def client(self) -> "DynamoDBClient":
-        """The SDK's client, made at first use."""
+        """The SDK's client, created at first use."""
         if self._client is None:
             with self._lock:
                 if self._client is None:
@@ -157,7 +155,7 @@ class DynamoTable:
             arguments["ExclusiveStartKey"] = last
 
     def inspect(self, call: "Callable[[DynamoDBClient], T]") -> T:
-        """Any other call that may be sent again without harm, with the client."""
+        """Any other call that is safe to repeat, with the client."""
         answer: T = self._read(lambda: call(self.client))
         return answer
 
@@ -177,9 +175,9 @@ class DynamoTable:
             arguments["ExclusiveStartKey"] = last
 
     def write(self, call: WriteCall, **arguments: Any) -> Outcome:
-        """One write, under the condition that it carries. `TableName` is filled in but for transactions.
+        """One write, under the condition that it contains. `TableName` is added except for transactions.
 
-        A transaction that was refused has no `found`.
+        A refused transaction has no `found`.
         """
         if call != "transact_write_items":
             arguments = {"TableName": self.config.table, **arguments}
@@ -220,7 +218,7 @@ def place(config: DynamoConfig) -> str:
 
 
 def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
-    """What a failed request means; a text if certainly nothing happened. `UsageError` for what no retry mends."""
+    """What a failed request means; a text if certainly nothing happened. `UsageError` if no retry can help."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         raise UsageError(
             f"no credentials for {place(config)}: give this machine AWS credentials (environment, profile or "

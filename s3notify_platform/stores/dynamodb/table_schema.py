@@ -1,7 +1,7 @@
-"""What a DynamoDB table must look like: created so, and looked at by `s3notify doctor`.
+"""The schema of a DynamoDB table: how it is created, and what `s3notify doctor` checks.
 
-Tables are billed by request, so an idle one costs its storage only. Creating is idempotent: a table that is
-there, with the same keys, is left as it is; one with other keys is refused, never changed.
+Tables are billed by request, so an idle one costs its storage only. Creating is idempotent: an existing table with
+the same keys is left as it is; one with other keys is refused, never changed.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CREATE_ATTEMPTS: Final = 120
 POLL_CEILING_SECONDS: Final = 2.0
-"""Together two minutes on average; AWS takes some 10 s."""
+"""Together two minutes on average; AWS takes about 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +29,13 @@ class TableSchema:
 
     @property
     def keys(self) -> list[dict[str, str]]:
-        """As DynamoDB, and CloudFormation, spell it."""
+        """The keys in the form of DynamoDB and CloudFormation."""
         names = [(self.partition_key, "HASH"), *([(self.sort_key, "RANGE")] if self.sort_key else [])]
         return [{"AttributeName": name, "KeyType": kind} for name, kind in names]
 
     @property
     def attributes(self) -> list[dict[str, str]]:
-        """Types of the keys, likewise."""
+        """The types of the keys, in the same form."""
         return [{"AttributeName": key["AttributeName"], "AttributeType": "S"} for key in self.keys]
 
     def __str__(self) -> str:
@@ -43,15 +43,15 @@ class TableSchema:
 
 
 def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """Create the table and wait until it can be used; False if it was there. About 4 requests.
+    """Create the table and wait until it can be used; False if it existed. About 4 requests.
 
-    `UsageError` if it is there with other keys, or expires by another attribute: it is left as it is.
+    `UsageError` if it exists with other keys, or expires by another attribute: it is left as it is.
     """
     created = False
     for attempt in range(CREATE_ATTEMPTS):
         found = describe(table)
         if found is None:
-            # Whatever this comes to, the next round looks.
+            # The next round finds out whether this worked.
             created |= table.inspect(lambda client: _create(client, table.config.table, schema))
             continue
         if wrong := _wrong_keys(found, schema):
@@ -59,11 +59,11 @@ def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYST
         if found["TableStatus"] in ("ACTIVE", "UPDATING") and _expires(table, schema):
             return created
         clock.sleep(backoff_seconds(attempt, clock, base=0.05, ceiling=POLL_CEILING_SECONDS))
-    raise UnavailableError(f"{place(table.config)} is still not ready to use: run this again")
+    raise UnavailableError(f"{place(table.config)} is not ready to use yet: run this again")
 
 
 def examine(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> tuple[str, ...]:
-    """What is wrong with the table, as texts for people; none if it can be used. 6 requests.
+    """The problems of the table, as texts for people; none if it can be used. 6 requests.
 
     Puts an item under a condition twice, of which one must be refused, and removes it.
     """
@@ -127,7 +127,7 @@ def _ttl(table: DynamoTable) -> str | None:
 
 
 def _expires(table: DynamoTable, schema: TableSchema) -> bool:
-    """Whether items expire as they should; if not, that is switched on, to be seen in the next round."""
+    """Whether items expire as they should. If not, expiry is switched on, and the next round checks again."""
     if schema.ttl is None or (found := _ttl(table)) == schema.ttl:
         return True
     if found is not None:

@@ -1,28 +1,28 @@
-r"""Ack chains in the table of the npm package xor-ack-dynamodb, so that its users and ours work the same chains.
+r"""Ack chains in the table of the npm package xor-ack-dynamodb, so that its users and ours can stamp the same chains.
 
     {partition_key}: tag               stamp (binary)                      the package's item, its only one
     {partition_key}: tag "\0s3notify"  record, version, ttl (once closed)  ours: names, operations, tombstone
 
-That package replaces its item whole with every stamp, so nothing of ours can stand there; and it deletes it when
-the XOR is zero. The two items of a chain are read in one transaction and written in one transaction, each under
-the condition that it is what was read. The version of a record covers both.
+That package replaces its whole item with every stamp, so it cannot hold our fields, and deletes it when the XOR is
+zero. The two items of a chain are read in one transaction and written in one transaction, each under the condition
+that it is unchanged. The version of a record covers both.
 
 | found | read as |
 |---|---|
-| its item alone | a chain that the package began: a stamp and nothing else. Our first write adds our item |
-| both, ours open | a chain with all we know of it, and the stamp of whoever wrote last |
-| ours alone, open | acked: the package saw zero and deleted its item (or was told to `delete` the tag) |
+| its item alone | a chain that the package began: only a stamp. Our first write adds our item |
+| both, ours open | a chain with all that our item holds, and the stamp that was written last |
+| ours alone, open | acked: the package reached zero and deleted its item (or its user deleted the tag) |
 | ours alone, closed | the tombstone: closing a chain deletes the package's item |
 | both, ours closed | a chain that the package began again under the tag |
 
-Guarantees. As `RecordStore` says, for the records of `AckChains` with one lane. What the package does between
-our read and our write makes the write a conflict, and what we do makes its own a `StaleLocalData`.
+Guarantees. As `RecordStore` says, for the records of `AckChains`. If the package writes between our read and our
+write, our write is a conflict; if we write between its read and its write, it gets `StaleLocalData`.
 
-Limits. The package knows no operation ids, names, deadlines and failures: what it stamps twice is stamped twice,
-and a chain that we fail is, to it, a tag that does not exist. While an item is in a transaction of ours, the
-package's write to it may be refused with `TransactionConflictException`, which its caller has to try again. A
-tag must not be begun again by the package while our item of it is open. `ttl` is for tidiness (unix seconds; switch
-TTL on for that attribute, or call `AckChains.purge`). Items that share the table but hold no chain are refused.
+Limits. The package has no operation ids, names, deadlines and failures. What it stamps twice is applied twice, and a
+chain that we fail does not exist for it. While an item is in a transaction of ours, the package's write to it may be
+refused with `TransactionConflictException`, which its caller has to try again. The package must not begin a tag again
+while our item of it is open. `ttl` only frees space (unix seconds; switch TTL on for that attribute, or call
+`AckChains.purge`). Items in the table that hold no chain are refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 SUFFIX: Final = "\0s3notify"
 NONE: Final = "-"
 TAGS_TOGETHER: Final = 25
-"""Chains of one read of a scan."""
+"""Chains that a scan reads in one request."""
 
 _NAMES: Final = {"#stamp": "stamp", "#version": "version"}
 
@@ -138,7 +138,7 @@ class XorAckTable:
         return [{self._key: {"S": tag}}, {self._key: {"S": tag + SUFFIX}}]
 
     def _write(self, tag: str, chain: Chain, *, stamp: str, version: str) -> WriteOutcome:
-        """The chain, in place of items with this stamp and version; `NONE` where there is none."""
+        """Write the chain over items with this stamp and version; `NONE`: there is no item."""
         drawn = unique_name(self._clock)
         ours: dict[str, Any] = {
             "record": {"B": encode(replace(chain, stamp=b""))},
@@ -156,7 +156,7 @@ class XorAckTable:
         return self._transact(theirs, self._put(tag + SUFFIX, ours, version=version), etag=etag)
 
     def _transact(self, *changes: Mapping[str, Any], etag: ETag | None) -> WriteOutcome:
-        # A token of its own for each transaction: sent again, it is applied once.
+        # Each transaction has its own token, so one that is sent again is applied once.
         outcome = self._table.write(
             "transact_write_items", TransactItems=list(changes), ClientRequestToken=unique_name(self._clock)
         )
@@ -175,7 +175,7 @@ class XorAckTable:
         return {"Delete": self._under(was) | {"Key": {self._key: {"S": key}}}}
 
     def _under(self, was: Mapping[str, str]) -> dict[str, Any]:
-        """The condition that an item's attribute is what it was."""
+        """The condition that an item's attribute is unchanged."""
         ((name, value),) = was.items()
         table = {"TableName": self._table.config.table}
         if value == NONE:
@@ -197,7 +197,7 @@ def _taken_apart(version: Version) -> tuple[str, str]:
 
 
 def _record(tag: str, theirs: Item | None, ours: Item | None) -> Record | None:
-    """The chain that two items are, by the table above."""
+    """The chain that two items form, by the table above."""
     if theirs is None and ours is None:
         return None
     try:
@@ -205,12 +205,12 @@ def _record(tag: str, theirs: Item | None, ours: Item | None) -> Record | None:
         chain = decode(tag, bytes(ours["record"]["B"])) if ours is not None else None
         version = str(ours["version"]["S"]) if ours is not None else NONE
     except (KeyError, TypeError) as error:
-        raise CorruptError(f"the items of {tag!r} are no ack chain: {theirs} {ours}") from error
+        raise CorruptError(f"the items of {tag!r} are not an ack chain: {theirs} {ours}") from error
     if stamp is not None:
         ours_open = chain is not None and chain.status == "open"
         chain = replace(chain, stamp=stamp) if chain and ours_open else Chain(identity="", stamp=stamp)
     elif chain is not None and chain.status == "open":
-        # When it was finished nobody has noted: the tombstone's time counts from the beginning.
+        # The time when it was finished is unknown: the tombstone's time counts from its creation.
         chain = acked(replace(chain, last=b""), chain.created_ms + int(TOMBSTONE_SECONDS * 1000))
     assert chain is not None
     return Record(

@@ -1,4 +1,4 @@
-"""Object stores over the S3 API: by boto3 whatever the store, by obstore where many small objects are read."""
+"""Object stores over the S3 API: by boto3 for every store and operation, by obstore for many small objects."""
 
 from s3notify_platform.stores.s3.store import S3ObjectStore, new_client
 

@@ -1,8 +1,8 @@
 """`ObjectStore` over S3 for many small objects: GET and PUT by obstore, at a fraction of boto3's CPU.
 
-What obstore cannot express, and every failure that is not plain, goes to `S3ObjectStore`, which retries and
-tells outcomes apart. A PUT under a condition is sent once; what is neither success nor refusal is `Unknown`.
-ETags go out unquoted, as Ceph RGW wants them.
+Requests that obstore cannot express, and most failures, go to `S3ObjectStore`, which retries and determines the
+outcome. A PUT under a condition is sent once; if it neither succeeds nor is refused, it is `Unknown`. ETags are sent
+unquoted, as Ceph RGW requires.
 """
 
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ _NOT_METADATA = frozenset(
 class FastObjectStore(DelegatingStore):
     """One bucket. Thread-safe; nothing is sent before the first call.
 
-    Never deletes by obstore, which sends DeleteObjects: Ceph RGW 16 dies of one in a bucket with notifications.
+    Never deletes by obstore, which sends DeleteObjects: Ceph RGW 16 crashes on that in a bucket with notifications.
     """
 
     def __init__(self, config: S3Config) -> None:
@@ -70,7 +70,7 @@ class FastObjectStore(DelegatingStore):
                 found = obstore.get(self._fast, key)
                 meta, body = found.meta, bytes(found.bytes())
             except (BaseError, OSError):
-                pass  # also when there is none: whether key or bucket is missing, obstore does not tell
+                pass  # also if there is none: obstore does not say whether the key or the bucket is missing
             else:
                 return StoredObject(
                     meta=ObjectMeta(
@@ -130,10 +130,10 @@ class FastObjectStore(DelegatingStore):
         except PreconditionError:
             return Conflict()
         except AlreadyExistsError as error:
-            # 412, or 409 while another's write is under way. A creation is not applied either way.
+            # 412, or 409 while another write is in progress. In both cases the creation was not applied.
             return Conflict() if isinstance(precondition, Absent) else _unknown(error)
         except (BaseError, OSError) as error:
-            # Certainly not applied: the other store tells a missing key from a missing bucket, and why not allowed.
+            # Certainly not applied. `S3ObjectStore` finds out whether key or bucket is missing, or access refused.
             refused = isinstance(error, FileNotFoundError | PermissionDeniedError | UnauthenticatedError)
             if precondition is None or refused:
                 return self.store.put(key, body, precondition=precondition, metadata=metadata)
@@ -147,5 +147,5 @@ def _unknown(error: Exception) -> Unknown:
 
 @lru_cache(maxsize=32)
 def shared_store(config: S3Config) -> FastObjectStore:
-    """One store, with its connections, for each bucket and process: making a client costs 0.1 s."""
+    """One store, with its connections, for each bucket and process: creating a client takes 0.1 s."""
     return FastObjectStore(config)

@@ -1,7 +1,7 @@
 """The hot read path: obstore, several times the throughput of boto3 for many small objects.
 
-It speaks in paths, not keys, and some keys are no path. `fits_obstore` says which; the others are read by
-`S3ObjectStore`, as slowly as need be.
+It takes paths, not keys, and some keys are not valid paths. `fits_obstore` says which keys it can read;
+`S3ObjectStore` reads the others, more slowly.
 """
 
 import os
@@ -20,7 +20,7 @@ def fits_obstore(key: str) -> bool:
     """Whether obstore reads exactly this key. Pure.
 
     False for control characters, empty segments (so also a `/` at either end) and the segments `.` and `..`.
-    Everything else came back under its own name when tried: `%`, `*`, `?`, `#`, spaces, emoji.
+    All other characters that were tried work: `%`, `*`, `?`, `#`, spaces, emoji.
     """
     if any(character < " " or character == "\x7f" for character in key):
         return False
@@ -30,7 +30,7 @@ def fits_obstore(key: str) -> bool:
 def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int = 5) -> "S3Store":
     """An obstore store of `config`'s bucket. No request. `UsageError` if no credentials are found.
 
-    Without keys in `config`, boto3's credential chain is asked, so that both clients are the same user.
+    Without keys in `config`, boto3's credential chain is used, so that both clients act as the same user.
     """
     from obstore.store import S3Store
 
@@ -42,7 +42,7 @@ def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int
         virtual_hosted_style_request=url is None,
         credential_provider=_boto3_credentials(config) if config.access_key_id is None else _given(config),
         client_options={
-            # Plain HTTP only where the configuration names it.
+            # Plain HTTP only if the configuration's URL says so.
             "allow_http": url is not None and urlsplit(url).scheme == "http",
             "connect_timeout": "5 seconds",
             "timeout": f"{read_seconds:g} seconds",

@@ -1,15 +1,15 @@
 """`ObjectStore` over the S3 API, by boto3. AWS, Ceph RGW, SeaweedFS and others.
 
-Guarantees. A conditional write is sent once, and what it came to is told apart: applied, refused, unknown
-(`s3_faults` is the table). It is sent again only if the store certainly did nothing with it. Reads and
-unconditional writes are sent up to `attempts` times, with backoff and jitter; an unconditional write that was
-sent twice may take effect twice, so where that matters, write under a condition.
+Guarantees. A conditional write is sent once, and has one of three outcomes: applied, refused, unknown (see the table in
+`stores.faults`). It is sent again only if the store certainly did nothing with it. Reads and unconditional writes are
+sent up to `attempts` times, with backoff and jitter. An unconditional write that was sent twice may take effect twice;
+where that matters, write under a condition.
 
-Requests: one a call, plus the retries. The first HEAD that finds nothing asks once whether the bucket exists,
-because a HEAD cannot tell a missing key from a missing bucket.
+Requests: one a call, plus the retries. The first HEAD that finds no object is followed by one request for the bucket,
+because a HEAD does not distinguish a missing key from a missing bucket.
 
-ETags go out unquoted in If-Match of PUT and DELETE: Ceph RGW answers 412 to a quoted one, and the others take
-either.
+ETags are sent unquoted in If-Match of PUT and DELETE: Ceph RGW answers 412 to a quoted one, and the others accept
+both.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ def new_client(
         pool_size=pool_size,
         connect_seconds=connect_seconds,
         read_seconds=read_seconds,
-        # Other stores than AWS neither know the newer checksums nor resolve bucket names as host names.
+        # Stores other than AWS support neither the newer checksums nor bucket names as host names.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={"addressing_style": "path" if config.endpoint_url else "auto"},
@@ -100,7 +100,7 @@ class S3ObjectStore:
 
     @property
     def client(self) -> "S3Client":
-        """The SDK's client, made at first use."""
+        """The SDK's client, created at first use."""
         if self._client is None:
             with self._lock:
                 if self._client is None:
@@ -183,7 +183,7 @@ class S3ObjectStore:
         return self._outcome(written) if isinstance(written, Fault) else Written(etag=_etag(written))
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """See `ObjectStore.delete`. Some stores ignore the condition: ask `capabilities.probe`."""
+        """See `ObjectStore.delete`. Some stores ignore the condition: `stores.probe` finds out."""
         arguments: dict[str, Any] = {} if precondition is None else {"IfMatch": precondition.etag}
         deleted = self._send(
             lambda: self.client.delete_object(Bucket=self.config.bucket, Key=check_key(key), **arguments),
@@ -253,7 +253,7 @@ class S3ObjectStore:
         )
 
     def create_bucket(self) -> None:
-        """Create the bucket; one that is one's own already is fine. 1 request."""
+        """Create the bucket, if this account does not own it already. 1 request."""
         region = self.config.region
         arguments: dict[str, Any] = {}
         if self.config.endpoint_url is None and region != "us-east-1":
@@ -269,7 +269,7 @@ class S3ObjectStore:
             raise self._unavailable(created)
 
     def server_date_ms(self) -> int | None:
-        """The server's wall clock, to the second, from one HEAD of the bucket; None if it does not tell."""
+        """The server's wall clock, to the second, from one HEAD of the bucket; None if it does not send its time."""
         answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
         if isinstance(answer, Fault):
             return None
@@ -280,7 +280,7 @@ class S3ObjectStore:
             return None
 
     def _send(self, request: Callable[[], T], *, conditional: bool = False) -> T | Fault:
-        """Send, and send again where that is safe; the answer, or what the failures came to."""
+        """Send, and send again where that is safe. Returns the answer, or the fault after the last attempt."""
         maybe_applied: Fault | None = None
         attempt = 0
         while True:
@@ -306,7 +306,7 @@ class S3ObjectStore:
             )
 
     def _headers_of(self, source: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-        """What a copy has to be told, since replacing one piece of metadata replaces them all."""
+        """The metadata of a copy: all of it, since replacing one piece of metadata replaces them all."""
         found: Any = self._send(lambda: self.client.head_object(Bucket=self.config.bucket, Key=source))
         if isinstance(found, Fault):
             if found.verdict is Verdict.MISSING:

@@ -1,1 +1,1 @@
-"""The table as a Delta Lake table: its view, the log that it is written to, and the log's format."""
+"""The table as a Delta Lake table: the view, its log, and the log's format."""

@@ -1,9 +1,8 @@
 """The format of a Delta Lake log: schema, actions, checkpoints, and the state they result in. Pure.
 
 Source: Delta Transaction Log Protocol, with the lowest versions that a schema allows: reader 1 and writer 2;
-column mapping (2 and 5) where a name has characters that Delta keeps for itself; the table feature
-`timestampNtz` (3 and 7) where a column has that type. Every column may be null, since files that were written
-before it came do not have it.
+column mapping (2 and 5) if a name has characters that Delta reserves; the table feature `timestampNtz` (3 and 7) if a
+column has that type. Every column may be null, since files that were written before it was added do not have it.
 """
 
 import io
@@ -27,7 +26,7 @@ from s3notify_platform.table.layout import Generation
 Json = dict[str, Any]
 
 SLOT_COLUMN: Final = "slot"
-"""The partition column. As in the files' paths, which some readers go by, and not `_slot`."""
+"""The partition column. Named as in the files' paths, which some readers use, and not `_slot`."""
 
 _LINEAGE: Final = (
     (SLOT_COLUMN, "integer"),
@@ -41,11 +40,11 @@ _PRIMITIVES: Final = re.compile(
 )
 
 _KEPT: Final = frozenset(" ,;{}()\n\t=")
-"""Characters that a column's name may have only if columns are mapped."""
+"""Characters that a column name may have only with column mapping."""
 
 PROPERTIES: Final = {
-    # Files and log are removed by our own vacuum. A VACUUM of another engine, which knows of neither history nor
-    # what is committed and not shown yet, finds nothing old enough.
+    # Our own vacuum removes files and log. A VACUUM of another engine would also remove history, and files that are
+    # committed and not shown yet; with these settings it finds nothing old enough.
     "delta.deletedFileRetentionDuration": "interval 5200 weeks",
     "delta.enableExpiredLogCleanup": "false",
 }
@@ -61,7 +60,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSchema:
-    """A table's schema as Delta has it, and what a reader has to know to read it."""
+    """A table's schema in Delta's form, and the protocol that a reader needs for it."""
 
     schema_string: str
     protocol: Json
@@ -131,9 +130,9 @@ def _type(kind: Any, where: str, names: list[str], kinds: set[str]) -> Any:
 
 
 def _map_columns(fields: Iterable[Json]) -> int:
-    """Map each column to the name it has in the files. Returns the highest id.
+    """Map each column to its name in the files. Returns the highest id.
 
-    Ids come from the columns' paths: they stay, wherever the schema grows.
+    Ids are derived from the columns' paths, so they stay when the schema grows.
     """
     ids: set[int] = set()
 
@@ -174,7 +173,7 @@ def _protocol(features: set[str]) -> Json:
 
 
 def raised(known: Json | None, wanted: Json) -> Json:
-    """The protocol that allows what both do. A table's protocol is never lowered."""
+    """The protocol that includes both. A table's protocol is never lowered."""
     if known is None:
         return wanted
     if known["minReaderVersion"] < 3 and wanted["minReaderVersion"] < 3:
@@ -191,7 +190,7 @@ def raised(known: Json | None, wanted: Json) -> Json:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What one version of ours shows, carried in its `commitInfo`, so that a sync reads no other."""
+    """What one version shows. It is stored in the version's `commitInfo`, so that a sync reads no other version."""
 
     table_id: str
     created_ms: int
@@ -215,7 +214,7 @@ class Summary:
 
     @classmethod
     def of(cls, actions: Iterable[Json]) -> "Summary | None":
-        """That of a version; None if another program wrote it."""
+        """The summary of a version; None if another program wrote it."""
         for action in actions:
             note = (action.get("commitInfo") or {}).get(NOTE)
             if isinstance(note, dict) and note.get("format") == FORMAT:
@@ -225,15 +224,15 @@ class Summary:
                     schema=note["schema"],
                     protocol=note["protocol"],
                     generations={
-                        Slot(int(slot)): Generation(told[0]) for slot, told in note["slots"].items()
+                        Slot(int(slot)): Generation(shown[0]) for slot, shown in note["slots"].items()
                     },
-                    rows={Slot(int(slot)): told[1] for slot, told in note["slots"].items()},
+                    rows={Slot(int(slot)): shown[1] for slot, shown in note["slots"].items()},
                 )
         return None
 
 
 def path_of(slot: Slot, name: str) -> str:
-    """A data file's path in the log: relative to the view's place, and encoded as a URI's."""
+    """A data file's path in the log: relative to the view's place, with URI encoding."""
     return quote(f"slot={slot}/{name}.parquet", safe="/=")
 
 
@@ -249,7 +248,7 @@ def slot_of_app(app: str) -> Slot | None:
 
 
 def slot_of_path(path: str) -> Slot | None:
-    """The slot that a file's path stands for."""
+    """The slot in a file's path."""
     match = re.match(rf"{SLOT_COLUMN}=(\d+)/", path)
     return Slot(int(match[1])) if match else None
 
@@ -332,7 +331,7 @@ def load_version(body: bytes, *, where: str) -> list[Json]:
     return actions
 
 
-# What they add up to
+# The resulting state
 
 
 @dataclass(slots=True, kw_only=True)
@@ -431,7 +430,7 @@ def decode_checkpoint(body: bytes, *, where: str) -> LogState:
 
 
 def _adds(column: pa.ChunkedArray) -> Iterator[Json]:
-    """Field by field: there are as many as the table has files. What the path says is not read."""
+    """Copies only the fields that are needed, since there is one action for each file. The slot is in its path."""
     wanted = {"path", "size", "modificationTime", "stats", "deletionVector"}
     names = [each.name for each in column.type if each.name in wanted]
     columns = [pc.struct_field(column, [name]).to_pylist() for name in names]

@@ -1,4 +1,4 @@
-"""Reads the Delta log of a table, and writes its versions and checkpoints. `view` decides what they hold."""
+"""Reads the Delta log of a table, and writes its versions and checkpoints. `view` decides their contents."""
 
 import json
 import re
@@ -61,7 +61,7 @@ class DeltaLog:
         self._parallelism = parallelism
 
     def read(self, *, replay: bool = False) -> LogView:
-        """The last version, and which generation of each slot it shows; nothing if there is no log.
+        """The last version, and which generation of each slot it shows; empty if there is no log.
 
         2 GETs and 1 LIST. With `replay`, and if another program wrote the last version: 1 GET of the checkpoint, and 1
         of each version since. `CorruptError` if something is missing.
@@ -106,13 +106,13 @@ class DeltaLog:
         hint = None if view.checkpoint == NO_VERSION else view.checkpoint
         body, size = encode_checkpoint(view.state or self.replayed(view.version, hint))
         self._put(self._layout.log_checkpoint(view.version), body)
-        # An older one may come last: it is a hint, from which readers look for newer ones.
+        # An older hint may be written last: readers look for newer versions from there.
         self._put(self._layout.log_hint, json.dumps({"version": view.version, "size": size}).encode())
 
     def expired(self, oldest_ms: float) -> Iterator[ObjectMeta]:
         """Objects of the log that no reader of a version younger than `oldest_ms` needs. LISTs.
 
-        Oldest first. What is behind the newest checkpoint of that age goes; the log can be read from there on.
+        Oldest first: all before the newest checkpoint of that age. The log can be read from that checkpoint on.
         """
         metas = list(list_all(self._store, self._layout.log))
         old = [meta for meta in metas if meta.modified_ms < oldest_ms]
@@ -123,9 +123,9 @@ class DeltaLog:
                 yield meta
 
     def damaged(self, what: str) -> CorruptError:
-        """The error that says what is wrong with the log, and what to do."""
+        """The error that says what is wrong with the log, and how to repair it."""
         return CorruptError(
-            f"{self._layout.log}: {what}; remove all of it and sync all slots: the log is made again"
+            f"{self._layout.log}: {what}; remove all of it and sync all slots: the log is rebuilt"
         )
 
     def each(self, function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
@@ -157,7 +157,7 @@ class DeltaLog:
         return load_version(found.body, where=key)
 
     def _base(self, last: int, hint: int | None) -> tuple[int, LogState]:
-        """The newest checkpoint that stands in one object, and what it holds."""
+        """The newest checkpoint that is one object, and its contents."""
         for version in self._checkpoints(last, hint):
             key = self._layout.log_checkpoint(version)
             if isinstance(found := self._store.get(key), StoredObject):
@@ -167,7 +167,7 @@ class DeltaLog:
     def _checkpoints(self, last: int, hint: int | None) -> Iterator[int]:
         if hint is not None:
             yield hint
-        # No hint, after a crash; or one of another program's, in several objects, or removed: the newest there is.
+        # No hint, after a crash; or the checkpoint is in several objects, or removed: use the newest one that exists.
         metas = list_all(self._store, self._layout.log)
         found = [int(match[1]) for meta in metas if (match := _CHECKPOINT.fullmatch(meta.key))]
         yield from sorted((version for version in found if version <= last), reverse=True)

@@ -2,12 +2,12 @@
 
 Steps of a sync
     1. Find the log's last version, and what it shows: the generation of each slot.
-    2. Read the heads of the slots that are asked for. Of those whose head is newer than what is shown, read the
-       generation that is shown, and remove and add the files that differ.
+    2. Read the heads of the slots that are to be synced. For each whose head is newer than the generation shown, also
+       read the generation shown, and remove and add the files that differ.
     3. Create the next version, if absent. Conflict: another sync was first; go to 1.
     4. Every `CHECKPOINT_VERSIONS` versions, write a checkpoint, so that readers need not replay the whole log.
 
-Storage (`{table}/data` is the place that readers name; what else the table holds lies outside of it)
+Storage (readers name `{table}/data`; the other objects of the table are outside of it)
     {table}/data/slot=N/NAME.parquet                     the rows, as committed; nothing is copied
     {table}/data/_delta_log/{version}.json               `add` and `remove` of whole slots; a `txn` for each of them,
                                                          whose version is the generation; `metaData` where the schema
@@ -18,7 +18,7 @@ Storage (`{table}/data` is the place that readers name; what else the table hold
 Invariants
     - A reader of one version sees exactly one generation of each slot: its changes are in one version.
     - Heads are read after the log, and version numbers have no gap: no sync moves a slot to an older generation.
-    - The view is derived: after removing all of `_delta_log/`, a sync of all slots makes it again.
+    - The view is derived: after removing all of `_delta_log/`, a sync of all slots rebuilds it.
     - Vacuum keeps the files that the last version shows. Time travel by Delta versions goes back as far as the
       generations do, which is the retention, and no further.
 
@@ -60,10 +60,10 @@ from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.schema import SchemaRegistry
 
 CHECKPOINT_VERSIONS: Final = 20
-"""Versions between two checkpoints: at most so many a reader reads one by one."""
+"""Versions between two checkpoints: a reader reads at most so many one by one."""
 
 MAX_ACTIONS: Final = 20_000
-"""Files that one version adds and removes, as far as whole slots allow; a large sync makes several versions."""
+"""How many files one version adds and removes; a single slot may exceed it. A large sync makes several versions."""
 
 ATTEMPTS: Final = 20
 """Conflicts after which a sync stops."""
@@ -126,18 +126,18 @@ class DeltaView:
         self._log = DeltaLog(table.store, table.layout, parallelism=parallelism)
 
     def generations(self) -> Mapping[Slot, Generation]:
-        """Which generation of each slot the last version shows; nothing if there is no log. 2 GETs and 1 LIST."""
+        """Which generation of each slot the last version shows; empty if there is no log. 2 GETs and 1 LIST."""
         return self._log.read().generations
 
     def sync(self, slots: Iterable[Slot], *, repair: bool = False) -> Synced:
         """Show the heads of these slots. Idempotent; safe beside other syncs, and after one that was killed anywhere.
 
-        `repair` compares the log's files with those of the heads, whatever it claims to show, of all slots that it has
-        ever shown too; it takes back a slot whose table was restored to an older state.
+        `repair` compares the files in the log with those of the heads, also for all other slots that it ever showed. It
+        also moves a slot back, if the table was restored to an older state.
 
         Requests: 2 GETs and 1 LIST for the log; 1 LIST and 2 GETs for each slot (1 GET less if it is shown already);
-        1 LIST and 1 GET if the schema grew; 1 PUT. A repair, a checkpoint, and a version that
-        is not ours read the log from its last checkpoint on.
+        1 LIST and 1 GET if the schema grew; 1 PUT. A repair, a checkpoint, and a version of another program: also the
+        log since its last checkpoint.
 
         `UsageError` names a column that Delta cannot have. `CorruptError`: the log is damaged, or a slot's head is
         older than what is shown; the message says what to do. `FencedError`: took longer than a run may; sync again.
@@ -173,11 +173,11 @@ class DeltaView:
                 continue
             done = replace(done, lost_races=done.lost_races + 1)
             if done.lost_races >= ATTEMPTS:
-                raise ConflictError(f"{self._place}: lost {ATTEMPTS} races for the next version; sync again")
+                raise ConflictError(f"{self._place}: other syncs were first {ATTEMPTS} times; sync again")
             self._clock.sleep(backoff_seconds(done.lost_races, self._clock))
 
     def _read_heads(self, heads: dict[Slot, SlotCommit | None], asked: Sequence[Slot], log: LogView) -> None:
-        """Heads that were not read yet, or are older than what is shown by now."""
+        """Read the heads that were not read yet, or are older than what is shown now."""
 
         def stale(slot: Slot) -> bool:
             return slot not in heads or _generation(heads[slot]) < log.generations.get(slot, 0)
@@ -188,7 +188,7 @@ class DeltaView:
     def _behind(
         self, log: LogView, heads: Mapping[Slot, SlotCommit | None], *, repair: bool
     ) -> list[_Behind]:
-        """The slots that are not shown as they are. Without a replayed log, goes by the generation it shows."""
+        """The slots that are not shown as they are. Without a replayed log, compares only the generations."""
         if not repair:
             for slot, head in heads.items():
                 if _generation(head) < (shown := log.generations.get(slot, 0)):
@@ -230,14 +230,14 @@ class DeltaView:
     ) -> LogView | None:
         """Create the next version; None if another sync created it. In doubt, the next look at the log decides."""
         if self._commits is None:
-            raise UsageError(f"{self._place}: opened to be read; nothing says how to commit here")
+            raise UsageError(f"{self._place}: opened without `commits`, so it can only be read")
         now_ms = self._clock.wall_ms()
         summary, schema = self._summary(log, part, heads, now_ms, compare=compare)
         actions = opening_actions(self._name, summary, schema, now_ms)
         for each in part:
             actions += slot_actions(self._name, each.slot, each.head, each.shown, now_ms)
         if self._clock.monotonic() - began > self._table.max_run_seconds:
-            # Vacuum may have removed what the heads named that were read then.
+            # Vacuum may have removed files of the heads that were read then.
             raise FencedError(
                 f"{self._place}: this sync began more than {self._table.max_run_seconds:.0f} s ago; sync again"
             )
@@ -272,12 +272,12 @@ class DeltaView:
         """The next version's summary, and the schema if it changed."""
         earlier = log.summary
         generations = {**log.generations, **{each.slot: each.generation for each in part}}
-        told = {s: h.rows for s, h in heads.items() if h and h.generation == generations.get(s)}
-        rows = {**(earlier.rows if earlier else {}), **told}
+        shown = {s: h.rows for s, h in heads.items() if h and h.generation == generations.get(s)}
+        rows = {**(earlier.rows if earlier else {}), **shown}
         grew = earlier is not None and any(each.head and each.head.schema > earlier.schema for each in part)
         if earlier is not None and not grew and not compare:
             return replace(earlier, generations=generations, rows=rows), None
-        # Read after the heads: it has every column that their files have.
+        # Read after the heads, so it has every column of their files.
         pinned = self._schemas.head()
         schema = delta_schema(pinned.rows if pinned else None)
         known = (log.state.metadata if log.state else None) or {}
@@ -298,7 +298,7 @@ class DeltaView:
         return str(UUID(unique_name(self._clock)))
 
     def _checkpointed(self, log: LogView, done: Synced) -> Synced:
-        """Write a checkpoint if one is due, also one that an earlier sync did not get to."""
+        """Write a checkpoint if one is due, also one that an earlier sync did not write."""
         if log.version == NO_VERSION:
             return done
         rows = log.summary.rows if log.summary else {}
@@ -313,7 +313,7 @@ class DeltaView:
 
 
 class _HistoryGoneError(Exception):
-    """The generation that is shown was vacuumed: its files can only be known from the log."""
+    """The generation that is shown was vacuumed, so only the log has its files."""
 
 
 def _generation(head: SlotCommit | None) -> Generation:
@@ -321,7 +321,7 @@ def _generation(head: SlotCommit | None) -> Generation:
 
 
 def _of_one_version(behind: Sequence[_Behind]) -> list[_Behind]:
-    """As many slots as one version may hold; one at least."""
+    """As many slots as one version may hold; at least one."""
     part: list[_Behind] = []
     actions = 0
     for each in behind:

@@ -88,9 +88,9 @@ def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     io = manager(monkeypatch, store)
     table = io.source.table(store=store)
     assert table.head(Slot(1)) is None
-    with pytest.raises(UsageError, match="opened to be read"):
+    with pytest.raises(UsageError, match="opened without `commits`"):
         table.commit(COMMIT.staged(), planned_at=SYSTEM_CLOCK.monotonic())
-    with pytest.raises(UsageError, match="opened to be read"):
+    with pytest.raises(UsageError, match="opened without `commits`"):
         SchemaRegistry(store, io.source.location.layout).pin(source="{}", rows="{}", inferred=False)
     assert [meta.key for meta in list_all(store, "")] == []
     io.settle_commit_mode()

@@ -173,5 +173,5 @@ def test_overtaken():
         place.writer.run(place.bucket)
 
     always()
-    with pytest.raises(ConflictError, match="ask again"):
+    with pytest.raises(ConflictError, match="try again"):
         place.backfill(slot_table(place.store, clock, commits=Overtaken(place.store, always)), clock=clock)

@@ -250,7 +250,7 @@ class TestCommitting:
 
         table, planned = slot_table(Slow(memory), time, max_run_seconds=10), time.now
         if fenced:
-            with pytest.raises(FencedError, match="beside a newer history"):
+            with pytest.raises(FencedError, match="although a newer history exists"):
                 table.commit(commit_of(1).staged(), planned_at=planned)
         else:
             assert isinstance(table.commit(commit_of(1).staged(), planned_at=planned), Written)

@@ -166,9 +166,9 @@ def test_delta_command(run):
     result = run("delta")
     assert result.exit_code == 0, result.output
     uri = f"s3://{run.bucket}/_s3notify/orders/table/data"
-    assert result.stdout == f"{uri}: version 0, 2 rows; 1 slots moved, 1 files came and 0 went\n"
+    assert result.stdout == f"{uri}: version 0, 2 rows; 1 slots updated, 1 files added, 0 removed\n"
     assert by_delta_rs(Place(uri=uri, config=run.config)) == run.viewed.rows([7])
-    assert "version 0, 2 rows; 0 slots moved" in run("delta", "--repair").stdout
+    assert "version 0, 2 rows; 0 slots updated" in run("delta", "--repair").stdout
     empty = run("delta", "--asset", "paid_orders")
     assert empty.exit_code == 1
-    assert "nothing was committed yet" in empty.output
+    assert "nothing has been committed yet" in empty.output

@@ -316,7 +316,7 @@ def test_overtaken_for_ever():
 
     clock = HandClock()
     table = slot_table(place.store, clock, commits=Overtaken(place.store, other))
-    with pytest.raises(ConflictError, match="ask again"):
+    with pytest.raises(ConflictError, match="try again"):
         retry(table, [SLOT], Publisher(place.store, prefix="s/"), EVERYTHING, clock=clock)
 
 

@@ -131,7 +131,7 @@ class TestVacuum:
             assert len(history_of(aging.table)) == 3
 
     def test_refuses_a_retention_shorter_than_a_run(self) -> None:
-        with pytest.raises(UsageError, match="shorter than a run may live"):
+        with pytest.raises(UsageError, match="shorter than a run may take"):
             Aging().vacuum(99)
 
     def test_derived_fields_of_a_report(self) -> None:

@@ -84,7 +84,7 @@ class TestRaces:
                 assert more["precondition"] is not None
                 return Conflict()
 
-        with pytest.raises(ConflictError, match="races"):
+        with pytest.raises(ConflictError, match="other syncs were first"):
             over(viewed, Losing()).view.sync(SLOTS)
 
     def test_who_took_too_long_shows_nothing(self, viewed: Viewed, clock: HandClock) -> None:

@@ -97,7 +97,7 @@ class TestSync:
         viewed.view.sync([Slot(1)])
         view = DeltaView(viewed.table, viewed.schemas, name="orders")
         assert view.generations() == {1: 1}
-        with pytest.raises(UsageError, match="opened to be read"):
+        with pytest.raises(UsageError, match="opened without `commits`"):
             view.sync(SLOTS)
 
 
