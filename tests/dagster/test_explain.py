@@ -166,7 +166,7 @@ def test_before_the_sensor_has_run(site: Site) -> None:
     site.write_silently(2)
     verdict, text = asked(site, site.key(2))
     assert verdict == "rescan"
-    assert "topic 'orders': not made yet" in text
+    assert "topic 'orders': not created yet" in text
 
 
 def test_the_command_beside_an_instance(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
