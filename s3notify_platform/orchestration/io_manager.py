@@ -45,7 +45,10 @@ READS_IN_FLIGHT: Final = 16
 
 
 _Settings = create_model(
-    "_Settings", __base__=dg.ConfigurableIOManager, **settings_fields(*SOURCE, TopicSizeSettings)
+    "_Settings",
+    __base__=dg.ConfigurableIOManager,
+    # `SlotIOManager.commit` is what commits.
+    **settings_fields(*SOURCE, TopicSizeSettings, renamed={"commit": "commit_mode"}),
 )
 """The settings of a source, a field for each."""
 

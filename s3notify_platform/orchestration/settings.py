@@ -1,16 +1,14 @@
 """Declared settings (`ingest.settings`) as fields of the component and of the IO manager."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
-from typing import Annotated, Any, Final
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import dagster as dg
 from pydantic import BaseModel, Field
 
 from s3notify_platform.ingest.settings import settings_of
-
-_TAKEN: Final = {"commit": "commit_mode"}
-"""`SlotIOManager.commit` is what commits."""
 
 
 def described(description: str, choices: Sequence[str] = ()) -> Any:
@@ -20,12 +18,17 @@ def described(description: str, choices: Sequence[str] = ()) -> Any:
     )
 
 
-def settings_fields(*declared: type) -> dict[str, Any]:
-    """Fields for pydantic's `create_model`, one for each setting that these dataclasses declare."""
+def settings_fields(*declared: type, renamed: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Fields for pydantic's `create_model`, one for each setting that these dataclasses declare.
+
+    A setting whose name the model uses for something else has a field of another name (`renamed`, or `row_{name}`
+    where it is pydantic's), and its own as alias.
+    """
     found: dict[str, Any] = {}
     for setting in settings_of(*declared):
         more: dict[str, Any] = {} if setting.default is MISSING else {"default": setting.default}
-        name = field_name(setting.name)
+        name = f"row_{setting.name}" if hasattr(BaseModel, setting.name) else setting.name
+        name = renamed.get(setting.name, name)
         if name != setting.name:
             more["alias"] = setting.name
         text = setting.help
@@ -36,11 +39,7 @@ def settings_fields(*declared: type) -> dict[str, Any]:
     return found
 
 
-def field_name(setting: str) -> str:
-    """The name of the setting's field: its own, or another where pydantic's models, or ours, have that attribute."""
-    return f"row_{setting}" if hasattr(BaseModel, setting) else _TAKEN.get(setting, setting)
-
-
 def values_of(model: BaseModel, *declared: type) -> dict[str, Any]:
     """The values of these settings in a model that has their fields, by the settings' names."""
-    return {one.name: getattr(model, field_name(one.name)) for one in settings_of(*declared)}
+    fields = {info.alias or name: name for name, info in type(model).model_fields.items()}
+    return {one.name: getattr(model, fields[one.name]) for one in settings_of(*declared)}

@@ -20,7 +20,6 @@ from s3notify_platform.ingest.settings import (
 )
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.component import DynamoSettings
-from s3notify_platform.orchestration.settings import field_name
 from s3notify_platform.spark.datasource.options import reading_of
 
 OWN = settings_of(*SOURCE)
@@ -83,7 +82,8 @@ def test_all_that_the_component_takes_is_described() -> None:
 
 @ids(settings_of(*SOURCE, TopicSizeSettings))
 def test_in_the_io_manager(setting: Setting) -> None:
-    assert SlotIOManager.model_fields[field_name(setting.name)].description == setting.help
+    fields = {info.alias or name: info for name, info in SlotIOManager.model_fields.items()}
+    assert fields[setting.name].description == setting.help
 
 
 @ids(SETTINGS.values())
