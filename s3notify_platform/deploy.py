@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, assert_never
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, default_region
-from s3notify_platform.stores.dynamodb.leases import LEASE_TABLE
+from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine

@@ -40,7 +40,7 @@ from s3notify_platform.protocols.notification_queue import (
     Reconciler,
     Reservation,
 )
-from s3notify_platform.protocols.notification_queue.reconciler import LEAK_SECONDS
+from s3notify_platform.protocols.notification_queue.stale import LEAK_SECONDS
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config
 from s3notify_platform.stores.queue_records import queue_records

@@ -37,7 +37,7 @@ def backfill(
     \b
     s3notify backfill orders --slots 3,17,40-60 --bucket acme-landing --dry-run
     """  # noqa: D301 - click's own mark
-    from s3notify_platform.ingest import reread
+    from s3notify_platform.ingest import retry_choice as reread
     from s3notify_platform.slots import slot_from_partition_key
 
     if (chosen is None) == (not everything):

@@ -149,7 +149,7 @@ def retry(
     Safe to repeat. Exit code 1 if keys are given and none of them is in quarantine.
     """
     from s3notify_platform.errors import UsageError
-    from s3notify_platform.ingest.reread import RetryRequest
+    from s3notify_platform.ingest.retry_choice import RetryRequest
 
     try:
         request = RetryRequest(keys=keys, slots=only, everything=everything, reason=reason)

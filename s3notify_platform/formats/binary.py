@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.formats.format import Format, Limits, SplitEnd, SplitRecords, empty_end
+from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords, empty_end
 from s3notify_platform.formats.object_bytes import ObjectBytes, chunks
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.limits import MAX_OBJECT_BYTES

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.formats.format import Format
+from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.registry import RESERVED
 from s3notify_platform.formats.text_format import TextFormat
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.formats.format import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
 from s3notify_platform.formats.parquet_values import fit_rows
 from s3notify_platform.formats.records import (

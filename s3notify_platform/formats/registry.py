@@ -8,10 +8,10 @@ from typing import Final
 import pyarrow as pa
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.binary import Binary
 from s3notify_platform.formats.codecs import without_suffix
 from s3notify_platform.formats.csv import Csv
-from s3notify_platform.formats.format import Format
 from s3notify_platform.formats.jsonl import Jsonl
 from s3notify_platform.formats.parquet import Parquet
 from s3notify_platform.formats.rescue import RESCUED

@@ -20,6 +20,15 @@ import numpy as np
 import pyarrow as pa
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.formats.base import (
+    HEAD_SAMPLE_BYTES,
+    LIMITS,
+    Format,
+    Limits,
+    SplitEnd,
+    SplitRecords,
+    empty_end,
+)
 from s3notify_platform.formats.codecs import (
     HEAD_BYTES,
     by_record,
@@ -28,15 +37,6 @@ from s3notify_platform.formats.codecs import (
     is_text,
     peek,
     slices,
-)
-from s3notify_platform.formats.format import (
-    HEAD_SAMPLE_BYTES,
-    LIMITS,
-    Format,
-    Limits,
-    SplitEnd,
-    SplitRecords,
-    empty_end,
 )
 from s3notify_platform.formats.object_bytes import ObjectBytes, chunks, chunks_on
 from s3notify_platform.formats.pieces import Piece, cut_lines, first_record, pieces, regrouped

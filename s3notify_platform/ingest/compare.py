@@ -1,6 +1,6 @@
 """What the tasks of the first job do: list the bucket or follow the entries, and compare with the committed state.
 
-A listing is made in chains (`listing`), and shuffled by slot; entries are read by as many tasks as there are, each for
+A listing is made in chains (`listing_chains`), and shuffled by slot; entries are read by as many tasks as there are, each for
 slots of its own, with nothing to shuffle. Entries are read before the bucket is looked at, so that whatever an
 entry names is seen, and the entry may go when the slot is committed.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
 from s3notify_platform.ingest.follow import by_key, last_signal_queued, named_version
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
     LISTED,

@@ -40,7 +40,7 @@ class Jobs(Protocol):
     ) -> Plan:
         """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
 
-        `listing`: by one LIST for each 1000 objects of the source prefix, and what `ingest.listing` says. Else by the
+        `listing`: by one LIST for each 1000 objects of the source prefix, and what `ingest.listing_chains` says. Else by the
         entries of the source's topic: `NotificationQueue.entries` for them, at most 1 HEAD for each key that they
         name, and 1 HEAD of each slot's signal; `NotFoundError` if there is no topic. For the states, either way: one
         LIST and more (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has
@@ -101,7 +101,7 @@ class Ingest:
         retried (`table.quarantine`), and its earlier version's rows leave.
 
         `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
-        `run` is whose work it is (default: the batch), so that what it leaves behind if it dies can be told.
+        `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
         `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
         `UsageError` before anything is written if bucket, schema or transform are at fault for all slots.
         """

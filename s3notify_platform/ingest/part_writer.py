@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from s3notify_platform.ingest.reader import SplitReader
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.slot_files import SlotFiles
 from s3notify_platform.ingest.slot_writer import StageContext, add_rows, slot_pieces
 from s3notify_platform.ingest.splits import work_of

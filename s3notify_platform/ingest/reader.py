@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
-from s3notify_platform.formats.format import HEAD_SAMPLE_BYTES, Format, SplitEnd
+from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Format, SplitEnd
 from s3notify_platform.formats.inference import infer, new_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target, rejected_whole
@@ -30,7 +30,7 @@ from s3notify_platform.formats.rescue import Tally, added
 from s3notify_platform.ingest.fetch import Fetched, fetch, gets_of
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import is_big, work_of
 from s3notify_platform.ingest.task_chain import TaskChain

@@ -18,7 +18,7 @@ from s3notify_platform.stores.config import QUEUE_PREFIX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What people are told of a setting, and what is refused. `choices` are looked up when they are needed."""
+    """What people read about a setting, and what is refused. `choices` are looked up when they are needed."""
 
     description: str
     unit: str = ""
@@ -222,4 +222,4 @@ SOURCE: Final = (BucketSettings, LocationSettings, InputSettings)
 """What is the same in component, IO manager, data source and command line."""
 
 SETTINGS: Final = {setting.name: setting for setting in settings_of(*SOURCE, TableSettings)}
-"""What data source and command line can be told of a source, by name."""
+"""The settings of a source that the data source and the command line take, by name."""

@@ -22,7 +22,7 @@ from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.reader import SplitReader
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.slot_files import SlotFiles
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import work_of

@@ -13,7 +13,7 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.csv_splits import Scout, scout, starts_in_quotes
 from s3notify_platform.formats.registry import format_of
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
-from s3notify_platform.ingest.rows import Batches, Task
+from s3notify_platform.ingest.row_schema import Batches, Task
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import SCOUTED, WORK, Scouted, SlotOfTask, SplitOfTask, Work
 from s3notify_platform.protocols.source_enumerator import (

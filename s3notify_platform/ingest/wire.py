@@ -8,7 +8,7 @@
     STAGED    what was staged, on its way to the driver
     WRITTEN   files of a derived table
 
-`rows` says how they become columns.
+`row_schema` says how they become columns.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from s3notify_platform.ingest.outcome import Outcome
-from s3notify_platform.ingest.rows import AS_JSON, Rows, Task
+from s3notify_platform.ingest.row_schema import AS_JSON, Rows, Task
 from s3notify_platform.ports import Version
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split

@@ -19,7 +19,7 @@ from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
 from s3notify_platform.orchestration.services import Make, build_service
-from s3notify_platform.orchestration.settings import described
+from s3notify_platform.orchestration.setting_fields import described
 
 RECONCILE_SECONDS = 15
 TOPICS_MAX = 20

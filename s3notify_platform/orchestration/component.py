@@ -27,7 +27,7 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.quarantine_retry import build_retry
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensor import build_sensor
-from s3notify_platform.orchestration.settings import described, settings_fields, values_of
+from s3notify_platform.orchestration.setting_fields import described, settings_fields, values_of
 from s3notify_platform.orchestration.summary import build_summary
 
 

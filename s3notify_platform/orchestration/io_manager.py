@@ -31,7 +31,7 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement, SlotRun
 from s3notify_platform.orchestration.partitions import has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
-from s3notify_platform.orchestration.settings import settings_fields, values_of
+from s3notify_platform.orchestration.setting_fields import settings_fields, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key

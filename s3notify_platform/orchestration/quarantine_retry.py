@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field
 
-from s3notify_platform.ingest.reread import RetryRequest
+from s3notify_platform.ingest.retry_choice import RetryRequest
 from s3notify_platform.orchestration.assets import SourceAssets
 from s3notify_platform.orchestration.steps import launched_by_hand, step_failures
 from s3notify_platform.table.quarantine import Retried

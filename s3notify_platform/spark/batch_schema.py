@@ -20,7 +20,7 @@ from s3notify_platform.formats.registry import FORMATS, fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.plan import SlotPlan
 from s3notify_platform.ingest.reader import sample_of, schema_of_sample
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, READ

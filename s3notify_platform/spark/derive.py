@@ -18,7 +18,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.rounds import StagedTable
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.run_state import Progress
 from s3notify_platform.ingest.slot_writer import slot_pieces
 from s3notify_platform.ingest.source import Source

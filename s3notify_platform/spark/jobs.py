@@ -16,11 +16,11 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError
 from s3notify_platform.ingest.compare import comparer, follower, lister
 from s3notify_platform.ingest.engine import Ingest
-from s3notify_platform.ingest.listing import begin_listing
+from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.part_writer import part_writer
 from s3notify_platform.ingest.plan import Plan, Readers, SlotPlan, collected, refuse_missing
 from s3notify_platform.ingest.reader import SplitReader
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.slot_writer import StageContext, read_stager, stager
 from s3notify_platform.ingest.source import Source

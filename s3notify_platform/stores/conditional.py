@@ -29,7 +29,7 @@ from s3notify_platform.protocols.conditional_commit import (
 )
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.delegating import DelegatingStore
-from s3notify_platform.stores.dynamodb.leases import DynamoLeases
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
 
 SETTINGS: Final = LeaseSettings()

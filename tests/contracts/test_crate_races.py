@@ -11,7 +11,7 @@ import pytest
 from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.protocols.conditional_commit import CommitLease, DynamoCommit, Granted, LeaseSettings
-from s3notify_platform.stores.dynamodb.leases import DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases, create_lease_table
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.crate import Crate, crate_writers, install_crate
 

@@ -7,7 +7,7 @@ import pytest
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.conditional import ConditionalStore, leased_store
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.dynamodb.leases import create_lease_table
+from s3notify_platform.stores.dynamodb.lease_table import create_lease_table
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore

@@ -17,7 +17,7 @@ from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_al
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.conditional import leased_store
-from s3notify_platform.stores.dynamodb.leases import DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases, create_lease_table
 from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.s3 import S3ObjectStore

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import UnavailableError
-from s3notify_platform.ingest.reread import backfill
+from s3notify_platform.ingest.retry_choice import backfill
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
 from s3notify_platform.slots import Slot

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from s3notify_platform.errors import NotFoundError, UnknownOutcomeError
 from s3notify_platform.ports import Conflict, ETag, Written
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, NativeCommit
-from s3notify_platform.stores.dynamodb.leases import DynamoLeases
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.dynamo import CONFIG, Client, TableInMemory

@@ -15,7 +15,7 @@ from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.protocols.conditional_commit import EXPECTED, DynamoCommit, LeaseSettings
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
-from s3notify_platform.stores.dynamodb.leases import DynamoLeases
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.dynamo import CONFIG, Client, TableInMemory

@@ -3,7 +3,7 @@
 from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
-from s3notify_platform.stores.dynamodb.leases import DynamoLeases
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.dynamo import CONFIG, Client, TableInMemory

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.ingest import listing
+from s3notify_platform.ingest import listing_chains as listing
 from s3notify_platform.ingest.compare import CHAINS_AT_ONCE
 from s3notify_platform.ingest.plan import Plan
 from s3notify_platform.ports import list_all

@@ -10,8 +10,8 @@ import pytest
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
 from s3notify_platform.formats import object_bytes
+from s3notify_platform.formats.base import SplitEnd
 from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
-from s3notify_platform.formats.format import SplitEnd
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest import remote_bytes

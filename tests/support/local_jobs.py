@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from s3notify_platform.ingest.compare import comparer, follower, lister
-from s3notify_platform.ingest.listing import begin_listing
+from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.plan import Plan, Readers, SlotPlan, collected, refuse_missing
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.run_state import Run

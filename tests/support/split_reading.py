@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from s3notify_platform.formats.base import Limits, SplitEnd
 from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
-from s3notify_platform.formats.format import Limits, SplitEnd
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS

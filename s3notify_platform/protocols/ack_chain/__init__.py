@@ -43,7 +43,7 @@ from s3notify_platform.protocols.ack_chain.plans import (
     STAMP_BYTES_MIN,
 )
 from s3notify_platform.protocols.ack_chain.record import pack_names, unpack_names
-from s3notify_platform.protocols.ack_chain.values import (
+from s3notify_platform.protocols.ack_chain.stamps import (
     Acked,
     AlreadyAcked,
     AlreadyFailed,

@@ -27,7 +27,7 @@ from s3notify_platform.protocols.ack_chain.plans import (
     failed,
 )
 from s3notify_platform.protocols.ack_chain.record import OPERATION_BYTES, Chain, decode, encode, facts
-from s3notify_platform.protocols.ack_chain.values import (
+from s3notify_platform.protocols.ack_chain.stamps import (
     ChainState,
     StampOutcome,
     child_stamp,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, assert_never
 
 from s3notify_platform.errors import S3NotifyError, UsageError, ZeroBufferNoOp
 from s3notify_platform.protocols.ack_chain.record import Chain
-from s3notify_platform.protocols.ack_chain.values import (
+from s3notify_platform.protocols.ack_chain.stamps import (
     Acked,
     AlreadyAcked,
     AlreadyFailed,

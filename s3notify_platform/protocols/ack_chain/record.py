@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.protocols.ack_chain.values import ChainState, Status, Tag, in_order, is_number
+from s3notify_platform.protocols.ack_chain.stamps import ChainState, Status, Tag, in_order, is_number
 
 OPERATION_BYTES = 8
 

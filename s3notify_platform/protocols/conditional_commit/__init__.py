@@ -67,6 +67,11 @@ A write that outlasts its lease is noticed.
 Reading order: values, operations, native, leases.
 """
 
+from s3notify_platform.protocols.conditional_commit.contract import (
+    EXPECTED,
+    CommitOutcome,
+    ConditionalCommit,
+)
 from s3notify_platform.protocols.conditional_commit.leases import (
     BEGIN_WITHIN,
     ROUNDS,
@@ -79,11 +84,6 @@ from s3notify_platform.protocols.conditional_commit.leases import (
     Occupied,
 )
 from s3notify_platform.protocols.conditional_commit.native import NativeCommit, judge
-from s3notify_platform.protocols.conditional_commit.values import (
-    EXPECTED,
-    CommitOutcome,
-    ConditionalCommit,
-)
 
 __all__ = [
     "BEGIN_WITHIN",

@@ -7,8 +7,8 @@ from typing import Protocol, assert_never
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import Conflict, ETag, ObjectMeta, ObjectStore, Unknown, WriteOutcome, Written
+from s3notify_platform.protocols.conditional_commit.contract import EXPECTED, CommitOutcome
 from s3notify_platform.protocols.conditional_commit.operations import Commits, Operation
-from s3notify_platform.protocols.conditional_commit.values import EXPECTED, CommitOutcome
 from s3notify_platform.protocols.updates import ATTEMPTS, WRITER, pause, resolve
 
 ROUNDS = 20

@@ -5,8 +5,8 @@ from typing import assert_never
 from s3notify_platform.clock import unique_name
 from s3notify_platform.errors import UnknownOutcomeError
 from s3notify_platform.ports import Absent, Conflict, IfMatch, ObjectMeta, Written
+from s3notify_platform.protocols.conditional_commit.contract import EXPECTED, CommitOutcome
 from s3notify_platform.protocols.conditional_commit.operations import Commits, Operation
-from s3notify_platform.protocols.conditional_commit.values import EXPECTED, CommitOutcome
 from s3notify_platform.protocols.updates import WRITER, resolve, written_by
 
 

@@ -16,7 +16,7 @@ from s3notify_platform.ports import (
     WriteOutcome,
     Written,
 )
-from s3notify_platform.protocols.conditional_commit.values import CommitOutcome
+from s3notify_platform.protocols.conditional_commit.contract import CommitOutcome
 from s3notify_platform.protocols.updates import written_by
 
 

@@ -82,13 +82,13 @@ from s3notify_platform.protocols.notification_queue.queue import (
     TopicStats,
     Undecided,
 )
-from s3notify_platform.protocols.notification_queue.reconciler import (
+from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation
+from s3notify_platform.protocols.notification_queue.s3_event import S3Events, decode_events, encode_events
+from s3notify_platform.protocols.notification_queue.stale import (
     Reconciled,
     Reconciler,
     resolve,
 )
-from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation
-from s3notify_platform.protocols.notification_queue.s3_event import S3Events, decode_events, encode_events
 
 __all__ = [
     "DeadLettered",

@@ -36,7 +36,7 @@ from s3notify_platform.errors import NotFoundError, UsageError
 from s3notify_platform.formats.registry import fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.reader import sample_of, schema_of_sample
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.protocols.source_enumerator import Enumerator, Split
 from s3notify_platform.spark.datasource.options import Reading, reading_of
 from s3notify_platform.spark.datasource.rows import (

@@ -14,7 +14,7 @@ from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.reader import SplitReader
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import TASK_BYTES, is_big, may_be_cut, may_be_quoted
 from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject

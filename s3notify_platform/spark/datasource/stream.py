@@ -51,7 +51,7 @@ from pyspark.sql.streaming.datasource import (
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, NotFoundError
 from s3notify_platform.ingest.follow import Decision, decide, topic_epoch
-from s3notify_platform.ingest.rows import Batches
+from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.stream_plan import StreamPlanner
 from s3notify_platform.ingest.stream_state import (
     Offset,

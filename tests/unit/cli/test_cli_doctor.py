@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.stores.dynamodb.leases import create_lease_table
+from s3notify_platform.stores.dynamodb.lease_table import create_lease_table
 from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from tests.contracts.fault_proxy import FaultProxy
 

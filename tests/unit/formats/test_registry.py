@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.formats.format import Format
+from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Converted, Parser, Records, Recovered, Target

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
-from s3notify_platform.formats.format import HEAD_SAMPLE_BYTES, Limits, SplitEnd
+from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Limits, SplitEnd
 from s3notify_platform.formats.object_bytes import AHEAD, TAIL_BYTES
 from s3notify_platform.formats.records import Parsed, Target
 from s3notify_platform.formats.registry import FORMATS, fixed_schema

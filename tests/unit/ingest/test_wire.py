@@ -7,7 +7,7 @@ import pytest
 
 from s3notify_platform.formats.registry import RESERVED
 from s3notify_platform.ingest.outcome import Outcome
-from s3notify_platform.ingest.rows import Rows, Task
+from s3notify_platform.ingest.row_schema import Rows, Task
 from s3notify_platform.ingest.wire import (
     LISTED,
     PLANNED,
