@@ -1,6 +1,6 @@
 """What the tasks of the first job do: list the bucket or follow the entries, and compare with the committed state.
 
-A listing is made in chains (`listing_chains`), and shuffled by slot; entries are read by as many tasks as there are, each for
+A listing is made in chains (`listing_chains`) and shuffled by slot. Entries are read by all tasks, each for
 slots of its own, with nothing to shuffle. Entries are read before the bucket is looked at, so that whatever an
 entry names is seen, and the entry may go when the slot is committed.
 """

@@ -40,7 +40,7 @@ class Jobs(Protocol):
     ) -> Plan:
         """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
 
-        `listing`: by one LIST for each 1000 objects of the source prefix, and what `ingest.listing_chains` says. Else by the
+        `listing`: by one LIST for each 1000 objects of the source prefix (`listing_chains` says what more). Else by the
         entries of the source's topic: `NotificationQueue.entries` for them, at most 1 HEAD for each key that they
         name, and 1 HEAD of each slot's signal; `NotFoundError` if there is no topic. For the states, either way: one
         LIST and more (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has

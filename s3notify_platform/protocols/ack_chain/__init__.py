@@ -32,7 +32,7 @@ Differs from xor-ack-dynamodb: a repeated stamp changes nothing. A finished chai
 has a deadline, a reason, and the names of what is missing. Stamps have at least 8 random bytes. Concurrent stamps are
 combined. `stores/dynamodb/xor_ack_table.py` keeps chains in that package's own table.
 
-Reading order: chains (the client), plans (what each operation does to a record), values (what it returns), record
+Reading order: chains (the client), plans (what each operation does to a record), stamps (values), record
 (the record as JSON), combining (how threads send together).
 """
 
