@@ -64,7 +64,7 @@ Differs from object_store: a finished lease is marked done, so create, delete, c
 lease put whose answer was missing is recognised as one's own. A write in doubt is looked up, not reported as failed.
 A write that outlasts its lease is noticed.
 
-Reading order: values, operations, native, leases.
+Reading order: contract, operations, native, leases.
 """
 
 from s3notify_platform.protocols.conditional_commit.contract import (
