@@ -119,7 +119,7 @@ def test_a_table_that_is_missing_or_holds_something_else_is_named(moto_config):
         leases.put(LEASE, seen=None)
     client, _ = items(moto_config)
     client.put_item(TableName="leases", Item={"path": {"S": "a/b"}, "etag": {"S": "*"}})
-    with pytest.raises(CorruptError, match="no lease"):
+    with pytest.raises(CorruptError, match="is not a lease"):
         DynamoLeases(moto_config).read("a/b", "*")
 
 
