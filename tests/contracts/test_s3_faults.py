@@ -7,6 +7,7 @@ import pytest
 from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import ABSENT, IfMatch, StoredObject, Unknown, Written
+from s3notify_platform.protocols.updates import Changed, Stored, Updates
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -107,20 +108,24 @@ def test_a_read_that_never_gets_through_is_unavailable(store, proxy):
         store.get("a")
 
 
-def test_records_settle_a_lost_response(store, proxy):
-    """The write token tells one's own write from another's."""
+def test_updates_resolve_a_lost_response(store, proxy):
+    """The record store sends once and says that nobody knows; `Updates` looks, and a counter resolves itself."""
     records = ObjectRecordStore(store, "r/", clock=HurriedClock())
+    updates = Updates(records, HurriedClock())
     proxy.faults.append("lose_response")
-    created = records.create("p", "a", b"1")
-    assert isinstance(created, Written)
+    assert isinstance(records.create("p", "once", b"1"), Unknown)
+    proxy.faults.append("lose_response")
+    created = updates.create("p", "a", b"1")
+    assert isinstance(created, Stored)
     version = records.read("p", "a").version
-    assert version == created.etag
+    assert version == created.version
     for fault in ("lose_response", "lose_request", "500", "409"):
         proxy.faults.append(fault)
-        assert isinstance(records.replace("p", "a", fault.encode(), expected=version), Written)
+        assert isinstance(updates.replace("p", "a", fault.encode(), expected=version), Stored)
         version = records.read("p", "a").version
     proxy.faults.append("lose_response")
-    assert isinstance(records.remove("p", "a", expected=version), Written)
+    assert updates.remove("p", "a", expected=version) == Changed(record=None, in_doubt=True)
+    assert records.read("p", "a") is None
     proxy.faults.append("pass")
     proxy.faults.append("lose_response")
     assert records.add("p", "n", 2) == 2

@@ -167,7 +167,7 @@ def test_what_the_table_cannot_hold_is_refused(chains, table, config):
     assert table.read("other", "t") is None
     assert list(table.scan("other")) == []
     table._table.client.put_item(TableName=config.table, Item={"tagID": {"S": "x"}, "n": {"N": "1"}})
-    with pytest.raises(CorruptError, match="no ack chain"):
+    with pytest.raises(CorruptError, match="are not an ack chain"):
         chains.state("x")
 
 
