@@ -104,7 +104,7 @@ def test_it_is_told_which_slots_moved(viewed: Site, monkeypatch: pytest.MonkeyPa
 def test_nothing_committed_yet(viewed: Site) -> None:
     """No table is made up; the run is no failure."""
     assert sync(viewed).success
-    assert "nothing was committed" in metadata(viewed)["note"]
+    assert "nothing has been committed" in metadata(viewed)["note"]
 
 
 def test_a_column_that_delta_cannot_have(site_of: Callable[..., Site]) -> None:
