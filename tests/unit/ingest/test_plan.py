@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ingest.plan import Readers, collected
+from s3notify_platform.ingest.plan import Readers, collected, refuse_missing
 from s3notify_platform.ingest.results import SlotResult, added_result
 from s3notify_platform.ingest.source import Input, Source
 from s3notify_platform.ingest.splits import TASK_BYTES, Assigned, assign_splits, is_big
@@ -36,6 +36,20 @@ SPLIT_BYTES = Input(bucket=BUCKET).split_bytes
 def source(**fields: object) -> Source:
     given = {"name": "n", "bucket": BUCKET, "platform": BUCKET, "prefix": "raw/", "format": "jsonl"} | fields
     return Source.of(**given)
+
+
+def test_a_slot_whose_commits_are_missing_is_refused() -> None:
+    """Only that one: it is never read a second time unasked; a slot that never had a commit is."""
+    heads = [
+        ComparedSlot(slot=Slot(slot), generation=Generation(generation), objects=1, complete=True, beyond=0)
+        for slot, generation in ((1, 0), (2, 0), (3, 4))
+    ]
+    found = collected("topic", heads)
+    refuse_missing(found, frozenset({Slot(1), Slot(3)}), source())
+    assert found.missing == {1}
+    assert found.slots.keys() == {2, 3}
+    assert found.errors.keys() == {1}
+    assert "s3notify table forget" in found.errors[Slot(1)]
 
 
 def test_collected() -> None:

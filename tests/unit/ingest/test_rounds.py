@@ -1,0 +1,41 @@
+"""Rounds: which slots are reported, and which entries may leave the queue. Pure."""
+
+from s3notify_platform.ingest.results import SlotResult
+from s3notify_platform.ingest.rounds import Round
+from s3notify_platform.protocols.notification_queue import Entry, Event
+from s3notify_platform.slots import Slot
+
+COMMITTED, FAILED, INCOMPLETE, OF_ONE_TABLE = map(Slot, range(4))
+
+
+def entry(slot: Slot) -> Entry:
+    return Entry(
+        topic="t",
+        shard=0,
+        epoch="e",
+        id=f"id-{slot}",
+        slot=slot,
+        quota=0,
+        state="committed",
+        event=Event(key="k"),
+    )
+
+
+def test_only_what_is_taken_in_whole_leaves_the_queue() -> None:
+    """In all tables of the run: entries of slots that failed in one, or were not finished, stay."""
+    done = {slot: SlotResult(slot=slot, status="committed") for slot in (COMMITTED, OF_ONE_TABLE)}
+    failed = {FAILED: SlotResult(slot=FAILED, status="failed", error="why")}
+    unfinished = {INCOMPLETE: SlotResult(slot=INCOMPLETE, status="committed", complete=False)}
+    derived = {
+        COMMITTED: done[COMMITTED],
+        OF_ONE_TABLE: SlotResult(slot=OF_ONE_TABLE, status="failed", error="its transform"),
+    }
+    one = Round(
+        tables=iter(()),
+        entries={slot: [entry(slot)] for slot in (COMMITTED, FAILED, INCOMPLETE, OF_ONE_TABLE)},
+        results={"orders": done | failed | unfinished, "paid_orders": derived},
+    )
+    assert one.bad() == [FAILED, OF_ONE_TABLE]
+    assert one.good() == [COMMITTED, INCOMPLETE]
+    assert one.incomplete() == {INCOMPLETE}
+    assert [each.slot for each in one.done_entries()] == [COMMITTED]
