@@ -26,13 +26,17 @@ Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet
 """`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may retry
 what is in quarantine; `reader` loads committed rows, reads the quarantine and watches the keyspace; `viewer` reads the
 Delta view with another engine; `sweep` is the daily checks and `vacuum`; `inlet` takes in changes that other systems
-report; `outlet` delivers to endpoints. A process with several roles needs the union."""
+report; `outlet` delivers to endpoints. A process with several roles needs the union, but the Deny of `writer` and
+`publisher` wins over any other policy: whoever writes objects must not also commit."""
 
 ROLES: Final[tuple[Role, ...]] = (
     "writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"
 )  # fmt: skip
 
 Json = dict[str, Any]
+
+OWN: Final = ("table/", "derived/", "records/", "streams/", "store.json")
+"""What is below a source's platform prefix, except the keyspace: for no writer of objects to change."""
 
 SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
 
@@ -151,11 +155,16 @@ def terraform(tables: Tables) -> Json:
 
 
 def policy(role: Role, places: Places) -> Json:
-    """The least IAM policy of a role. Pure."""
-    statements = [
+    """The least IAM policy of a role. Pure.
+
+    Whatever the source's prefix, writers are denied to change the platform's own objects, except signals and queue.
+    """
+    statements: list[Json] = [
         {"Effect": "Allow", "Action": sorted(actions), "Resource": resource}
         for resource, actions in _grants(role, places).items()
     ]
+    if role in ("writer", "publisher"):
+        statements.append(_denial(places))
     return {"Version": "2012-10-17", "Statement": statements}
 
 
@@ -261,6 +270,19 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
         on_all = grants.get(f"{platform_arn}/{own}*", set())
         grants.get(f"{platform_arn}/{signals}*", set()).difference_update(on_all)
     return {resource: actions for resource, actions in grants.items() if actions}
+
+
+def _denial(places: Places) -> Json:
+    """Changes of the platform's objects; those of all sources, if this one is where sources are by default."""
+    own = places.platform_prefix
+    if re.fullmatch(r"_s3notify/\w+/", own):
+        own = "_s3notify/*/"
+    bucket = f"arn:{_partition(places.tables.region)}:s3:::{places.platform_bucket}"
+    return {
+        "Effect": "Deny",
+        "Action": ["s3:DeleteObject", "s3:PutObject"],
+        "Resource": [f"{bucket}/{own}{name}{'*' if name.endswith('/') else ''}" for name in OWN],
+    }
 
 
 def _partition(region: str) -> str:

@@ -69,12 +69,27 @@ class ObjectMeta:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
+def holds(precondition: Precondition | None, found: ObjectMeta | None) -> bool:
+    """Whether a precondition holds for what is there. Pure."""
+    match precondition:
+        case None:
+            return True
+        case Absent():
+            return found is None
+        case IfMatch(etag=etag):
+            return found is not None and found.etag == etag
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
     """An object's body with its metadata, of one version."""
 
     meta: ObjectMeta
     body: bytes
+
+
+Metadata = Mapping[str, str] | None
+"""User metadata of an object that is written. Keys are lower-case ASCII."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +119,9 @@ class ObjectStore(Protocol):
         ...
 
     def put(
-        self,
-        key: str,
-        body: bytes,
-        *,
-        precondition: Precondition | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """Write the whole object, atomically. Metadata keys are lower-case ASCII."""
+        """Write the whole object, atomically."""
         ...
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
@@ -119,12 +129,7 @@ class ObjectStore(Protocol):
         ...
 
     def copy(
-        self,
-        source: str,
-        target: str,
-        *,
-        precondition: Absent | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
         """Copy within the bucket, with its metadata; `metadata` overrides that, for one HEAD more.
 

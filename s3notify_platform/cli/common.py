@@ -1,17 +1,16 @@
-"""Shared by the commands: options that locate queue and source, error messages, services in the foreground."""
+"""Shared by the commands: options, the values that they give, and what is printed."""
 
 import functools
+import json
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.settings import SETTINGS
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from s3notify_platform.ports import ObjectStore
     from s3notify_platform.protocols.notification_queue import NotificationQueue
     from s3notify_platform.stores.config import DynamoConfig, S3Config
+    from s3notify_platform.table.commit import SlotTable
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -46,33 +46,70 @@ def setting_option(setting: str, *names: str, **more: Any) -> Option:
     return click.option(*(names or [f"--{setting.replace('_', '-')}"]), **more)
 
 
+def options(*given: Option) -> Option:
+    """These options as one decorator, in this order."""
+    return lambda command: functools.reduce(lambda done, option: option(done), reversed(given), command)
+
+
+def bucket_options(bucket: str, region: str) -> Option:
+    """Options that say how to reach a bucket: the fields of `BucketPlace`. `bucket`, `region`: their descriptions."""
+    return options(
+        click.option("--bucket", required=True, help=bucket),
+        click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
+        region_option(region),
+    )
+
+
+def limit_option(default: int | None, text: str) -> Option:
+    """`--limit`: how many are printed at most."""
+    return click.option("--limit", type=click.IntRange(1), default=default, show_default=True, help=text)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only print what would be read again.")
+slot_count_option = setting_option("slots", "--slot-count", "slots", type=click.IntRange(1, SLOT_COUNT))
+dynamodb_endpoint_option = click.option(
+    "--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePlace:
-    """Where the queue of a bucket is. Writers, inlets, outlets and sources of a bucket must name the same one."""
+class BucketPlace:
+    """A bucket, and how to reach it. Credentials come from the environment, a profile or an instance role."""
 
     bucket: str
     endpoint_url: str | None
     region: str
-    queue_prefix: str
-    records_table: str | None
-    dynamodb_endpoint_url: str | None
 
     def s3(self) -> "S3Config":
-        """The bucket that holds the queue. Credentials come from the environment, a profile or an instance role."""
+        """The bucket."""
         from s3notify_platform.stores.config import S3Config
 
         return S3Config(bucket=self.bucket, endpoint_url=self.endpoint_url, region=self.region)
+
+    def store(self) -> "ObjectStore":
+        """A client of the bucket. No request."""
+        from s3notify_platform.stores.s3.fast import shared_store
+
+        return shared_store(self.s3())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlace(BucketPlace):
+    """Where the queue of a bucket is. Writers, inlets, outlets and sources of a bucket must name the same one."""
+
+    queue_prefix: str
+    records_table: str | None
+    dynamodb_endpoint_url: str | None
 
     def queue(self) -> "NotificationQueue":
         """The queue. No request."""
         from s3notify_platform.protocols.notification_queue import NotificationQueue
         from s3notify_platform.stores.queue_records import queue_records
 
-        return NotificationQueue(queue_records(self.s3(), self.queue_prefix, self.records_config()))
-
-    def records_config(self) -> "DynamoConfig | None":
-        """The table that holds the queue; None if it is on the bucket."""
-        return self.table_config(self.records_table)
+        return NotificationQueue(
+            queue_records(self.s3(), self.queue_prefix, self.table_config(self.records_table))
+        )
 
     def table_config(self, table: str | None) -> "DynamoConfig | None":
         """How to reach a DynamoDB table; None if no name is given."""
@@ -84,113 +121,100 @@ class QueuePlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourcePlace:
+class SourcePlace(QueuePlace):
     """Where a source keeps its own objects, as its YAML says."""
 
-    place: QueuePlace
+    name: str
     platform_bucket: str | None
     platform_prefix: str
     keyspace: str
     slots: int
+    lease_table: str | None
 
-    def location(self, name: str) -> "Location":
-        """The location of the source of this name. No request."""
+    def location(self) -> "Location":
+        """The location of the source. No request."""
         from s3notify_platform.ingest.location import Location
 
-        bucket = self.place.s3()
+        bucket = self.s3()
         return Location(
-            name=name,
+            name=self.name,
             platform=replace(bucket, bucket=self.platform_bucket or bucket.bucket),
             platform_prefix=self.platform_prefix,
             keyspace_prefix=self.keyspace,
-            queue_prefix=self.place.queue_prefix,
+            queue_prefix=self.queue_prefix,
             slots=self.slots,
-            records_table=self.place.records_config(),
+            records_table=self.table_config(self.records_table),
         )
 
-    def table_of(self, name: str, lease_table: str | None) -> "tuple[Location, ObjectStore, CommitMode]":
-        """The location of the source of this name, its store, and its commit mode, not checked yet. No request."""
+    def table(self, asset: str | None = None) -> "SlotTable":
+        """The source's table, or that of a slot asset, to be read. No request."""
+        location = self.location()
+        return location.table(location.table_layout(asset))
+
+    def committing(self) -> "tuple[Location, ObjectStore, CommitMode]":
+        """The location of the source, its store, and its commit mode, not settled yet. No request."""
         from s3notify_platform.ingest.location import CommitMode
         from s3notify_platform.stores.s3.fast import shared_store
 
-        location = self.location(name)
-        mode = CommitMode(lease_table=self.place.table_config(lease_table))
+        location = self.location()
+        mode = CommitMode(lease_table=self.table_config(self.lease_table))
         return location, shared_store(location.platform), mode
 
 
-def options_as(place: type[Any], *options: Option) -> Option:
-    """These options, in this order; the command takes them as one `place`, a dataclass with a field for each.
-
-    A field `place` comes from the options that are applied outside of these. Errors are printed as messages.
-    """
+def options_as(place: type[Any], *given: Option) -> Option:
+    """These options, in this order; the command takes them as one `place`, a dataclass with a field for each."""
     names = [each.name for each in fields(place)]
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def placed(**kwargs: Any) -> None:
-            given = {name: kwargs.pop(name) for name in names}
-            with errors_for_people():
-                command(place=place(**given), **kwargs)
+            of_place = {name: kwargs.pop(name) for name in names}
+            command(place=place(**of_place), **kwargs)
 
-        decorated: Command = placed
-        for option in reversed(options):
-            decorated = option(decorated)
-        return decorated
+        return options(*given)(placed)
 
     return decorate
 
 
-queue_options = options_as(
-    QueuePlace,
-    click.option(
-        "--bucket", required=True, help="Bucket of the platform's own objects, including the queue."
+_QUEUE_OPTIONS = (
+    bucket_options(
+        "Bucket of the platform's own objects, including the queue.", "Region of bucket and table"
     ),
-    click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
-    region_option("Region of bucket and table"),
     setting_option("queue_prefix"),
     setting_option("records_table"),
-    click.option("--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."),
+    dynamodb_endpoint_option,
 )
+queue_options = options_as(QueuePlace, *_QUEUE_OPTIONS)
 """Options that locate the queue; the command takes them as one `place: QueuePlace`."""
 
-_source_options = options_as(
-    SourcePlace,
+_SOURCE_OPTIONS = (
+    *_QUEUE_OPTIONS,
     setting_option("platform_bucket"),
     setting_option("platform_prefix"),
     setting_option("keyspace_prefix", "--keyspace", "keyspace"),
-    setting_option("slots", "--slot-count", "slots", type=click.IntRange(1, SLOT_COUNT)),
+    slot_count_option,
+    setting_option("lease_table"),
 )
+source_options = options_as(SourcePlace, click.argument("name"), *_SOURCE_OPTIONS)
+"""The argument NAME, and options that locate the source and its queue; taken as one `place: SourcePlace`."""
 
+named_source_options = options_as(SourcePlace, *_SOURCE_OPTIONS, setting_option("name"))
+"""The same with an option `--name`."""
 
-def source_options(command: Command) -> Command:
-    """Options that locate a source, including its queue; the command takes one `place: SourcePlace`."""
-    return queue_options(_source_options(command))
-
-
-def keyspace_options(command: Command) -> Command:
-    """Options that say which sources are signalled: `source_bucket`, `slots` and `keyspaces`."""
-    for option in (
-        click.option(
-            "--keyspace",
-            "keyspaces",
-            nargs=2,
-            multiple=True,
-            metavar="SIGNALS KEYS",
-            help="A source's prefix of signals, and its prefix of keys; once for each source. "
-            "Like: --keyspace _s3notify/orders/keyspace/ raw/orders/",
-        ),
-        click.option(
-            "--slot-count",
-            "slots",
-            type=click.IntRange(1, SLOT_COUNT),
-            default=SLOT_COUNT,
-            show_default=True,
-            help="Number of slots of the keyspaces, as in the sources.",
-        ),
-        click.option("--source-bucket", help="Bucket that holds the objects; default: --bucket."),
-    ):
-        command = option(command)
-    return command
+keyspace_options = options(
+    click.option("--source-bucket", help="Bucket that holds the objects; default: --bucket."),
+    slot_count_option,
+    click.option(
+        "--keyspace",
+        "keyspaces",
+        nargs=2,
+        multiple=True,
+        metavar="SIGNALS KEYS",
+        help="A source's prefix of signals, and its prefix of keys; once for each source. "
+        "Like: --keyspace _s3notify/orders/keyspace/ raw/orders/",
+    ),
+)
+"""Options that say which sources are signalled: `source_bucket`, `slots` and `keyspaces`."""
 
 
 def slots_of(_context: click.Context, _option: click.Parameter, text: str | None) -> frozenset[Slot] | None:
@@ -208,15 +232,6 @@ def slots_of(_context: click.Context, _option: click.Parameter, text: str | None
             raise click.BadParameter(f"{part!r}: {first} is above {last}; give slots like 3,17,20-29, or all")
         found.update(Slot(slot) for slot in range(first, last + 1))
     return frozenset(found)
-
-
-@contextmanager
-def errors_for_people() -> Iterator[None]:
-    """Errors of this package end the command with their message, and exit code 1."""
-    try:
-        yield
-    except S3NotifyError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def run_in_foreground(service: "Service") -> None:
@@ -240,14 +255,31 @@ def run_in_foreground(service: "Service") -> None:
         click.echo(f"{service.name}: {counts}", err=True)
 
 
-def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print a table."""
+def print_json(document: "Mapping[str, Any] | Sequence[Any]") -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def print_found(found: "Sequence[Mapping[str, Any]]", columns: "Mapping[str, str]", *, as_json: bool) -> None:
+    """Print what was found: as one JSON document, or these `columns` of it as a table, field by head."""
+    if as_json:
+        print_json(found)
+        return
+    rows = ([one[field] for field in columns.values()] for one in found)
+    print_table(columns, ([_cell(value) for value in row] for row in rows))
+
+
+def _cell(value: object) -> object:
+    return "-" if value is None else f"{value:.0f}" if isinstance(value, float) else value
+
+
+def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title: str | None = None) -> None:
+    """Print a table. Cells are text, not markup, since keys and errors come from outside."""
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*(Column(head, overflow="fold") for head in heads))
+    table = Table(*(Column(head, overflow="fold") for head in heads), title=title, title_justify="left")
     for row in rows:
-        # Keys and errors come from outside: they are text, not markup.
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
     Console().print(table)

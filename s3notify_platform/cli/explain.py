@@ -1,12 +1,17 @@
 """`s3notify explain KEY`: what happened to this object."""
 
-import json
 import os
 from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, setting_option, source_options
+from s3notify_platform.cli.common import (
+    SourcePlace,
+    json_option,
+    named_source_options,
+    print_json,
+    setting_option,
+)
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
@@ -15,11 +20,10 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Report what happened to one object.")
 @click.argument("key")
-@source_options
-@setting_option("name")
+@named_source_options
 @setting_option("prefix")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
-def explain(key: str, *, place: SourcePlace, name: str, prefix: str, as_json: bool) -> None:
+@json_option
+def explain(key: str, *, place: SourcePlace, prefix: str, as_json: bool) -> None:
     """Report what happened to the object KEY: signalled, queued, in a batch, committed, rejected, or why not.
 
     Reads only. If DAGSTER_HOME names the Dagster instance, failing slots and the runs of batches are shown too.
@@ -30,9 +34,12 @@ def explain(key: str, *, place: SourcePlace, name: str, prefix: str, as_json: bo
     from s3notify_platform.explain import explain as look
     from s3notify_platform.ingest.source import Input, Source
 
-    source = Source(location=place.location(name), input=Input(bucket=place.place.s3(), prefix=prefix))
+    source = Source(location=place.location(), input=Input(bucket=place.s3(), prefix=prefix))
     answer = look(source, key, sensor=_sensor_view(source, key))
-    click.echo(json.dumps(answer.document(), indent=2) if as_json else "\n".join(answer.lines))
+    if as_json:
+        print_json(answer.document())
+    else:
+        click.echo("\n".join(answer.lines))
     if not answer.verdict.settled:
         raise click.exceptions.Exit(1)
 
@@ -43,7 +50,7 @@ def _sensor_view(source: "Source", key: str) -> "SensorView | None":
         return None
     import dagster as dg
 
-    from s3notify_platform.orchestration.explain_job import sensor_view
+    from s3notify_platform.orchestration.manual_jobs import sensor_view
 
     with dg.DagsterInstance.get() as instance:
         return sensor_view(instance, source, key)

@@ -5,19 +5,13 @@ from pathlib import Path
 
 import click
 
-from s3notify_platform.cli.common import Command, errors_for_people, region_option, setting_option
+from s3notify_platform.cli.common import options, region_option, setting_option
 from s3notify_platform.ingest.settings import SETTINGS, imported
 
 
-def _source_options(command: Command) -> Command:
-    """An option for each setting of a source. The data source has the defaults of those that are not given."""
-    for name in reversed(SETTINGS):
-        command = setting_option(name, type=str, default=None)(command)
-    return command
-
-
 @click.command(short_help="Ingest what changes, without Dagster.")
-@_source_options
+# The data source has the defaults of settings that are not given.
+@options(*(setting_option(name, type=str, default=None) for name in SETTINGS))
 @click.option("--transform", help="Import path of a (DataFrame) -> DataFrame that keeps lineage.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
 @region_option("Region of the bucket")
@@ -47,12 +41,11 @@ def ingest(
     checkpoint: str | None,
     once: bool,
     every: float,
-    **options: str | None,
+    **settings: str | None,
 ) -> None:
     """Ingest changes until SIGINT; each slot in one commit, exactly once, even if processes are killed.
 
-    The first time, the whole source is ingested. Credentials come from the environment, a profile or an instance
-    role. With --once the exit code is 1 if a slot could not be committed.
+    The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed.
     """
     import os
 
@@ -64,29 +57,28 @@ def ingest(
     from s3notify_platform.spark.failures import reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
 
-    given = {name: value for name, value in options.items() if value} | _pairs(more)
-    with errors_for_people():
-        os.environ.update(java_environment(Path(".s3notify/java")))
-        prepare_environment()
-        builder = SparkSession.builder.appName(f"s3notify ingest {given['name']}")
-        for name, value in session_conf(master=master, extra=_pairs(confs)).items():
-            builder = builder.config(name, value)
-        spark = builder.getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
-        query, continuous = ingest_stream(
-            spark,
-            given,
-            checkpoint=checkpoint or str(Path(f".s3notify/{given['name']}-checkpoint").resolve()),
-            every_seconds=None if once else every,
-            transform=imported(transform) if transform else None,
-            progress=lambda text: click.echo(text, err=True),
-        )
-        try:
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()
-        except StreamingQueryException as error:
-            raise click.ClickException(reason_of(error)) from error
+    given = {name: value for name, value in settings.items() if value} | _pairs(more)
+    os.environ.update(java_environment())
+    prepare_environment()
+    builder = SparkSession.builder.appName(f"s3notify ingest {given['name']}")
+    for name, value in session_conf(master=master, extra=_pairs(confs)).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    query, continuous = ingest_stream(
+        spark,
+        given,
+        checkpoint=checkpoint or str(Path(f".s3notify/{given['name']}-checkpoint").resolve()),
+        every_seconds=None if once else every,
+        transform=imported(transform) if transform else None,
+        progress=lambda text: click.echo(text, err=True),
+    )
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+    except StreamingQueryException as error:
+        raise click.ClickException(reason_of(error)) from error
     if once and continuous.failing:
         sys.exit(1)
 

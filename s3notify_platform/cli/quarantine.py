@@ -1,22 +1,30 @@
-"""`s3notify quarantine …`: records and objects that could not be taken in, why, and how to read them again."""
+"""`s3notify quarantine …` and `backfill`: what could not be taken in, why, and how to have objects read again."""
 
 import base64
-import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, print_table, setting_option, source_options
+from s3notify_platform.cli.common import (
+    SourcePlace,
+    dry_run_option,
+    json_option,
+    limit_option,
+    print_json,
+    print_table,
+    slots_of,
+    source_options,
+)
+from s3notify_platform.errors import UsageError
+from s3notify_platform.slots import Slot, slot_from_partition_key, slot_of
 
 if TYPE_CHECKING:
-    from s3notify_platform.slots import Slot
-    from s3notify_platform.table.quarantine import ReasonCount, Retried
+    from s3notify_platform.table.quarantine import Retried
 
 RAW_SHOWN = 200
 """Bytes of a rejected record that are printed; `--json` has all that is kept."""
 
-_json = click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 _slots = click.option("--slot", "only", type=int, multiple=True, help="Only this slot; repeatable.")
 
 
@@ -26,27 +34,28 @@ def quarantine() -> None:
 
 
 @quarantine.command("list", short_help="Count rejects by slot and reason.")
-@click.argument("name")
 @source_options
 @_slots
-@click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Lines at most, largest first."
-)
-@_json
-def list_quarantine(
-    name: str, *, place: SourcePlace, only: tuple[int, ...], limit: int, as_json: bool
-) -> None:
+@limit_option(50, "Lines at most, largest first.")
+@json_option
+def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as_json: bool) -> None:
     """Count what is in quarantine of source NAME, by slot and reason. Reads only.
 
     1 LIST and 1 GET for each slot, 1 GET for each file of rejects.
     """
     from s3notify_platform.table.quarantine import reasons_of
 
-    found = reasons_of(place.location(name).table(), _wanted(place, only))
+    location = place.location()
+    slots = [slot_from_partition_key(str(slot), place.slots) for slot in only] or location.all_slots()
+    found = reasons_of(location.table(), slots)
     found.sort(key=lambda one: (-max(one.objects, one.records), one.slot, one.reason))
+    totals = {
+        "slots": len({one.slot for one in found}),
+        "failing_objects": sum(one.objects for one in found if one.kind == "failing"),
+        "rejected_records": sum(one.records for one in found),
+    }
     if as_json:
-        document = _totals(found) | {"reasons": [asdict(one) for one in found[:limit]]}
-        click.echo(json.dumps(document, indent=2))
+        print_json(totals | {"reasons": [asdict(one) for one in found[:limit]]})
         return
     print_table(
         ("Slot", "What", "Objects", "Records", "Waiting", "Reason"),
@@ -55,7 +64,6 @@ def list_quarantine(
             for one in found[:limit]
         ),
     )
-    totals = _totals(found)
     more = f"; {len(found) - limit} more lines" if len(found) > limit else ""
     click.echo(
         f"{totals['failing_objects']} failing objects, {totals['rejected_records']} rejected records, "
@@ -64,28 +72,24 @@ def list_quarantine(
 
 
 @quarantine.command(short_help="Show the rejects of one object.")
-@click.argument("name")
-@click.argument("key")
 @source_options
-@click.option(
-    "--limit", type=click.IntRange(1), default=20, show_default=True, help="Rejects that are shown at most."
-)
-@_json
-def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
+@click.argument("key")
+@limit_option(20, "Rejects that are shown at most.")
+@json_option
+def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
     """Show what is in quarantine of the object KEY of source NAME: why it fails, its rejects with their bytes.
 
     Reads only: 1 LIST and a few GETs. Exit code 1 if nothing of it is in quarantine.
     """
-    from s3notify_platform.slots import slot_of
     from s3notify_platform.table.quarantine import key_quarantine
 
-    location = place.location(name)
+    location = place.location()
     found = key_quarantine(location.table(), slot_of(key, location.slots), key, limit=limit)
     if found is None:
-        raise click.ClickException(f"{key!r}: nothing of it is in quarantine of source {name!r}")
+        raise click.ClickException(f"{key!r}: nothing of it is in quarantine of source {place.name!r}")
     state, rejects = found.state, found.rejects.to_pylist()
     if as_json:
-        document: dict[str, Any] = {
+        document = {
             "key": key,
             "slot": found.commit.slot,
             "etag": state.etag,
@@ -104,7 +108,7 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
                 for row in rejects
             ],
         }
-        click.echo(json.dumps(document, indent=2))
+        print_json(document)
         return
     click.echo(f"{_text(key)}: slot {found.commit.slot}, ETag {state.etag}, {state.size} bytes")
     if state.reason:
@@ -122,20 +126,16 @@ def show(name: str, key: str, *, place: SourcePlace, limit: int, as_json: bool) 
 
 
 @quarantine.command(short_help="Read again what is in quarantine.")
-@click.argument("name")
 @source_options
-@setting_option("lease_table")
 @click.option("--key", "keys", multiple=True, help="This object; repeatable.")
 @_slots
 @click.option("--all", "everything", is_flag=True, help="All slots.")
 @click.option("--reason", default="", help="Only what has a reason that contains this text.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be read again.")
-@_json
+@dry_run_option
+@json_option
 def retry(
-    name: str,
     *,
     place: SourcePlace,
-    lease_table: str | None,
     keys: tuple[str, ...],
     only: tuple[int, ...],
     everything: bool,
@@ -148,14 +148,13 @@ def retry(
     Objects leave the quarantine in the commit that takes them in; those that fail again stay, with the new reason.
     Safe to repeat. Exit code 1 if keys are given and none of them is in quarantine.
     """
-    from s3notify_platform.errors import UsageError
     from s3notify_platform.ingest.retry_choice import RetryRequest
 
     try:
         request = RetryRequest(keys=keys, slots=only, everything=everything, reason=reason)
     except UsageError as error:
         raise click.UsageError("give exactly one of --key, --slot and --all") from error
-    location, store, mode = place.table_of(name, lease_table)
+    location, store, mode = place.committing()
     found = request.run(location, store, mode, dry_run=True)
     missing = sorted(set(keys) - found.keys)
     if not as_json:
@@ -169,26 +168,56 @@ def retry(
     if found.left and not as_json:
         click.echo(f"{found.left} more objects did not fit: repeat the command when these have been read")
     if as_json:
-        document = asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run}
-        click.echo(json.dumps(document, indent=2))
+        print_json(asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run})
     if keys and not found.objects:
         raise click.exceptions.Exit(1)
 
 
-def _wanted(place: SourcePlace, only: tuple[int, ...]) -> "list[Slot]":
-    from s3notify_platform.slots import Slot, slot_from_partition_key
+@click.command(short_help="Have unchanged slots read again.")
+@source_options
+@click.option("--slots", "chosen", callback=slots_of, help="These slots, like 3,17,40-60.")
+@click.option("--all", "everything", is_flag=True, help="All slots.")
+@dry_run_option
+@json_option
+def backfill(
+    *,
+    place: SourcePlace,
+    chosen: frozenset[Slot] | None,
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Have the next batches read all objects of slots of source NAME again, although they have not changed.
 
-    if only:
-        return [slot_from_partition_key(str(slot), place.slots) for slot in only]
-    return [Slot(number) for number in range(place.slots)]
+    Use it after a change of a transform, a schema or a parser. The commits that hold a slot's new rows replace its old
+    ones; until then readers see the old ones. Objects that could not be read stay in quarantine: see
+    `s3notify quarantine retry`. (With a changed `code_version`, slots are also read again as they change.) Safe to
+    repeat, and to kill at any time.
 
+    \b
+    s3notify backfill orders --slots 3,17,40-60 --bucket acme-landing --dry-run
+    """  # noqa: D301 - click's own mark
+    from s3notify_platform.table.reread import backfill as read_again
 
-def _totals(found: "list[ReasonCount]") -> dict[str, int]:
-    return {
-        "slots": len({one.slot for one in found}),
-        "failing_objects": sum(one.objects for one in found if one.kind == "failing"),
-        "rejected_records": sum(one.records for one in found),
-    }
+    if (chosen is None) == (not everything):
+        raise click.UsageError("give either --slots or --all")
+    location, store, mode = place.committing()
+    slots = (
+        [slot_from_partition_key(str(slot), location.slots) for slot in sorted(chosen)]
+        if chosen
+        else location.all_slots()
+    )
+    if not dry_run:
+        mode = location.settle_commit_mode(mode, store)
+    table = location.table(store=store, commit=mode)
+    found = read_again(table, slots, location.signals(store), dry_run=dry_run)
+    if as_json:
+        print_json(asdict(found) | {"dry_run": dry_run})
+        return
+    done = "would be" if dry_run else "are"
+    click.echo(
+        f"{found.objects} objects with {found.rows} rows, in {len(found.slots)} slots, {done} read again"
+    )
 
 
 def _summary(found: "Retried") -> str:

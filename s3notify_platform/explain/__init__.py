@@ -4,8 +4,7 @@
 and the text from it. The command and the Dagster job print that text.
 """
 
-from s3notify_platform.explain.answer import Answer, Verdict
+from s3notify_platform.explain.answer import Answer, BatchView, SensorView, Verdict
 from s3notify_platform.explain.look import explain
-from s3notify_platform.explain.sensor_view import BatchView, SensorView
 
 __all__ = ["Answer", "BatchView", "SensorView", "Verdict", "explain"]

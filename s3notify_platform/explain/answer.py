@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from s3notify_platform.explain.sensor_view import BatchView, SensorView
+from s3notify_platform.ingest.batches import Failing
 from s3notify_platform.ingest.follow import How
 
 Kind = Literal[
@@ -30,13 +30,12 @@ Kind = Literal[
     "dead", "rescan", "signalled", "unseen", "unknown",
 ]  # fmt: skip
 
-SETTLED: Final[frozenset[Kind]] = frozenset({"committed", "deleted"})
 REASON_SHOWN: Final = 300
 STATE_WORDS: Final = {"reserved": "reserved", "committed": "queued", "dead": "dead letter"}
 """An entry's states as shown. Its "committed" is shown as "queued", since people would think of the table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """`kind` is for machines; `text`, one line, is for people."""
 
@@ -46,7 +45,7 @@ class Verdict:
     @property
     def settled(self) -> bool:
         """Whether the table agrees with the bucket."""
-        return self.kind in SETTLED
+        return self.kind in ("committed", "deleted")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +126,30 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchView:
+    """An open batch that is to commit the slot."""
+
+    id: str
+    opened_ms: int
+    listing: bool
+    """Whether it lists all of the slot's keys, instead of reading only those that entries name."""
+    runs: tuple[str, ...] = ()
+    """Its runs, with their status; empty without a Dagster instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorView:
+    """The part of the sensor's cursor that concerns one slot."""
+
+    seen: bytes
+    """Digest of the last signal of the slot that the sensor has seen (`protocols.keyspace.digest_of`)."""
+    enumerated: str
+    """Epoch of the topic for which the whole source has been compared."""
+    batches: tuple[BatchView, ...] = ()
+    failing: Failing | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Everything that was found about one key, at `asked_ms` by this machine's wall clock."""
 
@@ -163,7 +186,22 @@ class Answer:
     @property
     def verdict(self) -> Verdict:
         """The verdict that follows from the facts."""
-        return _verdict(self)
+        now, held = self.object, self.committed
+        if held is not None and self.is_current(held):
+            return _taken_in(self, held)
+        entries = [notice for notice in self.notices if notice.state != "dead"]
+        if now is None and held is None and not entries:
+            if self.left:
+                text = f"deleted: its rows were removed, in generation {self.head} or before"
+                return Verdict("deleted", text)
+            text = f"unknown: no object, no rows and no entry under this key of source {self.source!r}"
+            return Verdict("unknown", text)
+        meanwhile = "nothing of it is committed"
+        if held is not None:
+            version = "an older version" if now is not None else "the deleted object"
+            meanwhile = f"{version} is committed, in generation {held.generation}"
+        pending = _pending(self, entries)
+        return Verdict(pending.kind, f"{pending.text}; {meanwhile}")
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -182,124 +220,91 @@ class Answer:
         """The entries and dead letters of the key in the source's own topic."""
         return tuple(notice for topic in self.topics if topic.own for notice in topic.notices)
 
+    def is_current(self, held: CommittedVersion) -> bool:
+        """Whether the committed version is the object's current one."""
+        return self.object is not None and self.object.etag == held.etag
+
     def ago(self, then_ms: int) -> str:
         """The time between then and the question, as text."""
         return _duration(self.asked_ms - then_ms) if then_ms else "an unknown time"
 
 
-def _verdict(found: Answer) -> Verdict:
-    now, held = found.object, found.committed
-    if now is not None and held is not None and now.etag == held.etag:
-        return _taken_in(found, held)
-    entries = [notice for notice in found.notices if notice.state != "dead"]
-    if now is None and held is None and not entries:
-        if found.left:
-            return Verdict(
-                kind="deleted", text=f"deleted: its rows were removed, in generation {found.head} or before"
-            )
-        return Verdict(kind="unknown", text=f"unknown: {_nothing(found)}")
-    kind, text = _pending(found, entries)
-    return Verdict(kind=kind, text=f"{text}; {_table_meanwhile(found)}")
-
-
 def _taken_in(found: Answer, held: CommittedVersion) -> Verdict:
-    when = f"in generation {held.generation}{'' if held.exact else ' or before'}, {found.ago(held.committed_ms)} ago"
+    when = f"{_generation(held)}, {found.ago(held.committed_ms)} ago"
     again = "; a retry is requested: the slot's next batch reads it" if held.pending else ""
     if held.reason:
         read = f"; {held.rows} records of it are committed" if held.rows else ""
         text = f"quarantined because it could not be read: {_cut(held.reason)}{read}{again}"
-        return Verdict(kind="quarantined", text=text)
+        return Verdict("quarantined", text)
     if not held.reach_end:
-        text = f"read in part: {held.rows} records are committed {when}; the slot's next batch continues"
-        return Verdict(kind="reading", text=text)
+        text = f"read in part: {held.rows} records are committed in {when}; the slot's next batch continues"
+        return Verdict("reading", text)
     if not held.rejects:
-        return Verdict(kind="committed", text=f"committed {when}: {held.rows} records")
+        return Verdict("committed", f"committed in {when}: {held.rows} records")
     first = found.rejections[0] if found.rejections else None
     why = f", first at offset {first.offset}: {_cut(first.reason)}" if first else ""
-    others = f"; the others are committed {when}" if held.rows else ""
+    others = f"; the others are committed in {when}" if held.rows else ""
     records = held.rows + held.rejects
-    return Verdict(kind="rejected", text=f"rejected: {held.rejects} of {records} records{why}{others}{again}")
+    return Verdict("rejected", f"rejected: {held.rejects} of {records} records{why}{others}{again}")
 
 
-def _pending(found: Answer, entries: list[Notice]) -> tuple[Kind, str]:
+def _pending(found: Answer, entries: list[Notice]) -> Verdict:
     """Why a change is not in the table yet: of several reasons, the one closest to being committed."""
     ready = [notice for notice in entries if notice.state == "committed"]
     if batch := next((b for b in found.batches if ready or b.listing), None):
         runs = f", run {', '.join(batch.runs)}" if batch.runs else ""
-        return "in_batch", f"in batch {batch.id}, open for {found.ago(batch.opened_ms)}{runs}"
-    sensor = found.sensor
+        return Verdict("in_batch", f"in batch {batch.id}, open for {found.ago(batch.opened_ms)}{runs}")
     compared = found.rescans or found.next_batch == "everything"
-    failing = sensor.failing if sensor is not None else None
+    failing = found.sensor.failing if found.sensor is not None else None
     if failing is not None and (ready or (compared and not entries)):
         again = f"requested again in {_duration(failing.not_before_ms - found.asked_ms)}"
         if failing.parked:
             again = f"parked, {again} or as soon as the slot changes"
-        return "failing", f"failing: {failing.attempts} attempts, {again}: {_cut(failing.reason)}"
+        text = f"failing: {failing.attempts} attempts, {again}: {_cut(failing.reason)}"
+        return Verdict("failing", text)
+    since = found.ago(min((notice.since_ms for notice in ready or entries if notice.since_ms), default=0))
     if ready:
         silent = ", and its slot was not signalled yet: its writer or the reconciler will do that"
-        since = f"waiting in the queue for {found.ago(_oldest(ready))}"
-        return "waiting", since + (silent if found.signal_taken or found.signal is None else "")
+        text = f"waiting in the queue for {since}"
+        return Verdict("waiting", text + (silent if found.signal_taken or found.signal is None else ""))
     if entries:
-        since = found.ago(_oldest(entries))
-        return "writing", (
+        text = (
             f"being written: reserved in the queue for {since}; if its writer was killed, a HEAD resolves it"
         )
+        return Verdict("writing", text)
     if dead := [notice for notice in found.notices if notice.state == "dead"]:
-        return "dead", f"dead letter of topic {found.source!r}: {_cut(dead[0].reason or dead[0].last_error)}"
+        why = _cut(dead[0].reason or dead[0].last_error)
+        return Verdict("dead", f"dead letter of topic {found.source!r}: {why}")
     if found.rescans:
-        return "rescan", f"waits for a rescan: the next batch that lists compares slot {found.slot}"
+        text = f"waits for a rescan: the next batch that lists compares slot {found.slot}"
+        return Verdict("rescan", text)
     if compared:
-        return (
-            "rescan",
-            "waits for a listing of the whole source, by its first batch since its topic was created",
-        )
+        text = "waits for a listing of the whole source, by its first batch since its topic was created"
+        return Verdict("rescan", text)
     return _unannounced(found)
 
 
-def _oldest(notices: list[Notice]) -> int:
-    return min((notice.since_ms for notice in notices if notice.since_ms), default=0)
-
-
-def _unannounced(found: Answer) -> tuple[Kind, str]:
+def _unannounced(found: Answer) -> Verdict:
     """For no entry, batch or rescan: the verdict that follows from the slot's signal."""
     signal, now = found.signal, found.object
+    cut = any(topic.cut for topic in found.topics if topic.own)
+    no_entry = f"not announced: no entry{' among those read' if cut else ''}, and"
     sweep = "the sweep will find it"
-    no_entry = (
-        "no entry among those read" if any(topic.cut for topic in found.topics if topic.own) else "no entry"
-    )
     if signal is None:
-        return "unseen", f"not announced: {no_entry}, and slot {found.slot} was never signalled; {sweep}"
+        return Verdict("unseen", f"{no_entry} slot {found.slot} was never signalled; {sweep}")
     if now is not None and signal.modified_ms < now.modified_ms:
-        return "unseen", (
-            f"not announced: {no_entry}, and the slot's signal is older than the object: its writer does not signal, "
-            f"or an inlet has not reported it yet; {sweep}"
-        )
-    taken = found.signal_taken if found.signal_taken is not None else signal.etag == found.head_signal
-    if taken:
-        return (
+        return Verdict(
             "unseen",
-            f"not announced: {no_entry}, and the batch of the slot's signal did not find it; {sweep}",
+            f"{no_entry} the slot's signal is older than the object: its writer does not signal, "
+            f"or an inlet has not reported it yet; {sweep}",
         )
+    if found.signal_taken if found.signal_taken is not None else signal.etag == found.head_signal:
+        return Verdict("unseen", f"{no_entry} the batch of the slot's signal did not find it; {sweep}")
     if signal.queued and found.next_batch == "follow":
-        return "unseen", (
-            f"not announced: {no_entry}, and the slot's signal is for another key, since its writer queues; {sweep}"
-        )
-    return (
-        "signalled",
-        f"signalled {found.ago(signal.modified_ms)} ago without an entry: the next batch lists its slot",
-    )
-
-
-def _table_meanwhile(found: Answer) -> str:
-    held = found.committed
-    if held is None:
-        return "nothing of it is committed"
-    version = "an older version" if found.object is not None else "the deleted object"
-    return f"{version} is committed, in generation {held.generation}"
-
-
-def _nothing(found: Answer) -> str:
-    return f"no object, no rows and no entry under this key of source {found.source!r}"
+        text = f"{no_entry} the slot's signal is for another key, since its writer queues; {sweep}"
+        return Verdict("unseen", text)
+    since = found.ago(signal.modified_ms)
+    return Verdict("signalled", f"signalled {since} ago without an entry: the next batch lists its slot")
 
 
 def _facts(found: Answer) -> Iterator[str]:
@@ -336,10 +341,8 @@ def _signal_fact(found: Answer) -> str:
     if signal is None:
         return "never signalled"
     who = "a writer that queues" if signal.queued else "a writer that does not queue"
-    taken = {True: ", seen by the sensor", False: ", not yet seen by the sensor", None: ""}[
-        found.signal_taken
-    ]
-    return f"signalled {found.ago(signal.modified_ms)} ago by {who} (ETag {signal.etag}){taken}"
+    seen = {True: ", seen by the sensor", False: ", not yet seen by the sensor", None: ""}
+    return f"signalled {found.ago(signal.modified_ms)} ago by {who} (ETag {signal.etag}){seen[found.signal_taken]}"
 
 
 def _topic_facts(found: Answer, topic: TopicView) -> Iterator[str]:
@@ -369,14 +372,10 @@ def _table_facts(found: Answer) -> Iterator[str]:
         at = f"is at generation {found.head}" if found.head else "was never committed"
         yield f"table: no rows of this key; slot {found.slot} {at}"
         return
-    same = (
-        "the current version"
-        if found.object is not None and found.object.etag == held.etag
-        else "not the current version"
-    )
+    same = "the current version" if found.is_current(held) else "not the current version"
     yield (
         f"table: ETag {held.etag} ({same}), {held.size} bytes, {held.rows} rows and {held.rejects} rejects, "
-        f"committed by generation {held.generation}{'' if held.exact else ' or before'} of {held.head}"
+        f"committed by {_generation(held)} of {held.head}"
         f"{f', batch {held.batch}' if held.batch else ''}"
     )
     if held.reason:
@@ -387,6 +386,10 @@ def _table_facts(found: Answer) -> Iterator[str]:
         yield f"reject at offset {rejection.offset}: {_cut(rejection.reason)}"
     if held.rejects > len(found.rejections):
         yield f"rejects: {held.rejects - len(found.rejections)} more in the quarantine"
+
+
+def _generation(held: CommittedVersion) -> str:
+    return f"generation {held.generation}{'' if held.exact else ' or before'}"
 
 
 def _cut(text: str) -> str:

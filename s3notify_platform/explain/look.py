@@ -12,7 +12,7 @@ Up to `ROUNDS` rounds, if the object changes meanwhile. A scan is 1 LIST and 1 G
 DynamoDB.
 """
 
-from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -24,21 +24,22 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, TagNotFound, UsageError
 from s3notify_platform.explain.answer import (
     Answer,
+    BatchView,
     CommittedVersion,
     Notice,
     ObjectNow,
     Rejection,
+    SensorView,
     Signal,
     TopicView,
 )
-from s3notify_platform.explain.sensor_view import BatchView, SensorView
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.follow import decide
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key
-from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, Topic
+from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
 from s3notify_platform.protocols.notification_queue.entries import (
     dead_partition,
     decode_entry,
@@ -49,9 +50,8 @@ from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBac
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.memory import check_key
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.table.commit import SlotCommit, SlotTable
+from s3notify_platform.table.commit import SlotCommit, SlotTable, spanning
 from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.states import States, pages_of
 
 ENTRIES_MAX: Final = 500
 """Records of one slot and topic that are read."""
@@ -93,8 +93,9 @@ def explain(
     for last in range(ROUNDS):
         # The object first: its entry is created before it, and leaves the queue only after the commit.
         now = objects.head(key)
-        answer = _round(source, key, now, sensor=sensor, platform=platform, clock=clock)
-        if last == ROUNDS - 1 or _etag(objects.head(key)) == _etag(now):
+        answer = _round(source, key, now, sensor, platform, clock=clock)
+        after = objects.head(key)
+        if last == ROUNDS - 1 or (after and after.etag) == (now and now.etag):
             break
     return answer
 
@@ -103,15 +104,17 @@ def _round(
     source: Source,
     key: str,
     now: ObjectMeta | None,
-    *,
     sensor: SensorView | None,
     platform: ObjectStore,
+    *,
     clock: Clock,
 ) -> Answer:
     slot = slot_of(key, source.location.slots)
     signal = platform.head(signal_key(source.location.keyspace_prefix, slot))
     queue = source.location.queue(platform)
-    every = tuple(islice(_topics_of(queue, source, key), TOPICS_MAX + 1))
+    bucket = source.input.bucket.bucket
+    taking = [t for t in queue.topics.all() if t.name == source.name or takes(t.settings, bucket, key)]
+    every = sorted(taking, key=lambda topic: (topic.name != source.name, topic.name))
     topics = tuple(_topic_view(queue, source, topic, key) for topic in every[:TOPICS_MAX])
     records = source.location.records(platform)
     rescans = RescanBacklog(records, clock=clock).read()
@@ -126,17 +129,15 @@ def _round(
     batches, cut = _batches(AckChains(records, clock=clock), slot, sensor)
     table = source.table(store=platform)
     head = table.head(slot)
-    state = _state_of(table, head, key, {})
-    held = _held(table, head, key, state) if head is not None and state is not None else None
+    state = table.states(head, [key]).get(key)
+    held = (head, state) if head is not None and state is not None else None
     return Answer(
         source=source.name,
-        bucket=source.input.bucket.bucket,
+        bucket=bucket,
         key=key,
         slot=slot,
         asked_ms=clock.wall_ms(),
-        object=ObjectNow(etag=now.etag, size=now.size, modified_ms=now.modified_ms)
-        if now is not None
-        else None,
+        object=ObjectNow(etag=now.etag, size=now.size, modified_ms=now.modified_ms) if now else None,
         signal=Signal(etag=signal.etag, modified_ms=signal.modified_ms, queued=QUEUED in signal.metadata)
         if signal is not None
         else None,
@@ -147,70 +148,48 @@ def _round(
         batches_cut=cut,
         rescans=slot in rescans.slots,
         next_batch=decision.how if epoch else "everything",
-        committed=held,
+        committed=_committed(table, *held) if held else None,
         left=head is not None and any(delta.gone and delta.key == key for delta in head.deltas),
         head=head.generation if head is not None else 0,
         head_signal=head.signal if head is not None else None,
-        rejections=_rejections(table, head, state) if head is not None and state is not None else (),
-        signal_taken=digest_of(ETag(signal.etag)) == sensor.seen
-        if signal is not None and sensor is not None
-        else None,
+        rejections=_rejections(table, *held) if held else (),
+        signal_taken=digest_of(ETag(signal.etag)) == sensor.seen if signal and sensor else None,
         sensor=sensor,
     )
-
-
-def _etag(meta: ObjectMeta | None) -> str | None:
-    return meta.etag if meta is not None else None
 
 
 # The queue
 
 
-def _topics_of(queue: NotificationQueue, source: Source, key: str) -> Iterator[Topic]:
-    """The topics that take the key, the source's own first."""
-    bucket = source.input.bucket.bucket
-    found = [
-        topic
-        for topic in queue.topics.all()
-        if topic.name == source.name or takes(topic.settings, bucket, key)
-    ]
-    yield from sorted(found, key=lambda topic: (topic.name != source.name, topic.name))
-
-
 def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str) -> TopicView:
     slot = slot_of(key, topic.settings.slots)
     shard = shard_of(slot, topic.settings)
-    waiting = list(islice(queue.shards.scan(topic, shard, prefix=f"{slot:03d}."), ENTRIES_MAX + 1))
-    letters = [
-        decode_entry(topic.name, shard, record)
-        for record in islice(
-            queue.records.scan(dead_partition(topic.name), prefix=f"{slot:03d}."), ENTRIES_MAX + 1
-        )
-    ]
-    cut = max(len(waiting), len(letters)) > ENTRIES_MAX
-    found = [entry for entry in waiting[:ENTRIES_MAX] if entry.event.key == key]
-    found += [
-        letter for letter in letters[:ENTRIES_MAX] if letter.event.key == key and letter.epoch == topic.epoch
+    prefix, most = f"{slot:03d}.", ENTRIES_MAX + 1
+    waiting = list(islice(queue.shards.scan(topic, shard, prefix=prefix), most))
+    dead = islice(queue.records.scan(dead_partition(topic.name), prefix=prefix), most)
+    letters = [decode_entry(topic.name, shard, record) for record in dead]
+    found = [
+        *(entry for entry in waiting[:ENTRIES_MAX] if entry.event.key == key),
+        *(each for each in letters[:ENTRIES_MAX] if each.event.key == key and each.epoch == topic.epoch),
     ]
     return TopicView(
         name=topic.name,
         own=topic.name == source.name,
         pushed=bool(topic.settings.endpoint),
-        notices=tuple(_notice(entry) for entry in found),
-        cut=cut,
-    )
-
-
-def _notice(entry: Entry) -> Notice:
-    return Notice(
-        op=entry.event.op,
-        state=entry.state,
-        etag=entry.event.etag,
-        since_ms=entry.event.time_ms,
-        attempts=entry.attempts,
-        last_error=entry.last_error,
-        reason=entry.reason,
-        worker=entry.claim.worker if entry.claim is not None else "",
+        notices=tuple(
+            Notice(
+                op=entry.event.op,
+                state=entry.state,
+                etag=entry.event.etag,
+                since_ms=entry.event.time_ms,
+                attempts=entry.attempts,
+                last_error=entry.last_error,
+                reason=entry.reason,
+                worker=entry.claim.worker if entry.claim is not None else "",
+            )
+            for entry in found
+        ),
+        cut=max(len(waiting), len(letters)) > ENTRIES_MAX,
     )
 
 
@@ -220,9 +199,12 @@ def _notice(entry: Entry) -> Notice:
 def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[tuple[BatchView, ...], bool]:
     """The open batches that have not committed the slot yet; whether there may be more of them."""
     if sensor is not None:
-        return tuple(
-            batch for batch in sensor.batches if _is_to_commit(_chain(chains, batch.id), slot)
-        ), False
+        open_ones = []
+        for batch in sensor.batches:
+            with suppress(TagNotFound):
+                if _is_to_commit(chains.state(batch.id), slot):
+                    open_ones.append(batch)
+        return tuple(open_ones), False
     looked_at = list(islice(chains.states(), CHAINS_MAX + 1))
     found = tuple(
         BatchView(id=chain.tag, opened_ms=chain.created_ms, listing=_lists(chain))
@@ -232,19 +214,8 @@ def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[
     return found, len(looked_at) > CHAINS_MAX
 
 
-def _chain(chains: AckChains, tag: str) -> ChainState | None:
-    try:
-        return chains.state(tag)
-    except TagNotFound:
-        return None
-
-
-def _is_to_commit(chain: ChainState | None, slot: Slot) -> bool:
-    return (
-        chain is not None
-        and chain.status == "open"
-        and not {str(slot), str(EVERYTHING)}.isdisjoint(chain.missing)
-    )
+def _is_to_commit(chain: ChainState, slot: Slot) -> bool:
+    return chain.status == "open" and not {str(slot), str(EVERYTHING)}.isdisjoint(chain.missing)
 
 
 def _lists(chain: ChainState) -> bool:
@@ -257,30 +228,14 @@ def _lists(chain: ChainState) -> bool:
 # The table
 
 
-def _state_of(
-    table: SlotTable, commit: SlotCommit | None, key: str, pages: dict[str, States]
-) -> ObjectState | None:
-    """The key's state in a commit. `pages` keeps the pages that were read."""
-    if commit is None:
-        return None
-    for delta in reversed(commit.deltas):
-        if delta.key == key:
-            return None if delta.gone else delta
-    for page in pages_of(commit.pages, [key]):
-        if page.name not in pages:
-            (pages[page.name],) = table.pages(commit.slot, [page])
-        return pages[page.name].get(key)
-    return None
-
-
-def _held(table: SlotTable, head: SlotCommit, key: str, state: ObjectState) -> CommittedVersion:
-    first, exact = _taken_in_by(table, head, key, state.etag)
+def _committed(table: SlotTable, head: SlotCommit, state: ObjectState) -> CommittedVersion:
+    first, exact = _taken_in_by(table, head, state)
     return CommittedVersion(
         etag=state.etag,
         size=state.size,
         rows=state.rows,
         rejects=state.rejects,
-        files=tuple(table.layout.data(head.slot, file.name) for file in head.files_of(state)),
+        files=tuple(table.layout.data(head.slot, file.name) for file in spanning(head.files, [state])),
         generation=first.generation,
         exact=exact,
         committed_ms=first.created_ms,
@@ -288,16 +243,15 @@ def _held(table: SlotTable, head: SlotCommit, key: str, state: ObjectState) -> C
         head=head.generation,
         reason=state.reason,
         reach_end=state.reach_end,
-        pending=key in head.pending,
+        pending=state.key in head.pending,
     )
 
 
-def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tuple[SlotCommit, bool]:
+def _taken_in_by(table: SlotTable, head: SlotCommit, wanted: ObjectState) -> tuple[SlotCommit, bool]:
     """The first generation that holds the version; whether its predecessor still exists.
 
     Goes back in steps that double, then bisects: few GETs, however long the slot's history is.
     """
-    pages: dict[str, States] = {}
     removed: set[int] = set()
     holding = head
 
@@ -306,11 +260,11 @@ def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tup
             return None
         try:
             commit = table.read(head.slot, Generation(number))
-            state = _state_of(table, commit, key, pages)
+            state = table.states(commit, [wanted.key]).get(wanted.key)
         except CorruptError:  # removed by vacuum
             removed.add(number)
             return None
-        return commit if state is not None and state.etag == etag else None
+        return commit if state is not None and state.etag == wanted.etag else None
 
     step, without = 1, 0
     while holding.generation > 1:
@@ -330,7 +284,7 @@ def _taken_in_by(table: SlotTable, head: SlotCommit, key: str, etag: str) -> tup
 
 def _rejections(table: SlotTable, head: SlotCommit, state: ObjectState) -> tuple[Rejection, ...]:
     """The first rejects of the version, from the first small files: few requests."""
-    holding = head.rejects_of(state) if state.rejects else ()
+    holding = spanning(head.rejects, [state]) if state.rejects else ()
     small = [file for file in holding if file.bytes <= REJECT_BYTES]
     found: list[Rejection] = []
     for file in small[:REJECT_FILES]:

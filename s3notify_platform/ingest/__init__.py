@@ -4,11 +4,12 @@
     batches, scheduler, follow   when a batch is due, of which slots, and how it finds out what changed
     engine                       one run: plan, read, stage, round by round; what takes a cluster is behind `Jobs`
     rounds                       what a round has staged, and how it is committed
-    compare, listing, plan       bucket and queue against committed state, in tasks, and what the driver makes of it
+    compare, listing_chains,     bucket and queue against committed state, in tasks, and what the driver makes of it
+      plan
     splits, reader, fetch        what each task reads, and how
     slot_writer, part_writer,    the rows of a slot become files and the bytes of its next commit
       slot_files, outcome
-    rows, wire                   what travels between driver and tasks
+    row_schema, wire             what travels between driver and tasks
     task_chain                   what the tasks of a job say they have done
 
 Read `engine` first, then `rounds`.

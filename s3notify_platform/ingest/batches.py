@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Final
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Final, Self
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.follow import Decision
+from s3notify_platform.ingest.row_schema import json_of, of_json
 from s3notify_platform.ingest.settings import About
 from s3notify_platform.protocols.keyspace import WatcherState
 from s3notify_platform.slots import Slot
@@ -21,39 +22,35 @@ REASON_MAX: Final = 200
 class BatchSettings:
     """Limits of a source's batches."""
 
-    parallel_runs: Annotated[
-        int, About(description="Runs that a batch is split into", unit="runs", minimum=1)
-    ] = 1
+    parallel_runs: Annotated[int, About("Runs that a batch is split into", unit="runs", minimum=1)] = 1
     max_open: Annotated[
-        int,
-        About(description="Batches in flight at once; their slots are disjoint", unit="batches", minimum=1),
+        int, About("Batches in flight at once; their slots are disjoint", unit="batches", minimum=1)
     ] = 1
     max_attempts: Annotated[
         int,
         About(
-            description="Batches a slot may fail in: the last puts objects that cannot be read to quarantine; a slot "
+            "Batches a slot may fail in: the last puts objects that cannot be read to quarantine; a slot "
             "that fails otherwise is parked",
             unit="batches",
             minimum=1,
         ),
     ] = 5
     backoff_seconds: Annotated[
-        float, About(description="Before a slot that failed is tried again; doubles", unit="seconds")
+        float, About("Before a slot that failed is tried again; doubles", unit="seconds")
     ] = 10.0
     backoff_ceiling_seconds: float = 900.0
     parked_seconds: Annotated[
-        float,
-        About(description="Before a parked slot is tried again; as soon as it changes, too", unit="seconds"),
+        float, About("Before a parked slot is tried again; as soon as it changes, too", unit="seconds")
     ] = 3600.0
     silence_seconds: Annotated[
-        float, About(description="A run without heartbeat for this long is taken for dead", unit="seconds")
+        float, About("A run without heartbeat for this long is taken for dead", unit="seconds")
     ] = 30.0
     startup_seconds: float = 180.0
     relist_seconds: float = 300.0
     list_seconds: Annotated[
         float,
         About(
-            description="Between listings of the bucket, if a writer does not queue; raise it for large buckets",
+            "Between listings of the bucket, if a writer does not queue; raise it for large buckets",
             unit="seconds",
         ),
     ] = 10.0
@@ -94,13 +91,13 @@ class BatchPayload:
 
     def dumps(self) -> str:
         """JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json_of(self)
 
     @classmethod
-    def loads(cls, text: str) -> "BatchPayload":
+    def loads(cls, text: str) -> Self:
         """Inverse of `dumps`; without text, a batch that lists."""
-        body = json.loads(text) if text else {}
-        return cls(**body | {name: tuple(body.get(name, ())) for name in ("slots", "last_attempt")})
+        found: Self = of_json(cls, json.loads(text) if text else {})
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,46 +163,24 @@ class SensorState:
 
     def dumps(self) -> str:
         """JSON, for Dagster's cursor."""
-        body = {
-            "epoch": self.epoch,
-            "next_batch": self.next_batch,
-            "enumerated": self.enumerated,
-            "backlog": self.backlog,
-            "listed_ms": self.listed_ms,
-            "bucket_listed_ms": self.bucket_listed_ms,
-            "watch": self.watch.dumps(),
-            "open": [asdict(batch) for batch in self.open],
-            "failing": _failing_together(self.failing),
-        }
-        return json.dumps(body, separators=(",", ":"))
+        # Slots that failed together, together: the reason is stored once.
+        groups: dict[Failing, list[int]] = {}
+        for slot, item in sorted(self.failing.items()):
+            groups.setdefault(item, []).append(slot)
+        body = {field.name: getattr(self, field.name) for field in fields(self)}
+        return json_of(body | {"watch": self.watch.dumps(), "failing": list(groups.items())})
 
     @classmethod
-    def loads(cls, text: str) -> "SensorState":
+    def loads(cls, text: str) -> Self:
         """Inverse of `dumps`; `CorruptError` (reset the cursor) for anything else."""
         try:
             body = json.loads(text)
             body["watch"] = WatcherState.loads(body["watch"])
-            body["open"] = tuple(_open_batch(item) for item in body["open"])
-            body["failing"] = {
-                slot: Failing(attempts=attempts, not_before_ms=not_before_ms, reason=reason, parked=parked)
-                for attempts, not_before_ms, reason, parked, slots in body["failing"]
-                for slot in slots
-            }
+            body["open"] = of_json(tuple[OpenBatch, ...], body["open"])
+            groups = [(of_json(Failing, item), slots) for item, slots in body["failing"]]
+            body["failing"] = {slot: item for item, slots in groups for slot in slots}
             return cls(**body)
         except (ValueError, KeyError, TypeError, AttributeError, CorruptError) as error:
             raise CorruptError(
                 "the sensor's cursor is not one of this version: reset it in the UI, which is harmless"
             ) from error
-
-
-def _open_batch(item: Mapping[str, Any]) -> OpenBatch:
-    progress = {run: (beats, moved_ms) for run, (beats, moved_ms) in item["progress"].items()}
-    return OpenBatch(**{**item, "slots": tuple(item["slots"]), "progress": progress})
-
-
-def _failing_together(failing: Mapping[int, Failing]) -> list[list[object]]:
-    """Slots that failed together, together: the reason is stored once."""
-    groups: dict[tuple[int, int, str, bool], list[int]] = {}
-    for slot, item in sorted(failing.items()):
-        groups.setdefault((item.attempts, item.not_before_ms, item.reason, item.parked), []).append(slot)
-    return [[*fields, slots] for fields, slots in groups.items()]

@@ -7,15 +7,14 @@ entry names is seen, and the entry may go when the slot is committed.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final, assert_never
 
-from s3notify_platform.errors import NotFoundError, S3NotifyError, UsageError
-from s3notify_platform.ingest.follow import by_key, last_signal_queued, named_version
-from s3notify_platform.ingest.row_schema import Batches
+from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.ingest.fetch import windows
+from s3notify_platform.ingest.follow import last_signal_queued, named_versions
+from s3notify_platform.ingest.row_schema import Batches, numbers_of
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
     LISTED,
@@ -34,7 +33,6 @@ from s3notify_platform.ingest.wire import (
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import (
     Chain,
-    Enumerator,
     ObjectState,
     ObjectVersion,
     changes_of_slot,
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
     from s3notify_platform.protocols.notification_queue import Entry
 
 IN_FLIGHT: Final = 32
-_WINDOW: Final = 4 * IN_FLIGHT
 _PAGE: Final = 10_000
 CHAINS_AT_ONCE: Final = 4
 """Chains that one task lists at once: it waits for the server most of the time."""
@@ -84,9 +81,9 @@ def lister(
     """Tasks that list the chains of their part: every object of the slots."""
 
     def run(batches: Batches) -> Batches:
-        for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
+        for number in numbers_of(batches):
             bucket = CountingStore(shared_store(source.input.bucket))
-            enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
+            enumerator = source.enumerator(bucket)
             chains = [
                 Chain(bucket, source.input.prefix, cuts=cuts, after=start.after, token=start.token)
                 for start in parts[number]
@@ -103,24 +100,13 @@ def lister(
     return run
 
 
-def slot_rows(
-    source: Source, newest: Mapping[Slot, Generation | None], platform: CountingStore
-) -> list[Listed]:
-    """One row for each slot, so that one whose objects are all gone is compared too; then the entries of the queue."""
-    rows: list[Listed] = [WantedSlot(slot=slot, generation=newest[slot]) for slot in newest]
-    with suppress(NotFoundError):  # nobody follows this source yet
-        rows += map(QueuedEntry.of, source.location.queue(platform).entries(source.name, newest))
-    return rows
-
-
 def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batches], Batches]:
     """Tasks that compare what was listed, slot by slot; at most `quota` changes of each."""
 
     def run(batches: Batches) -> Batches:
         comparison = _Comparison(source, quota, skip)
-        passed: list[Planned] = []
-        yield from comparison.run(_by_slot(LISTED.read(batches), passed))
-        yield PLANNED.batch([*passed, Requests(requests=comparison.store.counts)])
+        yield from comparison.run(_by_slot(LISTED.read(batches)))
+        yield PLANNED.batch([Requests(requests=comparison.store.counts)])
 
     return run
 
@@ -131,10 +117,10 @@ def follower(
     """Tasks that read the entries of their part of the slots, look at the keys they name, and compare."""
 
     def run(batches: Batches) -> Batches:
-        for number in (int(row) for batch in batches for row in batch.column(0).to_pylist()):
+        for number in numbers_of(batches):
             comparison = _Comparison(source, quota, skip)
             bucket = CountingStore(shared_store(source.input.bucket))
-            yield from comparison.run(_followed(source, parts[number], comparison, bucket))
+            yield from comparison.run(_followed(source, parts[number], comparison.store, bucket))
             counts = (comparison.store.counts, bucket.counts)
             yield PLANNED.batch([Requests(requests=requests) for requests in counts])
 
@@ -142,27 +128,25 @@ def follower(
 
 
 def _followed(
-    source: Source, slots: Sequence[Slot], comparison: "_Comparison", bucket: CountingStore
-) -> Iterator[_Found]:
-    newest = source.table(store=comparison.store).newest(slots)
+    source: Source, slots: Sequence[Slot], platform: CountingStore, bucket: CountingStore
+) -> Iterator[_Found | FailedSlot]:
+    newest = source.table(store=platform).newest(slots)
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
-    for entry in source.location.queue(comparison.store).entries(source.name, slots):
+    for entry in source.location.queue(platform).entries(source.name, slots):
         by_slot[Slot(entry.slot)].append(entry)
-    enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():
-            named = by_key(entries)
             try:
-                versions = list(pool.map(partial(named_version, enumerator), named.values()))
+                named = named_versions(source.enumerator(bucket), entries, pool)
             except UsageError:
                 raise
             except S3NotifyError as error:
-                comparison.failed(slot, error)
+                yield _failed(slot, error)
                 continue
             yield _Found(
                 slot,
                 newest=newest[slot],
-                versions=[version for version in versions if version is not None],
+                versions=[version for version in named.values() if version is not None],
                 entries=[*map(QueuedEntry.of, entries)],
                 touched=frozenset(named),
             )
@@ -177,25 +161,16 @@ class _Comparison:
         self._quota = quota
         self._skip = skip
         self._table = source.table(store=self.store)
-        self._failed: list[FailedSlot] = []
 
-    def failed(self, slot: Slot, error: S3NotifyError) -> None:
-        """Note that a slot could not be looked at."""
-        self._failed.append(_failed(slot, error))
-
-    def run(self, slots: Iterable[_Found]) -> Batches:
-        """The rows of these slots."""
+    def run(self, slots: Iterable[_Found | FailedSlot | Requests]) -> Batches:
+        """The rows of these slots; what is no slot to compare is passed on."""
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            window: list[_Found] = []
-            for found in slots:
-                window.append(found)
-                if len(window) >= _WINDOW:
-                    yield PLANNED.batch(chain.from_iterable(pool.map(self._compare, window)))
-                    window = []
-            yield PLANNED.batch(chain.from_iterable(pool.map(self._compare, window)))
-        yield PLANNED.batch(self._failed)
+            for window in windows(slots, most=4 * IN_FLIGHT):
+                yield PLANNED.batch(chain.from_iterable(pool.map(self._compare, window)))
 
-    def _compare(self, found: _Found) -> list[Planned]:
+    def _compare(self, found: _Found | FailedSlot | Requests) -> list[Planned]:
+        if not isinstance(found, _Found):
+            return [found]
         try:
             unqueued = found.touched is not None and not last_signal_queued(
                 self._source.location, found.slot, store=self.store
@@ -261,28 +236,26 @@ def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
     return states[key].etag if key in states else None
 
 
-def _by_slot(rows: Iterable[Listed], passed: list[Planned]) -> Iterator[_Found]:
-    """What was found of each slot; rows that are of none are added to `passed`."""
-    current: _Found | None = None
-    for row in rows:
-        if isinstance(row, Requests):
-            passed.append(row)
-            continue
-        if current is None or row.slot != current.slot:
-            if current is not None:
-                yield current
-            current = _Found(row.slot)
-        match row:
-            case WantedSlot():
-                current.newest = row.generation
-            case ObjectVersion():
-                current.versions.append(row)
-            case QueuedEntry():
-                current.entries.append(row)
-            case _ as unreachable:
-                assert_never(unreachable)
-    if current is not None:
-        yield current
+def _by_slot(rows: Iterable[Listed]) -> Iterator[_Found | Requests]:
+    """What was found of each slot, and rows that are of none."""
+    for slot, of_slot in groupby(rows, lambda row: None if isinstance(row, Requests) else row.slot):
+        found = _Found(slot) if slot is not None else None
+        for row in of_slot:
+            if found is None or isinstance(row, Requests):
+                assert isinstance(row, Requests), "the only rows that are of no slot"
+                yield row
+                continue
+            match row:
+                case WantedSlot():
+                    found.newest = row.generation
+                case ObjectVersion():
+                    found.versions.append(row)
+                case QueuedEntry():
+                    found.entries.append(row)
+                case _ as unreachable:
+                    assert_never(unreachable)
+        if found is not None:
+            yield found
 
 
 def _failed(slot: Slot, error: S3NotifyError) -> FailedSlot:

@@ -6,15 +6,15 @@ slot that another run committed meanwhile is planned again, and so is one with m
 one slot.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ingest.plan import Plan, SlotPlan
-from s3notify_platform.ingest.results import BatchResult, SlotResult, added_result
+from s3notify_platform.ingest.results import BatchResult, Progress, Run, SlotResult, added_result
 from s3notify_platform.ingest.rounds import Results, Round, StagedTable, commit_round, note_first_commits
-from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
 from s3notify_platform.ingest.wire import FailedSlot, Staged, StagedSlot, WiderSlot
@@ -56,7 +56,7 @@ class Jobs(Protocol):
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, evolving: bool
     ) -> list[Staged]:
-        """Read what is planned, write it to files; one row for each slot. Adds what that took to `run.spent`.
+        """Read what is planned, write it to files; one row for each slot. Adds what that took to `run.result`.
 
         `evolving`: a slot with fields that the schema lacks is not staged, but gives a `WiderSlot`.
         """
@@ -122,17 +122,7 @@ class Ingest:
 
     def result(self) -> BatchResult:
         """How the run went, so far."""
-        state = self.state
-        return BatchResult(
-            slots=state.results,
-            entries=state.entries,
-            unqueued=frozenset(state.unqueued),
-            unannounced=state.unannounced,
-            seconds=state.spent.seconds,
-            requests=state.spent.requests,
-            tasks=state.spent.tasks,
-            schema_added=state.schema_added,
-        )
+        return self.state.result
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,13 +142,14 @@ class _Round:
         planned_at = ingest.clock.monotonic()
         ingest.progress(f"planning {len(slots)} slots")
         found = self._plan = ingest.jobs.plan(slots, listing=state.listing, skip=state.skip)
-        state.spent.took("plan", ingest.clock.monotonic() - planned_at)
-        state.spent.asked(found.requests.items())
         state.known |= found.committed
-        state.entries.update(found.entries)
-        state.unqueued |= found.unqueued
+        result = state.result
+        result.took("plan", ingest.clock.monotonic() - planned_at)
+        result.requests.update(found.requests)
+        result.entries.update(found.entries)
+        result.unqueued |= found.unqueued
         unannounced = sum(map(len, found.unannounced.values()))
-        state.unannounced += unannounced
+        result.unannounced += unannounced
         self._cut()
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
         staged: list[StagedSlot | FailedSlot] = [
@@ -176,7 +167,7 @@ class _Round:
             planned_at=planned_at,
             unchanged={slot: self._unchanged(slot) for slot in (*found.slots, *found.errors)},
             staged=staged,
-            settle=self._timed(staged),
+            settle=partial(self._settle, staged, ingest.clock.monotonic()),
         )
         self.round = Round(tables=iter([table]), unqueued=frozenset(found.unqueued), unannounced=unannounced)
         return self.round
@@ -218,22 +209,15 @@ class _Round:
         result = SlotResult(slot=slot, status="unchanged", live_objects=self._plan.listed.get(slot, 0))
         return result if slot_plan is None else replace(result, generation=slot_plan.generation)
 
-    def _timed(self, staged: Sequence[StagedSlot | FailedSlot]) -> Callable[[Results], Results]:
-        """`_settle`, which counts the time since now as that of the commits."""
-        ingest, state = self.ingest, self.ingest.state
-        started = ingest.clock.monotonic()
-
-        def settle(outcomes: Results) -> Results:
-            if puts := sum(isinstance(row, StagedSlot) and row.commit is not None for row in staged):
-                state.spent.took("commit", ingest.clock.monotonic() - started)
-                state.spent.asked([("PUT", puts)])
-            return self._settle(outcomes)
-
-        return settle
-
-    def _settle(self, outcomes: Results) -> Results:
+    def _settle(
+        self, staged: Sequence[StagedSlot | FailedSlot], staged_at: float, outcomes: Results
+    ) -> Results:
         """Add the outcomes to the run's results; those of the slots that the run is done with."""
         ingest, state, found = self.ingest, self.ingest.state, self._plan
+        results = state.result.slots
+        if puts := sum(isinstance(row, StagedSlot) and row.commit is not None for row in staged):
+            state.result.took("commit", ingest.clock.monotonic() - staged_at)
+            state.result.requests["PUT"] += puts
         for slot, outcome in outcomes.items():
             for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
                 ingest.progress(f"in quarantine: {key!r}, because {reason}")
@@ -249,24 +233,25 @@ class _Round:
             self._add(slot, outcome)
         has_commit = {slot for slot, outcome in outcomes.items() if outcome.generation}
         self.round.first_commits = frozenset(has_commit - state.known)
-        left: list[Slot] = []
         if ingest.clock.monotonic() - self.started >= ingest.source.input.max_seconds:
-            left, self.again = self.again, []
-        for slot in left:
-            result = state.results.get(slot, SlotResult(slot=slot, status="unchanged"))
-            state.results[slot] = replace(result, complete=False)
+            for slot in self.again:
+                result = results.get(slot, SlotResult(slot=slot, status="unchanged"))
+                results[slot] = replace(result, complete=False)
+            self.again = []
         done = sorted(outcomes.keys() - set(self.again))
         self.round.unqueued -= set(self.again)
         # Of slots without a result too: nothing is there, and nothing was.
-        self.round.entries = {slot: state.entries[slot] for slot in done if slot in state.entries}
-        return {slot: state.results[slot] for slot in done if slot in state.results}
+        entries = state.result.entries
+        self.round.entries = {slot: entries[slot] for slot in done if slot in entries}
+        return {slot: results[slot] for slot in done if slot in results}
 
     def _add(self, slot: Slot, outcome: SlotResult) -> None:
-        state, earlier = self.ingest.state, self.ingest.state.results.get(slot)
+        state = self.ingest.state
+        earlier = state.result.slots.get(slot)
         busy = slot in self._plan.slots and self._plan.slots[slot].changes
         if outcome.status == "unchanged" and not busy:
             if state.only_found and not (outcome.live_objects or outcome.generation):
                 return
             if earlier is not None and earlier.status == "committed":
                 return
-        state.results[slot] = added_result(earlier, replace(outcome, complete=True))
+        state.result.slots[slot] = added_result(earlier, replace(outcome, complete=True))

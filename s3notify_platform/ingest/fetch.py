@@ -6,10 +6,10 @@ memory is bounded by two windows.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import obstore
 from obstore.exceptions import PreconditionError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from obstore import GetOptions
 
     from s3notify_platform.stores.config import S3Config
+
+T = TypeVar("T")
 
 IN_FLIGHT: Final = 64
 WINDOW_BYTES: Final = 32 << 20
@@ -71,7 +73,9 @@ def fetch(config: "S3Config", versions: Iterable[ObjectVersion]) -> Iterator[lis
 
     with ThreadPoolExecutor(1, thread_name_prefix="fetch") as ahead:
         pending = None
-        for part in _windows(versions):
+        for part in windows(
+            versions, lambda version: version.size, most=WINDOW_OBJECTS, most_bytes=WINDOW_BYTES
+        ):
             upcoming = ahead.submit(window, part)
             if pending is not None:
                 yield pending.result()
@@ -87,15 +91,22 @@ def gets_of(version: ObjectVersion) -> int:
     return max(1, -(-version.size // CHUNK_BYTES)) if fits_obstore(version.key) else 1
 
 
-def _windows(versions: Iterable[ObjectVersion]) -> Iterator[list[ObjectVersion]]:
-    part: list[ObjectVersion] = []
+def windows(
+    items: Iterable[T],
+    bytes_of: Callable[[T], int] = lambda _: 0,
+    *,
+    most: int,
+    most_bytes: int = WINDOW_BYTES,
+) -> Iterator[list[T]]:
+    """The items in their order, up to `most` and `most_bytes` at a time; a larger one is alone. Pure."""
+    part: list[T] = []
     size = 0
-    for version in versions:
-        if part and (size + version.size > WINDOW_BYTES or len(part) >= WINDOW_OBJECTS):
+    for item in items:
+        if part and (size + bytes_of(item) > most_bytes or len(part) >= most):
             yield part
             part, size = [], 0
-        part.append(version)
-        size += version.size
+        part.append(item)
+        size += bytes_of(item)
     if part:
         yield part
 

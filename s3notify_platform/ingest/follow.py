@@ -13,18 +13,19 @@ left come again by `ask_again`.
 """
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import NotFoundError
 from s3notify_platform.ingest.location import Location
 from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
+from s3notify_platform.protocols.keyspace import QUEUED, signal_key
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue
 from s3notify_platform.protocols.source_enumerator import Enumerator, ObjectVersion, RescanBacklog, Rescans
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.s3.fast import shared_store
 
 How = Literal["everything", "rescan", "follow"]
 
@@ -88,20 +89,21 @@ def topic_epoch(queue: NotificationQueue, topic: str) -> str:
         return ""
 
 
-def by_key(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Entries by the key that they name. Pure."""
-    found: dict[str, list[Entry]] = {}
-    for entry in entries:
-        found.setdefault(entry.event.key, []).append(entry)
-    return found
-
-
-def named_version(enumerator: Enumerator, entries: Sequence[Entry]) -> ObjectVersion | None:
-    """What is there now under the key of these entries, all of one key; None if nothing is. At most 1 HEAD.
+def named_versions(
+    enumerator: Enumerator, entries: Iterable[Entry], pool: Executor
+) -> dict[str, ObjectVersion | None]:
+    """What is there now, by key, under the keys that entries name; None if nothing is. At most 1 HEAD each.
 
     No request if our own publisher has just said what is there. If that is no longer true, the read, which is pinned,
     finds out, and the next entry names it.
     """
+    by_key: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_key.setdefault(entry.event.key, []).append(entry)
+    return dict(zip(by_key, pool.map(partial(_named, enumerator), by_key.values()), strict=True))
+
+
+def _named(enumerator: Enumerator, entries: Sequence[Entry]) -> ObjectVersion | None:
     event = entries[0].event
     own = event.writer and event.op == "put" and event.etag is not None and event.size is not None
     if own and len(entries) == 1 and enumerator.covers(event.key):
@@ -147,9 +149,6 @@ def ask_again(
     """
     if not (wanted := sorted(set(slots))):
         return
-    store = store or shared_store(location.platform)
     if listing:
         RescanBacklog(location.records(store), clock=clock).add(wanted)
-    Publisher(
-        store, prefix=location.keyspace_prefix, slots=location.slots, queued=True, clock=clock
-    ).signal_slots(wanted)
+    location.signals(store, clock=clock).signal_slots(wanted)

@@ -14,18 +14,15 @@ not all, for `SAMPLE_SLOTS` slots 1 GET (a LIST more for some) and 1 for each pa
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.ingest.compare import (
-    CHAINS_AT_ONCE,
-    Start,
-    slot_rows,
-)
+from s3notify_platform.errors import NotFoundError, S3NotifyError
+from s3notify_platform.ingest.compare import CHAINS_AT_ONCE, Start
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.wire import Listed, Requests
-from s3notify_platform.protocols.source_enumerator import Enumerator, choose_cuts, quantiles
+from s3notify_platform.ingest.wire import Listed, QueuedEntry, Requests, WantedSlot
+from s3notify_platform.protocols.source_enumerator import choose_cuts, quantiles
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
@@ -61,10 +58,12 @@ def begin_listing(source: Source, wanted: frozenset[Slot], tasks: int) -> Listin
     bucket = CountingStore(shared_store(source.input.bucket))
     table = source.table(store=platform)
     newest = table.newest(wanted)
-    rows = slot_rows(source, newest, platform)
+    # Each slot, so that one whose objects are all gone is compared too.
+    rows: list[Listed] = [WantedSlot(slot=slot, generation=newest[slot]) for slot in newest]
+    with suppress(NotFoundError):  # nobody follows this source yet
+        rows += map(QueuedEntry.of, source.location.queue(platform).entries(source.name, newest))
     page = bucket.list(source.input.prefix)
-    enumerator = Enumerator(bucket, prefix=source.input.prefix, slots=source.location.slots)
-    rows += enumerator.among(page.objects, wanted)
+    rows += source.enumerator(bucket).among(page.objects, wanted)
     parts: list[list[Start]] = []
     cuts: frozenset[str] = frozenset()
     if page.next_token is not None:

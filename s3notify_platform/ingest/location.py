@@ -5,10 +5,12 @@ import re
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, assert_never
 
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.settings import LocationSettings
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
+from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import Slot, check_slot_count
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
@@ -77,15 +79,11 @@ class Location(LocationSettings):
     @property
     def layout(self) -> TableLayout:
         """Names of the table's objects."""
-        return TableLayout(prefix=f"{self.platform_prefix}table/")
-
-    def derived_layout(self, asset: str) -> TableLayout:
-        """Names of the objects of a downstream slot table."""
-        return TableLayout(prefix=f"{self.platform_prefix}derived/{asset}/")
+        return self.table_layout()
 
     def table_layout(self, asset: str | None = None) -> TableLayout:
         """Names of the objects of the table, or of that of a slot asset."""
-        return self.derived_layout(asset) if asset else self.layout
+        return TableLayout(prefix=f"{self.platform_prefix}{f'derived/{asset}' if asset else 'table'}/")
 
     def table(
         self,
@@ -131,6 +129,11 @@ class Location(LocationSettings):
         """The notification queue of the source's bucket, in which the source's topic has its name. No request."""
         records = queue_records(self.platform, self.queue_prefix, self.records_table, store=store)
         return NotificationQueue(records)
+
+    def signals(self, store: ObjectStore | None = None, *, clock: Clock = SYSTEM_CLOCK) -> Publisher:
+        """What moves the source's signals without an unqueued change: a batch need not list for them. No request."""
+        store = store or shared_store(self.platform)
+        return Publisher(store, prefix=self.keyspace_prefix, slots=self.slots, queued=True, clock=clock)
 
     def all_slots(self) -> tuple[Slot, ...]:
         """Every slot of the keyspace."""

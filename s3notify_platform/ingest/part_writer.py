@@ -11,13 +11,14 @@ import pyarrow as pa
 
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.slot_files import SlotFiles
-from s3notify_platform.ingest.slot_writer import StageContext, add_rows, slot_pieces
+from s3notify_platform.ingest.slot_files import new_files
+from s3notify_platform.ingest.slot_writer import KIND_ROW, StageContext, of_kinds, slot_pieces
 from s3notify_platform.ingest.splits import work_of
-from s3notify_platform.ingest.wire import READ, Read, ReadObject, ReadSlot, SharedFiles
+from s3notify_platform.ingest.wire import READ, ReadObject, ReadSlot, SharedFiles
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable, TableFile
+from s3notify_platform.table.layout import Generation
 
 
 def part_writer(context: StageContext, reader: SplitReader) -> Callable[[Batches], Batches]:
@@ -34,16 +35,20 @@ def part_writer(context: StageContext, reader: SplitReader) -> Callable[[Batches
         whole, big = reader.sorted_out(splits)
         for window in reader.windows(whole):
             for slot, piece in slot_pieces(window):
-                shared = files.setdefault(slot, _PartFiles(context, table, slot))
-                yield from shared.add(piece)
+                if slot not in files:
+                    files[slot] = _PartFiles(context, table, slot)
+                yield from files[slot].add(piece)
         for slot, shared in files.items():
             data, rejected = shared.written()
             yield READ.batch([SharedFiles(slot=slot, data_files=data, reject_files=rejected)])
         for split in big:
             own = _PartFiles(context, table, split.version.slot)
             for piece in reader.pieces(split):
-                for outcomes in own.add(piece):
-                    yield READ.batch([_with_files(row, own) for row in READ.read([outcomes])])
+                for ended in READ.read(own.add(piece)):
+                    assert isinstance(ended, ReadObject), "the parts of an object end with its outcome"
+                    data, rejected = own.written()
+                    outcome = replace(ended.outcome, data=data, rejected=rejected)
+                    yield READ.batch([replace(ended, outcome=outcome)])
         if children:
             context.chain.stamp(children, shared_store(context.source.location.platform))
 
@@ -52,23 +57,18 @@ def part_writer(context: StageContext, reader: SplitReader) -> Callable[[Batches
 
 class _PartFiles:
     def __init__(self, context: StageContext, table: SlotTable, slot: Slot) -> None:
-        generation = context.heads[slot] + 1
-        self.data = SlotFiles.of_data(table, slot, generation)
-        self.rejects = SlotFiles.of_rejects(table, slot, generation)
+        self.data, self.rejects = new_files(table, slot, Generation(context.heads[slot] + 1))
 
     def add(self, piece: pa.RecordBatch) -> Batches:
         """Take in the rows and rejects of a piece; its outcomes are passed on."""
-        for outcomes in add_rows(piece, self.data, self.rejects):
-            yield outcomes.select(READ.schema.names)
+        for kind, part, stored in of_kinds(piece):
+            if stored is None:
+                yield part.select(READ.schema.names)
+            else:
+                (self.data if kind == KIND_ROW else self.rejects).add(stored)
 
     def written(self) -> tuple[tuple[TableFile, ...], tuple[TableFile, ...]]:
         """All files, of rows and of rejects."""
         self.data.flush()
         self.rejects.flush()
         return tuple(self.data.written), tuple(self.rejects.written)
-
-
-def _with_files(row: Read, files: _PartFiles) -> ReadObject:
-    assert isinstance(row, ReadObject), "the parts of an object end with its outcome"
-    data, rejected = files.written()
-    return replace(row, outcome=replace(row.outcome, data=data, rejected=rejected))

@@ -5,6 +5,7 @@ slot), and the entries that are to be removed, which the topic's capacity bounds
 pass through Spark's own shuffle, which spills, and never through the driver.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from s3notify_platform.ingest.wire import (
     UnqueuedSlot,
 )
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import Assignment, SlotChanges, assign_slots
+from s3notify_platform.protocols.source_enumerator import SlotChanges
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.layout import Generation
 
@@ -53,7 +54,7 @@ class Plan:
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)
-    requests: dict[str, int] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
     listed: dict[Slot, int] = field(default_factory=dict)
     errors: dict[Slot, str] = field(default_factory=dict)
     entries: dict[Slot, tuple[Entry, ...]] = field(default_factory=dict)
@@ -63,23 +64,6 @@ class Plan:
     committed: frozenset[Slot] = frozenset()
     chains: int = 0
     overran: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class Readers:
-    """Which of the tasks that follow entries has which slots.
-
-    A task has neighbours, since a shard of the queue is a range of slots. When the cluster grows or shrinks from one
-    round of a run to the next, as few slots as can be move to another task.
-    """
-
-    _assigned: Assignment | None = None
-
-    def assign(self, slots: Iterable[Slot], width: int) -> Sequence[Sequence[Slot]]:
-        """The slots of each of at most `width` tasks."""
-        wanted = sorted(set(slots))
-        self._assigned = assign_slots(wanted, max(1, min(width, len(wanted))), self._assigned)
-        return self._assigned.ranges
 
 
 def refuse_missing(found: Plan, committed: frozenset[Slot], source: Source) -> None:
@@ -109,8 +93,7 @@ def collected(topic: str, rows: Iterable[Planned]) -> Plan:
     for row in rows:
         if isinstance(row, Requests):
             result.overran += row.overran
-            for kind, count in row.requests.items():
-                result.requests[kind] = result.requests.get(kind, 0) + count
+            result.requests.update(row.requests)
         else:
             slot = row.split.version.slot if isinstance(row, ToRead) else row.slot
             by_slot.setdefault(slot, []).append(row)

@@ -1,9 +1,8 @@
 """A task reads splits: it fetches objects, or parts of them, and parses them to Arrow.
 
 Splits are assigned by slots, so that a task can stage what it read (`slot_writer.read_stager`) and no row passes
-through the JVM. Where one slot has much more to read than others, or an object is big, they are assigned one by one:
-each task writes its rows to files (`part_writer`), and who stages the slot gets their names. Only where a transform
-has to see the rows does Spark's shuffle bring those of a slot together.
+through the JVM. Where that is too uneven they are assigned one by one (`part_writer`). Only where a transform has to
+see the rows does Spark's shuffle bring those of a slot together.
 
 A batch of the output holds one kind of record (`wire.READ`): a slot of the job (so that a slot with nothing to
 read is staged too), the outcome of an object or of a part of one, files, rejects, or rows. The driver never sees
@@ -11,11 +10,11 @@ them.
 """
 
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -61,17 +60,13 @@ class SplitReader:
         rescue = self.source.input.mismatches == "rescue"
         return Target(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
-    def read(self, batches: Batches, chain: TaskChain) -> Batches:
-        """What the rows that reach a task (`wire.WORK`) ask for; at its end it says in `chain` that all is read."""
-        slots, splits, children = work_of(batches)
-        yield control(self.output, [ReadSlot(slot=slot) for slot in slots])
+    def read(self, splits: Iterable[Split]) -> Batches:
+        """All that `windows` and `pieces` give for these splits."""
         whole, big = self.sorted_out(splits)
         for window in self.windows(whole):
             yield from window
         for split in big:
             yield from self.pieces(split)
-        if children:
-            chain.stamp(children, shared_store(self.source.location.platform))
 
     def sorted_out(self, splits: Iterable[Split]) -> tuple[list[Split], list[Split]]:
         """Those of whole objects, which `windows` reads, and those that `pieces` does."""
@@ -99,10 +94,7 @@ class SplitReader:
             yield control(self.output, [_rejected(version, 0, _NO_FORMAT, b"")])
             yield control(self.output, [_ended(version, replace(outcome, rejects=1))])
             return
-        rows = rejects = 0
-        unnamed: list[Tally] = []
-        mismatches: list[Tally] = []
-        fields: list[pa.Schema] = []
+        counted = _Counted([version], self.output)
         remote = RemoteBytes(self.source.input.bucket, version)
         for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
             if isinstance(found, SplitEnd):
@@ -117,28 +109,28 @@ class SplitReader:
                     reason=found.reason,
                 )
                 continue
-            rows += len(found.index)
-            rejects += len(found.rejects)
-            unnamed.append(found.unnamed)
-            mismatches.append(found.mismatches)
-            fields += found.new_fields
-            if len(found.index):
-                yield from _row_batches([version], found, self.output)
-            if found.rejects:
-                yield control(
-                    self.output, [_rejected(version, r.offset, r.reason, r.raw) for r in found.rejects]
-                )
+            yield from counted.batches(found)
         outcome = replace(
             outcome,
-            rows=rows,
-            rejects=rejects,
-            unnamed=added(tally.get(0, {}) for tally in unnamed),
-            mismatches=added(tally.get(0, {}) for tally in mismatches),
-            new_fields=_new_fields(fields, form),
+            **counted.of(0),
+            new_fields=counted.new_fields(form),
             gets=remote.gets,
             bytes=min(split.end, version.size) - split.start if outcome.status == "ok" else 0,
         )
         yield control(self.output, [_ended(version, outcome)])
+
+
+def read_task(reader: SplitReader, chain: TaskChain) -> Callable[[Batches], Batches]:
+    """The function of a task that reads its work (`wire.WORK`) for a transform, and says so in `chain` at its end."""
+
+    def run(batches: Batches) -> Batches:
+        slots, splits, children = work_of(batches)
+        yield control(reader.output, [ReadSlot(slot=slot) for slot in slots])
+        yield from reader.read(splits)
+        if children:
+            chain.stamp(children, shared_store(reader.source.location.platform))
+
+    return run
 
 
 def _rejected(version: ObjectVersion, offset: int | None, reason: str, raw: bytes | None) -> Reject:
@@ -151,10 +143,45 @@ def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
     return ReadObject(slot=version.slot, key=version.key, outcome=outcome)
 
 
-def _new_fields(schemas: Sequence[pa.Schema], form: Format | None) -> tuple[str, ...]:
-    """Fields that objects have and an inferred schema lacks, as Arrow schemas in base64."""
-    wider = new_fields(schemas, form)
-    return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
+class _Counted:
+    """Objects that are being parsed, and what is to be said of each, by its place among them."""
+
+    def __init__(self, versions: Sequence[ObjectVersion], output: pa.Schema) -> None:
+        self._versions = versions
+        self._output = output
+        self._rows = np.zeros(len(versions), np.int64)
+        self._rejects = np.zeros(len(versions), np.int64)
+        self._unnamed: list[Tally] = []
+        self._mismatches: list[Tally] = []
+        self._fields: list[pa.Schema] = []
+
+    def batches(self, parsed: Parsed) -> Batches:
+        """Count what was parsed; its rows and rejects."""
+        self._unnamed.append(parsed.unnamed)
+        self._mismatches.append(parsed.mismatches)
+        self._fields += parsed.new_fields
+        if len(parsed.index):
+            self._rows += np.bincount(parsed.index, minlength=len(self._versions))
+            yield from _row_batches(self._versions, parsed, self._output)
+        for reject in parsed.rejects:
+            self._rejects[reject.index] += 1
+        if parsed.rejects:
+            rejects = [_rejected(self._versions[r.index], r.offset, r.reason, r.raw) for r in parsed.rejects]
+            yield control(self._output, rejects)
+
+    def of(self, place: int) -> dict[str, Any]:
+        """What `Outcome` is to say of an object."""
+        return {
+            "rows": int(self._rows[place]),
+            "rejects": int(self._rejects[place]),
+            "unnamed": added(tally[place] for tally in self._unnamed if place in tally),
+            "mismatches": added(tally[place] for tally in self._mismatches if place in tally),
+        }
+
+    def new_fields(self, form: Format | None) -> tuple[str, ...]:
+        """Fields that the objects have and an inferred schema lacks, as Arrow schemas in base64."""
+        wider = new_fields(self._fields, form)
+        return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 
 _NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
@@ -169,41 +196,22 @@ def _parse_window(window: Sequence[Fetched], source: Source, target: Target, out
 
     for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
         part, form = list(group), FORMATS.get(name)
-        rows = np.zeros(len(part), np.int64)
-        rejects = np.zeros(len(part), np.int64)
-        unnamed: list[Tally] = []
-        mismatches: list[Tally] = []
-        fields: list[pa.Schema] = []
+        counted = _Counted([fetched.version for fetched in part], output)
         if status == "ok":
             for parsed in _parsed(part, form, target, source.input.encoding):
-                unnamed.append(parsed.unnamed)
-                mismatches.append(parsed.mismatches)
-                fields += parsed.new_fields
-                if len(parsed.index):
-                    rows += np.bincount(parsed.index, minlength=len(part))
-                    yield from _row_batches([fetched.version for fetched in part], parsed, output)
-                if parsed.rejects:
-                    for reject in parsed.rejects:
-                        rejects[reject.index] += 1
-                    yield control(
-                        output,
-                        [_rejected(part[r.index].version, r.offset, r.reason, r.raw) for r in parsed.rejects],
-                    )
-        wider = _new_fields(fields, form)
+                yield from counted.batches(parsed)
+        wider = counted.new_fields(form)
         for number, fetched in enumerate(part):
-            others = added(tally[number] for tally in unnamed if number in tally)
+            found = counted.of(number)
             size = len(fetched.body) if status == "ok" else fetched.version.size
             outcome = Outcome.whole(
                 status,
                 fetched.version.etag,
                 size,
-                rows=int(rows[number]),
-                rejects=int(rejects[number]),
                 gets=gets_of(fetched.version),
                 reason=fetched.reason,
-                new_fields=wider if others and target.inferred else (),
-                unnamed=others,
-                mismatches=added(tally[number] for tally in mismatches if number in tally),
+                new_fields=wider if found["unnamed"] and target.inferred else (),
+                **found,
             )
             outcomes.append(_ended(fetched.version, outcome))
     yield control(output, outcomes)

@@ -1,6 +1,7 @@
-"""How slots and batches end."""
+"""How slots and batches end, and what a run knows on the way there."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -13,6 +14,8 @@ SlotStatus = Literal["committed", "unchanged", "failed", "conflict"]
 """`conflict`: another run committed the slot first, each time it was tried."""
 
 NEVER: Final = Generation(0)
+
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,26 +57,48 @@ class SlotResult:
         return self.status in ("committed", "unchanged") and not self.failed_objects
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BatchResult:
-    """How a batch ended: its slots, the seconds of each phase, and the requests by kind.
+    """How a batch ended, or has gone so far: its slots, the seconds of each phase, and the requests by kind.
 
-    `entries`, by slot, were there before the bucket was looked at: remove those of slots that are `ok` and `complete`.
-    `unqueued` slots were last signalled by a writer that does not queue, so that only a listing finds what changed;
-    without entries they have no result.
-    `unannounced` counts the changes that a listing found and no entry names. `schema_added` has the fields that this
-    batch brought to the table, by path, with their types.
+    `entries` and `unqueued` are those of its plans (`Plan`), and `unannounced` counts theirs: remove the entries of
+    slots that are `ok` and `complete`. `schema_added`: the fields that it brought to the table, with their types.
     """
 
-    slots: Mapping[Slot, SlotResult]
-    entries: Mapping[Slot, Sequence[Entry]]
-    unqueued: frozenset[Slot]
-    unannounced: int
-    seconds: Mapping[str, float]
-    requests: Mapping[str, int]
-    tasks: int
+    slots: dict[Slot, SlotResult] = field(default_factory=dict)
+    entries: dict[Slot, Sequence[Entry]] = field(default_factory=dict)
+    unqueued: set[Slot] = field(default_factory=set)
+    unannounced: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    tasks: int = 0
     """Tasks that staged slots."""
     schema_added: Mapping[str, str] = field(default_factory=dict)
+
+    def took(self, phase: str, seconds: float) -> None:
+        """Add to the seconds of a phase."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """What one run of the engine is asked for (`Ingest.rounds`), and knows so far."""
+
+    batch: str
+    run: str
+    signals: Mapping[Slot, str]
+    listing: bool
+    only_found: bool
+    last_attempt: frozenset[Slot]
+    result: BatchResult = field(default_factory=BatchResult)
+    conflicts: Counter[Slot] = field(default_factory=Counter)
+    known: set[Slot] = field(default_factory=set)
+    """Slots that are known to have a commit (`CommittedSlots`)."""
+
+    @property
+    def skip(self) -> frozenset[str]:
+        """Keys whose read failed: not tried again in this run, so that they stand in no other's way."""
+        return frozenset(key for result in self.result.slots.values() for key in result.failed_objects)
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:

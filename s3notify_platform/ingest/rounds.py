@@ -8,11 +8,11 @@ derived from it, each staged on top of what the one before has committed. Whoeve
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, assert_never
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.run_state import Progress
+from s3notify_platform.ingest.results import Progress, SlotResult
 from s3notify_platform.ingest.wire import FailedSlot, StagedSlot
 from s3notify_platform.ports import Conflict, RecordStore, Written
 from s3notify_platform.protocols.notification_queue import Entry
@@ -87,7 +87,10 @@ def commit_round(staged: Round) -> None:
     Ordinary contention is a result, and so is an error: nothing is raised for one slot. 1 PUT for each commit.
     """
     for table in staged.tables:
-        results = table.settle(commit_table(table))
+        with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
+            outcomes = pool.map(partial(_commit, table), table.staged)
+            committed = {**table.unchanged, **{result.slot: result for result in outcomes}}
+        results = table.settle(committed)
         staged.results.setdefault(table.name, {}).update(results)
 
 
@@ -103,18 +106,12 @@ def note_first_commits(records: RecordStore, staged: Round, progress: Progress =
         progress(f"did not note {len(staged.first_commits)} first commits, the next run will: {error}")
 
 
-def commit_table(staged: StagedTable) -> Results:
-    """Commit what is staged for one table; the result of each slot. 1 PUT for each commit."""
-    with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
-        outcomes = pool.map(lambda each: _commit(staged, each), staged.staged)
-        return {**staged.unchanged, **{result.slot: result for result in outcomes}}
-
-
 def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:
     result = staged.unchanged[slot.slot]
     if isinstance(slot, FailedSlot):
         return replace(result, status="failed", error=slot.error)
-    result = replace(result, failed_objects=slot.failed, superseded=slot.superseded)
+    found = slot.result
+    result = replace(result, failed_objects=found.failed_objects, superseded=found.superseded)
     if (commit := slot.commit) is None:
         return result
     try:
@@ -130,22 +127,13 @@ def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:
         case _ as unreachable:
             assert_never(unreachable)
     return replace(
-        result,
-        status="committed",
+        found,
         generation=commit.generation,
-        objects=slot.objects,
-        rows=slot.rows,
-        rejects=slot.rejects,
-        gone=slot.gone,
-        bytes=slot.bytes,
+        live_objects=result.live_objects,
         live_rows=commit.rows,
         live_files=commit.files,
         live_rejects=commit.rejects,
         live_failing=commit.failing,
-        unnamed=slot.unnamed,
-        mismatches=slot.mismatches,
-        quarantined=slot.quarantined,
-        complete=not slot.unfinished,
     )
 
 

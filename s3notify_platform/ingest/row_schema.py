@@ -6,12 +6,13 @@ rows of kinds without it. Column `kind` is the number of the kind, in the order 
 
     integers, strings, booleans, bytes   a column of that type; a slot and a task are 32 bits wide
     another dataclass                    its fields, in its place; if it may be None, named after it as well
-    mappings, tuples, `AS_JSON`          a string column with JSON
+    mappings, tuples, `AS_JSON`          a string column with JSON, as `json_of` gives it
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
+from functools import cache
 from types import UnionType
 from typing import Any, Final, Generic, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -27,13 +28,38 @@ Batches = Iterator[pa.RecordBatch]
 AS_JSON: Final[Mapping[str, Any]] = {"json": True}
 """Metadata of a field that is one column, whatever its type."""
 
+_ARROW: Final[Mapping[Any, pa.DataType]] = {
+    int: pa.int64(), str: pa.string(), bool: pa.bool_(), bytes: pa.binary(), Slot: pa.int32(), Task: pa.int32(),
+}  # fmt: skip
 _DDL: Final = {
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    pa.string(): "string",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-}
+    pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string", pa.bool_(): "boolean", pa.binary(): "binary",
+}  # fmt: skip
+
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+
+
+def json_of(value: object) -> str:
+    """JSON of a dataclass, or of mappings, sequences and plain values; dataclasses in it as mappings."""
+    return json.dumps(
+        value, default=lambda one: {f.name: getattr(one, f.name) for f in fields(one)}, separators=(",", ":")
+    )
+
+
+def of_json(hint: Any, value: Any) -> Any:
+    """A value of the type `hint` from what `json.loads` gives. KeyError, TypeError or AttributeError if it is none."""
+    if is_dataclass(hint):
+        assert isinstance(hint, type)
+        return hint(**{name: of_json(_hints(hint)[name], part) for name, part in value.items()})
+    if get_origin(hint) is tuple:
+        return tuple(of_json(get_args(hint)[0], part) for part in value)
+    if get_origin(hint) is Mapping:
+        return {key: of_json(get_args(hint)[1], part) for key, part in value.items()}
+    return value
+
+
+def numbers_of(batches: Batches) -> Iterator[int]:
+    """The numbers of the tasks that these are, where a task gets no more than its number."""
+    return (int(number) for batch in batches for number in batch.column(0).to_pylist())
 
 
 class Rows(Generic[R]):
@@ -42,13 +68,14 @@ class Rows(Generic[R]):
     def __init__(self, *kinds: type[R], prefix: str = "") -> None:
         self._kinds = kinds
         self._prefix = prefix
-        self._columns = [{column.name: column for column in _columns_of(kind)} for kind in kinds]
-        self._loaders = [_loader_of(kind, prefix) for kind in kinds]
-        types: dict[str, pa.DataType] = {"kind": pa.int32()}
+        declared = [_declared(kind, prefix) for kind in kinds]
+        self._columns = [{column.name: column for column in columns} for columns, _ in declared]
+        self._loaders = [loader for _, loader in declared]
+        types: dict[str, pa.DataType] = {f"{prefix}kind": pa.int32()}
         for columns in self._columns:
             for name, column in columns.items():
                 assert types.setdefault(name, column.type) == column.type, f"two types of column {name}"
-        self.schema = pa.schema([(prefix + name, kind) for name, kind in types.items()])
+        self.schema = pa.schema(list(types.items()))
         self.ddl = ", ".join(f"`{column.name}` {_DDL[column.type]}" for column in self.schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,9 +91,11 @@ class Rows(Generic[R]):
         kinds = [self._kinds.index(type(row)) for row in rows]
         arrays = [pa.array(kinds, pa.int32())]
         for column in list(self.schema)[1:]:
-            name = column.name.removeprefix(self._prefix)
-            dumps = [columns[name].dump if name in columns else _nothing for columns in self._columns]
-            values = [dumps[kind](row) for kind, row in zip(kinds, rows, strict=True)]
+            of_kind = [columns.get(column.name) for columns in self._columns]
+            values = [
+                of.dump(row) if (of := of_kind[kind]) is not None else None
+                for kind, row in zip(kinds, rows, strict=True)
+            ]
             arrays.append(pa.array(values, column.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -82,113 +111,57 @@ def _rows(kinds: tuple[type[Any], ...], prefix: str) -> Rows[Any]:
     return Rows(*kinds, prefix=prefix)
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    name: str
-    type: pa.DataType
-    dump: Callable[[Any], object]
-
-
 _Loader = Callable[[Mapping[str, list[Any]], int], Any]
 
 
-def _nothing(_: Any) -> None:
-    return None
+class _Column:
+    """Where the value of a field is: in a row, along `path`; and in a table, in the column `name`."""
+
+    def __init__(self, name: str, path: tuple[str, ...], hint: Any) -> None:
+        self.name = name
+        self._path = path
+        self._hint = hint
+        while isinstance(hint, NewType) and hint not in _ARROW:
+            hint = hint.__supertype__
+        found = _ARROW.get(str if get_origin(hint) is Literal else hint)
+        self._json = found is None
+        self.type = pa.string() if found is None else found
+
+    def dump(self, row: Any) -> Any:
+        for name in self._path:
+            row = None if row is None else getattr(row, name)
+        return json_of(row) if self._json and row is not None else row
+
+    def load(self, columns: Mapping[str, list[Any]], number: int) -> Any:
+        value = columns[self.name][number]
+        return of_json(self._hint, json.loads(value)) if self._json and value is not None else value
 
 
-def _type_of(hint: Any) -> tuple[Any, bool]:
-    """A type without None, and whether it may be None."""
-    if get_origin(hint) in (Union, UnionType):
-        (one,) = (each for each in get_args(hint) if each is not type(None))
-        return one, True
-    return hint, False
-
-
-def _arrow_of(hint: Any) -> pa.DataType | None:
-    """The type of a plain column, None if values of the type are JSON."""
-    if hint in (Slot, Task):
-        return pa.int32()
-    while isinstance(hint, NewType):
-        hint = hint.__supertype__
-    if get_origin(hint) is Literal:
-        hint = str
-    return {int: pa.int64(), str: pa.string(), bool: pa.bool_(), bytes: pa.binary()}.get(hint)
-
-
-def _columns_of(
-    kind: type[Any], prefix: str = "", get: Callable[[Any], Any] | None = None
-) -> Iterator[_Column]:
-    hints = get_type_hints(kind)
-    for each in fields(kind):
-        value = _getter(each.name, get)
-        hint, optional = _type_of(hints[each.name])
-        if is_dataclass(hint) and not each.metadata.get("json"):
-            assert isinstance(hint, type)
-            yield from _columns_of(hint, f"{each.name}_" if optional else prefix, value)
-        elif (plain := _arrow_of(hint)) is not None:
-            yield _Column(prefix + each.name, plain, value)
-        else:
-            yield _Column(prefix + each.name, pa.string(), _json_of(value))
-
-
-def _getter(name: str, get: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    def value(row: Any) -> Any:
-        if get is not None:
-            row = get(row)
-        return None if row is None else getattr(row, name)
-
-    return value
-
-
-def _json_of(get: Callable[[Any], Any]) -> Callable[[Any], object]:
-    def value(row: Any) -> object:
-        found = get(row)
-        return None if found is None else json.dumps(found, default=_plain)
-
-    return value
-
-
-def _plain(value: Any) -> Any:
-    return {each.name: getattr(value, each.name) for each in fields(value)}
-
-
-def _loader_of(kind: type[Any], prefix: str, *, optional: bool = False) -> _Loader:
-    hints = get_type_hints(kind)
+def _declared(
+    kind: type[Any], prefix: str, path: tuple[str, ...] = (), *, optional: bool = False
+) -> tuple[list[_Column], _Loader]:
+    """The columns of a dataclass, and what makes one of them."""
+    columns: list[_Column] = []
     parts: dict[str, _Loader] = {}
     for each in fields(kind):
-        hint, may_miss = _type_of(hints[each.name])
+        hint, may_miss = _hints(kind)[each.name], False
+        if get_origin(hint) in (Union, UnionType):
+            (hint,) = (one for one in get_args(hint) if one is not type(None))
+            may_miss = True
+        at = (*path, each.name)
         if is_dataclass(hint) and not each.metadata.get("json"):
             assert isinstance(hint, type)
-            inner = f"{each.name}_" if may_miss else prefix
-            parts[each.name] = _loader_of(hint, inner, optional=may_miss)
+            inner = f"{prefix}{each.name}_" if may_miss else prefix
+            found, parts[each.name] = _declared(hint, inner, at, optional=may_miss)
+            columns += found
         else:
-            parts[each.name] = _value_of(prefix + each.name, hint)
-    first = next(iter(parts))
+            columns.append(column := _Column(prefix + each.name, at, hint))
+            parts[each.name] = column.load
+    first = columns[0].name
 
-    def load(columns: Mapping[str, list[Any]], number: int) -> Any:
-        if optional and columns[prefix + first][number] is None:
+    def load(values: Mapping[str, list[Any]], number: int) -> Any:
+        if optional and values[first][number] is None:
             return None
-        return kind(**{name: part(columns, number) for name, part in parts.items()})
+        return kind(**{name: part(values, number) for name, part in parts.items()})
 
-    return load
-
-
-def _value_of(column: str, hint: Any) -> _Loader:
-    if _arrow_of(hint) is not None:
-        return lambda columns, number: columns[column][number]
-
-    def load(columns: Mapping[str, list[Any]], number: int) -> Any:
-        value = columns[column][number]
-        return None if value is None else _of_json(hint, json.loads(value))
-
-    return load
-
-
-def _of_json(hint: Any, value: Any) -> Any:
-    if is_dataclass(hint):
-        assert isinstance(hint, type)
-        hints = get_type_hints(hint)
-        return hint(**{name: _of_json(hints[name], part) for name, part in value.items()})
-    if get_origin(hint) is tuple:
-        return tuple(_of_json(get_args(hint)[0], part) for part in value)
-    return value
+    return columns, load

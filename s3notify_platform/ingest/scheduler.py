@@ -74,6 +74,7 @@ class Tick:
     silent_runs: tuple[str, ...] = ()
 
 
+@dataclass(slots=True, kw_only=True)
 class BatchPlanner:
     """Evaluates ticks of one source.
 
@@ -83,44 +84,33 @@ class BatchPlanner:
     its runs; to open a batch 2 GETs (topic and backlog) and 1 PUT; the 2 GETs when one has ended, too.
     """
 
-    def __init__(
-        self,
-        *,
-        source: str,
-        watcher: Watcher,
-        chains: AckChains,
-        backlog: RescanBacklog,
-        topic_epoch: Callable[[], str],
-        runs_of: Callable[[str], Sequence[RunView]],
-        settings: BatchSettings,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._source = source
-        self._watcher = watcher
-        self._chains = chains
-        self._backlog = backlog
-        self._topic_epoch = topic_epoch
-        self._runs_of = runs_of
-        self._settings = settings
-        self._clock = clock
+    source: str
+    watcher: Watcher
+    chains: AckChains
+    backlog: RescanBacklog
+    topic_epoch: Callable[[], str]
+    runs_of: Callable[[str], Sequence[RunView]]
+    settings: BatchSettings
+    clock: Clock = SYSTEM_CLOCK
 
     def first(self) -> SensorState:
         """A cursor that has seen nothing. Stored before the first batch, so that batch ids repeat."""
-        self._topic_epoch()  # the sooner there is one, the sooner writers queue
-        return SensorState(epoch=self._clock.random_bytes(5).hex(), watch=self._watcher.fresh_state())
+        self.topic_epoch()  # the sooner there is one, the sooner writers queue
+        return SensorState(epoch=self.clock.random_bytes(5).hex(), watch=self.watcher.fresh_state())
 
     def tick(self, state: SensorState) -> Tick:
         """Settle what has ended, see what changed, open the next batch."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self.clock.wall_ms()
         state, silent, notes = self._settle(state, now_ms)
-        relist = now_ms - state.listed_ms >= self._settings.relist_seconds * 1000
-        poll = self._watcher.observe(state.watch, relist=relist)
+        relist = now_ms - state.listed_ms >= self.settings.relist_seconds * 1000
+        poll = self.watcher.observe(state.watch, relist=relist)
         if poll.listed:
-            state = replace(state, listed_ms=now_ms)
-            state = _freed(state, poll.changed)
+            # Parked slots whose signal moved have all their attempts again.
+            left = {s: item for s, item in state.failing.items() if not (item.parked and s in poll.changed)}
+            state = replace(state, listed_ms=now_ms, failing=left)
         wanted = self._wanted(state, poll.changed, now_ms)
         requests: tuple[BatchRequest, ...] = ()
-        if (wanted or state.backlog) and len(state.open) < self._settings.max_open:
+        if (wanted or state.backlog) and len(state.open) < self.settings.max_open:
             state, requests, waits = self._open(state, wanted, poll.changed, now_ms)
             notes += waits
         if poll.listed and not state.watch.changed(poll.signals):
@@ -148,7 +138,7 @@ class BatchPlanner:
         self, state: SensorState, wanted: set[int], changed: Mapping[Slot, ETag], now_ms: int
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
         """Open a batch of these slots, and of all that wait for a rescan if it makes one."""
-        topic, rescans = self._topic_epoch(), self._backlog.read()
+        topic, rescans = self.topic_epoch(), self.backlog.read()
         decision = decide(
             map(Slot, wanted),
             rescans,
@@ -156,7 +146,7 @@ class BatchPlanner:
             enumerated=state.enumerated,
             now_ms=now_ms,
             listed_ms=state.bucket_listed_ms,
-            list_seconds=self._settings.list_seconds,
+            list_seconds=self.settings.list_seconds,
         )
         state = replace(state, backlog=bool(rescans.slots))
         if decision.wait_seconds:
@@ -169,30 +159,28 @@ class BatchPlanner:
             return state, (), []
         covered = set(changed) if decision.everything else wanted
         signals = {str(slot): changed[Slot(slot)] for slot in sorted(covered) if slot in changed}
+        # Those that `_failed` would park; of a batch of everything slots are retried one by one.
+        attempts = {slot: item.attempts for slot, item in state.failing.items()}
+        last = (s for s in sorted(wanted - {EVERYTHING}) if self.settings.is_last(attempts.get(s, 0)))
         payload = BatchPayload(
             slots=tuple(sorted(wanted)),
             signals=signals,
             listing=decision.listing,
             rescans={str(s): n for s, n in rescans.slots.items() if decision.everything or s in wanted},
-            last_attempt=self._last_attempt(state, wanted),
+            last_attempt=tuple(last),
             topic=topic,
         )
-        batch = f"{self._source}-{state.epoch}-{state.next_batch}"
+        batch = f"{self.source}-{state.epoch}-{state.next_batch}"
         try:
-            self._chains.open_batch(batch, [str(slot) for slot in payload.slots], payload=payload.dumps())
+            self.chains.open_batch(batch, [str(slot) for slot in payload.slots], payload=payload.dumps())
         except TagExists:
             # A tick of ours died before its cursor was stored: the chain says what it had asked for.
-            payload = BatchPayload.loads(self._chains.state(batch).payload)
+            payload = BatchPayload.loads(self.chains.state(batch).payload)
         slots = payload.slots
         seen = {Slot(int(slot)): ETag(etag) for slot, etag in payload.signals.items()}
-        parts = max(1, min(self._settings.parallel_runs, len(slots)))
+        parts = max(1, min(self.settings.parallel_runs, len(slots)))
         opened = OpenBatch(
-            id=batch,
-            slots=slots,
-            parts=parts,
-            opened_ms=now_ms,
-            listing=payload.listing,
-            topic=payload.topic,
+            id=batch, slots=slots, parts=parts, opened_ms=now_ms, listing=payload.listing, topic=payload.topic
         )
         state = replace(
             state,
@@ -216,7 +204,7 @@ class BatchPlanner:
         for batch in state.open:
             chain = self._chain(batch.id)
             if chain is not None and chain.status == "open":
-                runs = self._runs_of(batch.id)
+                runs = self.runs_of(batch.id)
                 watched, alive, quiet = self._pulse(batch, runs, now_ms)
                 silent += quiet
                 if alive:
@@ -225,7 +213,7 @@ class BatchPlanner:
                 failures = [run.failure for run in runs if run.failure]
                 reason = failures[0] if failures else "its run ended before it was committed"
                 # One that was acked since we looked stays acked.
-                chain = self._chains.fail(batch.id, reason[:REASON_MAX])
+                chain = self.chains.fail(batch.id, reason[:REASON_MAX])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
             reason = (chain and chain.reason) or "the batch's ack chain is gone"
             for slot in missing:
@@ -236,22 +224,22 @@ class BatchPlanner:
             for slot in {*batch.slots, *(failing if compared_all else ())} - missing:
                 failing.pop(slot, None)
             if batch.listing:
-                self._backlog.add(Slot(slot) for slot in missing if slot != EVERYTHING)
+                self.backlog.add(Slot(slot) for slot in missing if slot != EVERYTHING)
             if compared_all:
                 state = replace(state, enumerated=batch.topic)
             notes.append(
                 f"batch {batch.id} left {len(missing)} slots" if missing else f"batch {batch.id} done"
             )
         if len(still_open) < len(state.open):
-            state = replace(state, backlog=bool(self._backlog.read().slots))
-            if self._topic_epoch() != state.enumerated:
+            state = replace(state, backlog=bool(self.backlog.read().slots))
+            if self.topic_epoch() != state.enumerated:
                 # What the earlier topic held is gone, and perhaps a run has followed the new one already.
                 state = replace(state, enumerated="")
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
 
     def _chain(self, tag: str) -> ChainState | None:
         try:
-            return self._chains.state(tag)
+            return self.chains.state(tag)
         except TagNotFound:
             return None
 
@@ -259,8 +247,8 @@ class BatchPlanner:
         self, batch: OpenBatch, runs: Sequence[RunView], now_ms: int
     ) -> tuple[OpenBatch, bool, list[str]]:
         """The batch with its runs' progress, whether any of them goes on, and which ones are silent."""
-        startup_ms = self._settings.startup_seconds * 1000
-        silence_ms = self._settings.silence_seconds * 1000
+        startup_ms = self.settings.startup_seconds * 1000
+        silence_ms = self.settings.silence_seconds * 1000
         # Dagster may still have to create some: it resumes a tick that died while it did.
         alive = len(runs) < batch.parts and now_ms - batch.opened_ms < startup_ms
         progress: dict[str, tuple[int, int]] = {}
@@ -278,27 +266,12 @@ class BatchPlanner:
                 quiet.append(run.run_id)
         return replace(batch, progress=progress), alive, quiet
 
-    def _last_attempt(self, state: SensorState, wanted: Iterable[int]) -> tuple[int, ...]:
-        """The slots that `_failed` would park. Those of a batch of everything are retried one by one."""
-        failed = {slot: item.attempts for slot, item in state.failing.items()}
-        return tuple(
-            slot
-            for slot in sorted(wanted)
-            if slot != EVERYTHING and self._settings.is_last(failed.get(slot, 0))
-        )
-
     def _failed(self, slot: int, attempts: int, reason: str, now_ms: int) -> Failing:
-        parked = attempts >= self._settings.max_attempts and slot != EVERYTHING
-        wait = self._settings.parked_seconds if parked else self._settings.retry_seconds(attempts)
+        parked = attempts >= self.settings.max_attempts and slot != EVERYTHING
+        wait = self.settings.parked_seconds if parked else self.settings.retry_seconds(attempts)
         return Failing(
             attempts=attempts, not_before_ms=now_ms + int(wait * 1000), reason=reason, parked=parked
         )
-
-
-def _freed(state: SensorState, changed: Mapping[Slot, ETag]) -> SensorState:
-    """Parked slots whose signal moved have all their attempts again."""
-    failing = {slot: item for slot, item in state.failing.items() if not (item.parked and slot in changed)}
-    return replace(state, failing=failing)
 
 
 def _note_of(state: SensorState, poll: Poll) -> str:

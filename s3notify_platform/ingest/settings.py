@@ -6,7 +6,7 @@ line that uses it. Imports nothing heavy, since `--help` reads it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
 from functools import lru_cache
 from importlib import import_module
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
@@ -16,11 +16,12 @@ from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import QUEUE_PREFIX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class About:
     """What people read about a setting, and what is refused. `choices` are looked up when they are needed."""
 
     description: str
+    _: KW_ONLY
     unit: str = ""
     minimum: float | None = None
     choices: Callable[[], Sequence[str]] | None = None
@@ -101,22 +102,17 @@ def _formats() -> Sequence[str]:
 class LocationSettings:
     """Where a source keeps what it has made."""
 
-    name: Annotated[str, About(description="Name of the source and of its asset: a-z, 0-9, _")]
+    name: Annotated[str, About("Name of the source and of its asset: a-z, 0-9, _")]
     slots: Annotated[
-        int, About(description="Slots of the keyspace, the same for all who write and read it", unit="slots")
+        int, About("Slots of the keyspace, the same for all who write and read it", unit="slots")
     ] = SLOT_COUNT
     platform_prefix: Annotated[
-        str,
-        About(description="Prefix of the platform's own objects, ending in /; default: _s3notify/{name}/"),
+        str, About("Prefix of the platform's own objects, ending in /; default: _s3notify/{name}/")
     ] = ""
-    keyspace_prefix: Annotated[
-        str, About(description="Prefix of the signals; default: {platform_prefix}keyspace/")
-    ] = ""
+    keyspace_prefix: Annotated[str, About("Prefix of the signals; default: {platform_prefix}keyspace/")] = ""
     queue_prefix: Annotated[
         str,
-        About(
-            description="Prefix of the notification queue in the platform's bucket; the same for all that share it"
-        ),
+        About("Prefix of the notification queue in the platform's bucket; the same for all that share it"),
     ] = QUEUE_PREFIX
 
 
@@ -124,51 +120,41 @@ class LocationSettings:
 class InputSettings:
     """What a source reads, how it is parsed, and how much at once."""
 
-    prefix: Annotated[str, About(description="Only keys that begin with it")] = ""
-    format: Annotated[
-        str, About(description="Format of the objects; auto goes by suffix", choices=_formats)
-    ] = "auto"
+    prefix: Annotated[str, About("Only keys that begin with it")] = ""
+    format: Annotated[str, About("Format of the objects; auto goes by suffix", choices=_formats)] = "auto"
     schema: Annotated[
         str | None,
-        About(
-            description='Columns as Spark DDL, like "id bigint, at timestamp"; inferred and pinned if missing'
-        ),
+        About('Columns as Spark DDL, like "id bigint, at timestamp"; inferred and pinned if missing'),
     ] = None
     encoding: Annotated[
-        str, About(description="Encoding of texts without a byte order mark: utf-8, cp1252, latin-1, …")
+        str, About("Encoding of texts without a byte order mark: utf-8, cp1252, latin-1, …")
     ] = "utf-8"
     mismatches: Annotated[
         Literal["quarantine", "rescue"],
         About(
-            description="Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued"
+            "Of a record with values that do not fit: quarantine it, or rescue them to the column _rescued"
         ),
     ] = "quarantine"
     max_objects: Annotated[
-        int,
-        About(description="Objects that a round reads at most before it commits", unit="objects", minimum=1),
+        int, About("Objects that a round reads at most before it commits", unit="objects", minimum=1)
     ] = 100_000
     max_bytes: Annotated[
         int,
         About(
-            description="What a round reads at most before it commits; bigger objects in parts",
-            unit="bytes",
-            minimum=1,
+            "What a round reads at most before it commits; bigger objects in parts", unit="bytes", minimum=1
         ),
     ] = 4 << 30
     max_seconds: Annotated[
         float,
-        About(
-            description="After so long a run begins no other round, and leaves the rest to the next",
-            unit="seconds",
-        ),
+        About("After so long a run begins no other round, and leaves the rest to the next", unit="seconds"),
     ] = 3600.0
     split_bytes: Annotated[
-        int, About(description="Larger objects are read in parts of this size", unit="bytes", minimum=1)
+        int, About("Larger objects are read in parts of this size", unit="bytes", minimum=1)
     ] = 64 << 20
     code_version: Annotated[
         str | None,
         About(
-            description="Version of the transform. Change it, and a slot's objects are read again when it is next "
+            "Version of the transform. Change it, and a slot's objects are read again when it is next "
             "asked for: all of them by a backfill"
         ),
     ] = None
@@ -178,13 +164,13 @@ class InputSettings:
 class BucketSettings:
     """The buckets of a source, and how its tables are committed to."""
 
-    bucket: Annotated[str, About(description="Bucket to watch")]
+    bucket: Annotated[str, About("Bucket to watch")]
     platform_bucket: Annotated[
-        str | None, About(description="Bucket of the platform's own objects; default: the same")
+        str | None, About("Bucket of the platform's own objects; default: the same")
     ] = None
     commit: Annotated[
         Literal["auto", "native", "dynamodb"],
-        About(description="auto: native where the store can, else dynamodb if there is a lease_table"),
+        About("auto: native where the store can, else dynamodb if there is a lease_table"),
     ] = "auto"
 
 
@@ -193,11 +179,10 @@ class TableSettings:
     """DynamoDB tables of a source, made by `s3notify init`. Without them the bucket carries everything."""
 
     records_table: Annotated[
-        str | None,
-        About(description="DynamoDB table of queue, ack chains and heartbeats; default: on the bucket"),
+        str | None, About("DynamoDB table of queue, ack chains and heartbeats; default: on the bucket")
     ] = None
     lease_table: Annotated[
-        str | None, About(description="DynamoDB table that keeps commits apart, one for each bucket")
+        str | None, About("DynamoDB table that keeps commits apart, one for each bucket")
     ] = None
 
 
@@ -208,13 +193,11 @@ class TopicSizeSettings:
     queue_capacity: Annotated[
         int,
         About(
-            description="Changes that wait to be taken in at most; writers beyond are refused",
-            unit="entries",
-            minimum=1,
+            "Changes that wait to be taken in at most; writers beyond are refused", unit="entries", minimum=1
         ),
     ] = 10_000
     queue_shards: Annotated[
-        int, About(description="Parts of the topic: more for more writers at once", unit="shards", minimum=1)
+        int, About("Parts of the topic: more for more writers at once", unit="shards", minimum=1)
     ] = 8
 
 

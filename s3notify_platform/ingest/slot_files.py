@@ -6,6 +6,7 @@ Files are named at random and uploaded; whatever a lost or doubled attempt leave
 import io
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from s3notify_platform.ports import StoredObject, Written
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable, TableFile, spanning
+from s3notify_platform.table.layout import Generation
 
 FILE_BYTES: Final = 64 << 20
 """Arrow bytes gathered before a file is written."""
@@ -40,30 +42,6 @@ class SlotFiles:
     written: list[TableFile] = field(default_factory=list)
     _since: int | None = None
     _until: int = 0
-
-    @classmethod
-    def of_data(
-        cls, table: SlotTable, slot: Slot, generation: int, clock: Clock = SYSTEM_CLOCK
-    ) -> "SlotFiles":
-        """Of rows."""
-        return cls(
-            table=table,
-            key_of=lambda name: table.layout.data(slot, name),
-            generation=generation,
-            clock=clock,
-        )
-
-    @classmethod
-    def of_rejects(
-        cls, table: SlotTable, slot: Slot, generation: int, clock: Clock = SYSTEM_CLOCK
-    ) -> "SlotFiles":
-        """Of rejects."""
-        return cls(
-            table=table,
-            key_of=lambda name: table.layout.quarantine(slot, name),
-            generation=generation,
-            clock=clock,
-        )
 
     def add(self, rows: pa.Table, *, since: int | None = None, until: int | None = None) -> None:
         """Rows of this generation, or of those that a replaced file held."""
@@ -132,3 +110,14 @@ class SlotFiles:
             raise CorruptError(f"{key}: named by a commit and missing; restore it")
         # ParquetFile, not read_table: the latter would turn "slot=…" of a path into a column.
         return pq.ParquetFile(pa.BufferReader(found.body)).read()
+
+
+def new_files(
+    table: SlotTable, slot: Slot, generation: Generation, clock: Clock = SYSTEM_CLOCK
+) -> tuple[SlotFiles, SlotFiles]:
+    """Where the rows of a slot go, and where its rejects."""
+    data, rejects = partial(table.layout.data, slot), partial(table.layout.quarantine, slot)
+    return (
+        SlotFiles(table=table, key_of=data, generation=generation, clock=clock),
+        SlotFiles(table=table, key_of=rejects, generation=generation, clock=clock),
+    )

@@ -22,8 +22,9 @@ from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.slot_files import SlotFiles
+from s3notify_platform.ingest.slot_files import SlotFiles, new_files
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import work_of
 from s3notify_platform.ingest.task_chain import TaskChain
@@ -81,6 +82,8 @@ class StageContext:
     """Slots for which everything that has changed is read, or has left."""
     last_attempt: frozenset[Slot] = frozenset()
     """Slots whose objects go to quarantine if their read fails."""
+    unread: tuple[ReadObject, ...] = ()
+    """What became of objects that no task is to read."""
     evolving: bool
     """Whether a slot with fields that the schema lacks waits for another schema, in place of a commit."""
 
@@ -90,10 +93,10 @@ def stager(context: StageContext) -> Callable[[Batches], Batches]:
 
     def run(batches: Batches) -> Batches:
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
-            stages = _Stages.of(context, pool)
+            stages = _Stages(context=context, pool=pool)
             for slot, piece in slot_pieces(batches):
                 stages.finish([earlier for earlier in stages.open if earlier != slot])
-                stages.add(slot, piece)
+                stages.stage(slot).add(piece)
             yield stages.result()
 
     return run
@@ -105,14 +108,14 @@ def read_stager(context: StageContext, reader: SplitReader) -> Callable[[Batches
     def run(batches: Batches) -> Batches:
         slots, splits, _ = work_of(batches)
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
-            stages = _Stages.of(context, pool)
+            stages = _Stages(context=context, pool=pool)
             for window in reader.windows(splits):
                 for slot, piece in slot_pieces(window):
-                    stages.add(slot, piece)
+                    stages.stage(slot).add(piece)
                 # The last slot of a window may go on in the next one.
                 stages.finish(sorted(stages.open)[:-1])
-            stages.finish([*stages.open])
-            stages.finish_empty(set(slots) - {split.version.slot for split in splits})
+            for slot in set(slots) - {split.version.slot for split in splits}:
+                stages.stage(slot)  # nothing to read: objects have left
             yield stages.result()
 
     return run
@@ -123,24 +126,24 @@ class _Stages:
     """The slots of one task: fed piece by piece, finished by threads."""
 
     context: StageContext
-    store: CountingStore
-    table: SlotTable
     pool: ThreadPoolExecutor
+    store: CountingStore = field(init=False)
+    table: SlotTable = field(init=False)
     open: "dict[Slot, SlotStage]" = field(default_factory=dict)
     pending: list[tuple[int, Future[Staged]]] = field(default_factory=list)
     done: list[Staged] = field(default_factory=list)
     gets: int = 0
     """GETs of the source's objects, whichever task sent them."""
 
-    @classmethod
-    def of(cls, context: StageContext, pool: ThreadPoolExecutor) -> "_Stages":
-        store = CountingStore(shared_store(context.source.location.platform))
-        return cls(context=context, store=store, table=context.source.table(store=store), pool=pool)
+    def __post_init__(self) -> None:
+        self.store = CountingStore(shared_store(self.context.source.location.platform))
+        self.table = self.context.source.table(store=self.store)
 
-    def add(self, slot: Slot, piece: pa.RecordBatch) -> None:
+    def stage(self, slot: Slot) -> "SlotStage":
+        """That of a slot, a new one if it has none."""
         if slot not in self.open:
-            self.open[slot] = SlotStage.of(slot, self.context, self.table)
-        self.open[slot].add(piece)
+            self.open[slot] = SlotStage(slot=slot, context=self.context, table=self.table)
+        return self.open[slot]
 
     def finish(self, slots: Iterable[Slot]) -> None:
         """Write these slots, in the background as long as not too much waits for it."""
@@ -150,12 +153,6 @@ class _Stages:
             self.pending.append((stage.data.waiting_bytes, self.pool.submit(stage.finish)))
         while len(self.pending) > 4 * SLOTS_IN_FLIGHT or sum(n for n, _ in self.pending) > BYTES_IN_FLIGHT:
             self.done.append(self.pending.pop(0)[1].result())
-
-    def finish_empty(self, slots: Iterable[Slot]) -> None:
-        """Slots with nothing to read: objects have left."""
-        for slot in slots:
-            self.open[slot] = SlotStage.of(slot, self.context, self.table)
-        self.finish([*self.open])
 
     def result(self) -> pa.RecordBatch:
         """One row for each slot, and one that counts requests."""
@@ -186,38 +183,30 @@ def _runs(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBatc
         yield int(values[low]), batch.slice(low, high - low)
 
 
-def add_rows(piece: pa.RecordBatch, data: SlotFiles, rejects: SlotFiles) -> Batches:
-    """Rows and rejects of one slot to its files; what else there is comes back."""
+def of_kinds(piece: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch, pa.Table | None]]:
+    """A piece of one slot by kinds, in their order: the kind, its records, and what is to be stored of them if any."""
     for kind, part in _runs(piece, "_kind"):
         if kind == KIND_REJECT:
-            rejects.add(_rejects(part))
+            columns = [part.column(name) for name in ("_key", "_etag", "_offset", "_reason", "_raw")]
+            yield kind, part, pa.Table.from_arrays(columns, schema=REJECT_SCHEMA)
         elif kind == KIND_ROW:
-            data.add(_rows(part))
+            dropped = {*READ.schema.names} - {"_key", "_etag", "_offset"}
+            names = [name for name in part.schema.names if name not in dropped]
+            yield kind, part, pa.Table.from_batches([part]).select(names)
         else:
-            yield part
-
-
-def _rejects(part: pa.RecordBatch) -> pa.Table:
-    columns = ("_key", "_etag", "_offset", "_reason", "_raw")
-    return pa.Table.from_arrays([part.column(name) for name in columns], schema=REJECT_SCHEMA)
-
-
-def _rows(part: pa.RecordBatch) -> pa.Table:
-    dropped = {*READ.schema.names} - {"_key", "_etag", "_offset"}
-    names = [name for name in part.schema.names if name not in dropped]
-    return pa.Table.from_batches([part]).select(names)
+            yield kind, part, None
 
 
 @dataclass(slots=True, kw_only=True)
 class SlotStage:
-    """One slot on its way to a commit."""
+    """One slot of the batch on its way to a commit; `UsageError` for another one."""
 
     slot: Slot
     context: StageContext
     table: SlotTable
-    data: SlotFiles
-    rejects: SlotFiles
-    clock: Clock
+    clock: Clock = SYSTEM_CLOCK
+    data: SlotFiles = field(init=False)
+    rejects: SlotFiles = field(init=False)
     parts: dict[str, list[Outcome]] = field(default_factory=dict)
     arrived: dict[str, int] = field(default_factory=dict)
     shared_rows: int = 0
@@ -227,38 +216,28 @@ class SlotStage:
     _unsettled: set[str] = field(default_factory=set)
     _not_read: set[str] = field(default_factory=set)
 
-    @classmethod
-    def of(
-        cls, slot: Slot, context: StageContext, table: SlotTable, clock: Clock = SYSTEM_CLOCK
-    ) -> "SlotStage":
-        """A slot of the batch; `UsageError` for another one."""
-        if slot not in context.heads:
+    def __post_init__(self) -> None:
+        if self.slot not in self.context.heads:
             raise UsageError(
-                f"rows of slot {slot}, which is not of this batch: a transform must keep _slot as it is"
+                f"rows of slot {self.slot}, which is not of this batch: a transform must keep _slot as it is"
             )
-        generation = context.heads[slot] + 1
-        return cls(
-            slot=slot,
-            context=context,
-            table=table,
-            clock=clock,
-            data=SlotFiles.of_data(table, slot, generation, clock),
-            rejects=SlotFiles.of_rejects(table, slot, generation, clock),
+        self.data, self.rejects = new_files(
+            self.table, self.slot, Generation(self.context.heads[self.slot] + 1), self.clock
         )
+        self._note(row for row in self.context.unread if row.slot == self.slot)
 
     def add(self, piece: pa.RecordBatch) -> None:
         """Rows of one slot in the order of their kinds: outcomes, files, rejects, data."""
         if self.error:
             return
-        for kind, part in _runs(piece, "_kind"):
-            if kind == KIND_REJECT:
-                self.rejects.add(self._of_whole_objects(_rejects(part)))
-            elif kind == KIND_ROW:
-                rows = self._of_whole_objects(_rows(part))
-                self._check_lineage(rows)
-                self.data.add(rows)
-            else:
+        for kind, part, stored in of_kinds(piece):
+            if stored is None:
                 self._note(READ.read([part]))
+                continue
+            rows = self._of_whole_objects(stored)
+            if kind == KIND_ROW:
+                self._check_lineage(rows)
+            (self.data if kind == KIND_ROW else self.rejects).add(rows)
 
     def _note(self, rows: Iterable[Read]) -> None:
         for row in rows:
@@ -325,21 +304,23 @@ class SlotStage:
         failed |= {key: outcome.failed for key, outcome in read.items() if outcome.failed}
         quarantined = self._quarantined(failed, set(head.failing if head else ()) - read.keys() - gone)
         moved = read or gone or quarantined
-        return StagedSlot(
+        result = SlotResult(
             slot=self.slot,
-            commit=self._commit(head, known, read, gone, quarantined).staged() if moved else None,
+            status="committed",
             objects=len(read),
             rows=sum(o.rows for o in read.values()),
             rejects=sum(o.rejects for o in read.values()),
             gone=len(gone),
             superseded=sum(o.status == "superseded" for o in self.outcomes.values()),
             bytes=sum(o.bytes for o in read.values()),
-            unfinished=sum(not o.reach_end and not o.failed for o in read.values()),
-            failed={key: reason for key, reason in failed.items() if key not in quarantined},
+            complete=all(o.reach_end or o.failed for o in read.values()),
+            failed_objects={key: reason for key, reason in failed.items() if key not in quarantined},
             quarantined=quarantined,
             unnamed=added(o.unnamed for o in read.values()),
             mismatches=added(o.mismatches for o in read.values()),
         )
+        commit = self._commit(head, known, read, gone, quarantined).staged() if moved else None
+        return StagedSlot(commit=commit, result=result)
 
     def _quarantined(self, failed: Mapping[str, str], failing: set[str]) -> dict[str, str]:
         """Of the objects whose read failed, those that go to quarantine, with their reasons; `failing` are there."""

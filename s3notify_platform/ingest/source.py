@@ -8,8 +8,10 @@ from s3notify_platform.formats.codecs import check_encoding
 from s3notify_platform.ingest.location import CommitMode, Location
 from s3notify_platform.ingest.settings import InputSettings, check_settings
 from s3notify_platform.ports import ObjectStore
+from s3notify_platform.protocols.source_enumerator import Enumerator
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.probe import CommitChoice
+from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
 from s3notify_platform.table.layout import TableLayout
@@ -93,6 +95,11 @@ class Source:
     def view(self, asset: str | None = None, *, store: ObjectStore | None = None) -> DeltaView:
         """The table, or that of a slot asset, as a Delta table. No request."""
         return self.location.view(asset, store=store, commit=self.commit)
+
+    def enumerator(self, bucket: ObjectStore | None = None) -> Enumerator:
+        """Finds the source's objects, through `bucket` if given. No request."""
+        bucket = bucket or shared_store(self.input.bucket)
+        return Enumerator(bucket, prefix=self.input.prefix, slots=self.location.slots)
 
     def settle_commit_mode(self, store: ObjectStore) -> Self:
         """The source with its commit mode settled. See `Location.settle_commit_mode`."""

@@ -6,22 +6,17 @@ is read in parts by many tasks, if its format and encoding let it begin in the m
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final, NamedTuple, assert_never
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.csv_splits import Scout, scout, starts_in_quotes
 from s3notify_platform.formats.registry import format_of
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
-from s3notify_platform.ingest.row_schema import Batches, Task
+from s3notify_platform.ingest.row_schema import Batches, Task, numbers_of
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import SCOUTED, WORK, Scouted, SlotOfTask, SplitOfTask, Work
-from s3notify_platform.protocols.source_enumerator import (
-    OBJECT_COST_BYTES,
-    Split,
-    assign,
-    parts_of,
-)
+from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign, parts_of
 from s3notify_platform.slots import Slot
 
 TASK_BYTES: Final = 64 << 20
@@ -49,9 +44,13 @@ def may_be_quoted(split: Split, source: Source) -> bool:
     return form is not None and form.quoted
 
 
-def cut(split: Split, source: Source) -> list[Split]:
-    """The parts of a big object that tasks may read at once; any other split as it is. Pure."""
+def cut(split: Split, source: Source, *, quoted: bool = True) -> list[Split]:
+    """The parts of a big object that tasks may read at once; any other split as it is. Pure.
+
+    `quoted`: also if they may begin in a quoted value (`may_be_quoted`).
+    """
     cuttable = is_big(split, source) and may_be_cut(split, source)
+    cuttable = cuttable and (quoted or not may_be_quoted(split, source))
     return parts_of(split, source.input.split_bytes) if cuttable else [split]
 
 
@@ -65,27 +64,25 @@ def cut_all(splits: Sequence[Split], source: Source) -> tuple[list[Split], list[
     return result, quoted
 
 
-def scouter(source: Source, parts: Sequence[Split]) -> Callable[[Batches], Batches]:
-    """The function of a task that looks at its share of these parts: 1 GET for each chunk of each."""
-    places = {(p.version.key, p.start): n for n, p in enumerate(parts)}
+def scouter(source: Source, parts: Sequence[Split], tasks: int) -> Callable[[Batches], Batches]:
+    """The function of one of `tasks` tasks, that looks at its share of the parts: 1 GET for each chunk of each."""
 
     def run(batches: Batches) -> Batches:
-        for part in work_of(batches).splits:
+        for number in chain.from_iterable(range(task, len(parts), tasks) for task in numbers_of(batches)):
+            part = parts[number]
             try:
                 found = scout(RemoteBytes(source.input.bucket, part.version), part)
             except S3NotifyError:
                 # Whatever it is, the read will find it too, and say so.
                 found = Scout(quotes=1, well_formed=(False, False))
-            number = places[part.version.key, part.start]
-            outside, inside = found.well_formed
-            yield SCOUTED.batch([Scouted(number=number, quotes=found.quotes, outside=outside, inside=inside)])
+            yield SCOUTED.batch([Scouted(number=number, scout=found)])
 
     return run
 
 
 def begun(parts: Sequence[Split], rows: Iterable[Scouted]) -> list[Split]:
     """The parts, which now know how they begin; those of an object that has quotes out of place are one. Pure."""
-    scouts = {row.number: Scout(quotes=row.quotes, well_formed=(row.outside, row.inside)) for row in rows}
+    scouts = {row.number: row.scout for row in rows}
     result: list[Split] = []
     for _, group in groupby(range(len(parts)), key=lambda n: parts[n].version):
         numbers = list(group)
@@ -108,10 +105,8 @@ class Assigned:
     together: bool
 
 
-def assign_splits(
-    slots: Sequence[Slot], splits: Sequence[Split], width: int, *, big: Callable[[Split], bool]
-) -> Assigned:
-    """Deal `splits` to tasks: slot by slot if that is about as balanced as one by one, and none is `big`. Pure."""
+def assign_splits(slots: Sequence[Slot], splits: Sequence[Split], width: int, source: Source) -> Assigned:
+    """Assign `splits` to tasks: slot by slot if that is about as balanced as one by one, and none is big. Pure."""
     sizes = [split.end - split.start for split in splits]
     tasks = max(1, min(len(slots), max(width, -(-sum(sizes) // TASK_BYTES))))
     costs = dict.fromkeys(slots, 0)
@@ -121,27 +116,16 @@ def assign_splits(
     loads = [0] * tasks
     for cost, task in zip(costs.values(), slot_tasks, strict=True):
         loads[task] += cost
-    if max(loads) <= max(TASK_BYTES, SKEW * sum(loads) / tasks) and not any(map(big, splits)):
+    balanced = max(loads) <= max(TASK_BYTES, SKEW * sum(loads) / tasks)
+    if together := balanced and not any(is_big(split, source) for split in splits):
         task_of = dict(zip(slots, slot_tasks, strict=True))
         split_tasks = [task_of[split.version.slot] for split in splits]
-        return Assigned(
-            splits=splits, tasks=tasks, slot_tasks=slot_tasks, split_tasks=split_tasks, together=True
-        )
-    tasks = max(1, min(len(splits), max(width, -(-sum(sizes) // TASK_BYTES))))
+    else:
+        tasks = max(1, min(len(splits), max(width, -(-sum(sizes) // TASK_BYTES))))
+        slot_tasks, split_tasks = [0] * len(slots), assign(sizes, tasks)
     return Assigned(
-        splits=splits,
-        tasks=tasks,
-        slot_tasks=[0] * len(slots),
-        split_tasks=assign(sizes, tasks),
-        together=False,
+        splits=splits, tasks=tasks, slot_tasks=slot_tasks, split_tasks=split_tasks, together=together
     )
-
-
-def one_by_one(parts: Sequence[Split], tasks: int) -> Assigned:
-    """The parts assigned in turn to `tasks` tasks. Pure."""
-    tasks = max(1, min(len(parts), tasks))
-    split_tasks = [number % tasks for number in range(len(parts))]
-    return Assigned(splits=parts, tasks=tasks, slot_tasks=[], split_tasks=split_tasks, together=False)
 
 
 def work_rows(slots: Sequence[Slot], assigned: Assigned, children: Sequence[str] = ()) -> list[Work]:
@@ -150,7 +134,7 @@ def work_rows(slots: Sequence[Slot], assigned: Assigned, children: Sequence[str]
     `children`: what each split is called in the job's chain (`TaskChain.cut`), if it is named there.
     """
     rows: list[Work] = [
-        SlotOfTask(task=Task(task), slot=slot) for task, slot in zip(assigned.slot_tasks, slots, strict=False)
+        SlotOfTask(task=Task(task), slot=slot) for task, slot in zip(assigned.slot_tasks, slots, strict=True)
     ]
     names: Sequence[str | None] = children or [None] * len(assigned.splits)
     rows += [

@@ -7,24 +7,19 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
 
 from s3notify_platform.clock import Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
 from s3notify_platform.ingest.compare import IN_FLIGHT
+from s3notify_platform.ingest.fetch import windows
+from s3notify_platform.ingest.row_schema import json_of, of_json
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import ETag, ObjectStore, StoredObject, Written
-from s3notify_platform.protocols.keyspace import (
-    DIGEST_BYTES,
-    NEVER_SEEN,
-    Watcher,
-)
-from s3notify_platform.protocols.notification_queue import Entry, Event
-from s3notify_platform.protocols.source_enumerator import (
-    ObjectState,
-    ObjectVersion,
-)
+from s3notify_platform.ingest.wire import QueuedEntry
+from s3notify_platform.ports import ObjectStore, StoredObject, Written
+from s3notify_platform.protocols.keyspace import DIGEST_BYTES, NEVER_SEEN, Watcher
+from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.layout import Generation, TableLayout
@@ -47,22 +42,14 @@ class Offset:
 
     def dumps(self) -> dict[str, Any]:
         """As Spark writes it to the checkpoint."""
-        return {
-            "v": 1,
-            "stream": self.stream,
-            "number": self.number,
-            "plan": self.plan,
-            "epoch": self.epoch,
-            "digests": b64encode(self.digests).decode("ascii"),
-        }
+        return {**asdict(self), "digests": b64encode(self.digests).decode("ascii")}
 
     @classmethod
-    def loads(cls, body: Mapping[str, Any], slots: int) -> "Offset":
+    def loads(cls, body: Mapping[str, Any], slots: int) -> Self:
         """Inverse of `dumps`; `CorruptError` for anything else, `UsageError` if it is of another number of slots."""
         try:
             digests = b64decode(body["digests"], validate=True)
-            names = ("stream", "number", "plan", "epoch")
-            offset = cls(digests=digests, **{name: body[name] for name in names})
+            offset = cls(**{**body, "digests": digests})
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(f"not an offset of this format: {str(body)[:80]}") from error
         if len(digests) != DIGEST_BYTES * slots:
@@ -76,46 +63,26 @@ class Offset:
         """The digests, with those of `slots` as in `target`."""
         vector = bytearray(self.digests)
         for slot in slots:
-            place = slice(DIGEST_BYTES * slot, DIGEST_BYTES * (slot + 1))
-            vector[place] = target[place]
+            vector[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)] = digest_at(target, slot)
         return bytes(vector)
 
 
 def changed_between(start: bytes, end: bytes) -> list[Slot]:
     """The slots whose digests differ. Pure."""
-    return [
-        Slot(place // DIGEST_BYTES)
-        for place in range(0, len(end), DIGEST_BYTES)
-        if start[place : place + DIGEST_BYTES] != end[place : place + DIGEST_BYTES]
-    ]
+    slots = range(len(end) // DIGEST_BYTES)
+    return [Slot(slot) for slot in slots if digest_at(start, slot) != digest_at(end, slot)]
 
 
-def digest_at(digests: bytes, slot: Slot) -> bytes:
+def digest_at(digests: bytes, slot: int) -> bytes:
     """A slot's digest. Pure."""
     return digests[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)]
 
 
-class Poller:
-    """The vector of all slots' digests, as of a poll that is at most `seconds` old."""
-
-    def __init__(self, source: Source, store: ObjectStore, clock: Clock, *, seconds: float) -> None:
-        self._watcher = Watcher(
-            store, prefix=source.location.keyspace_prefix, slots=source.location.slots, clock=clock
-        )
-        self._seconds = seconds
-        self._clock = clock
-        self._polled_at: float | None = None
-        self.signals: dict[Slot, ETag] = {}
-
-    def poll(self) -> bytes:
-        """1 HEAD if nothing changed, and 1 LIST if something did, or this is the first; nothing if it is too soon."""
-        now = self._clock.monotonic()
-        if self._polled_at is None or now - self._polled_at >= self._seconds:
-            self.signals |= self._watcher.poll().signals
-            self._polled_at = now
-        digests = self._watcher.state.digests
-        seen = [digests[n : n + DIGEST_BYTES] for n in range(0, len(digests), DIGEST_BYTES)]
-        return b"".join(UNSIGNALLED if digest == NEVER_SEEN else digest for digest in seen)
+def seen_of(watcher: Watcher) -> bytes:
+    """The digests of all slots that a watcher has seen; those without a signal have one as well. Pure."""
+    digests = watcher.state.digests
+    seen = (digest_at(digests, slot) for slot in range(len(digests) // DIGEST_BYTES))
+    return b"".join(UNSIGNALLED if digest == NEVER_SEEN else digest for digest in seen)
 
 
 # Plans
@@ -141,62 +108,18 @@ class StreamPlan:
 
     name: str
     slots: tuple[SlotWork, ...]
-    entries: tuple[Entry, ...] = ()
+    topic: str = ""
+    entries: tuple[QueuedEntry, ...] = ()
     """Of the topic, that were there before the bucket was looked at: removed when the batch is done."""
 
-    def dumps(self) -> bytes:
-        """JSON."""
-        slots = [
-            {
-                "slot": work.slot,
-                "generation": work.generation,
-                "objects": work.objects,
-                "read": [[v.key, v.etag, v.size] for v in work.read],
-                "gone": work.gone,
-            }
-            for work in self.slots
-        ]
-        entries = [
-            [e.topic, e.shard, e.epoch, e.id, e.slot, e.quota, e.version, e.event.key] for e in self.entries
-        ]
-        body = {"v": 1, "name": self.name, "slots": slots, "entries": entries}
-        return json.dumps(body, separators=(",", ":")).encode()
-
     @classmethod
-    def loads(cls, body: bytes) -> "StreamPlan":
-        """Inverse of `dumps`; `CorruptError` for anything else."""
+    def loads(cls, body: bytes) -> Self:
+        """From the JSON that `StreamState.pin` stores; `CorruptError` for anything else."""
         try:
-            found = json.loads(body)
-            slots = tuple(
-                SlotWork(
-                    slot=Slot(work["slot"]),
-                    generation=Generation(work["generation"]),
-                    objects=work["objects"],
-                    read=tuple(
-                        ObjectVersion(slot=Slot(work["slot"]), key=key, etag=ETag(etag), size=size)
-                        for key, etag, size in work["read"]
-                    ),
-                    gone=tuple((key, etag) for key, etag in work["gone"]),
-                )
-                for work in found["slots"]
-            )
-            entries = tuple(
-                Entry(
-                    topic=topic,
-                    shard=shard,
-                    epoch=epoch,
-                    id=name,
-                    slot=slot,
-                    quota=quota,
-                    state="committed",
-                    event=Event(key=key),
-                    version=version,
-                )
-                for topic, shard, epoch, name, slot, quota, version, key in found["entries"]
-            )
-            return cls(name=found["name"], slots=slots, entries=entries)
-        except (ValueError, KeyError, TypeError) as error:
+            found: Self = of_json(cls, json.loads(body))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptError(f"not a plan of a stream: {body[:80]!r}") from error
+        return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,7 +143,7 @@ class StreamState:
 
     def pin(self, plan: StreamPlan) -> None:
         """Make a plan durable, under a name of its own: that only the offset which names it counts. 1 PUT."""
-        if not isinstance(outcome := self.store.put(self._key(plan.name), plan.dumps()), Written):
+        if not isinstance(outcome := self.store.put(self._key(plan.name), json_of(plan).encode()), Written):
             raise UnavailableError(f"plan {plan.name}: {outcome}")
         self._plans = {plan.name: plan}
 
@@ -237,9 +160,7 @@ class StreamState:
         self, heads: Mapping[Slot, SlotCommit | None], keys: Mapping[Slot, Collection[str]]
     ) -> Iterator[tuple[Slot, States]]:
         """What is known of the objects of these slots, or of the `keys` of some, slot by slot."""
-        slots = [*heads]
-        for first in range(0, len(slots), IN_FLIGHT):
-            part = slots[first : first + IN_FLIGHT]
+        for part in windows(heads, most=IN_FLIGHT):
             found = self._each(lambda slot: self.table.states(heads[slot], keys.get(slot)), part)
             yield from zip(part, found, strict=True)
 
@@ -274,7 +195,8 @@ class StreamState:
             planned_at = self.clock.monotonic()
             list(self._each(lambda w: self._settle(plan, w, heads[w.slot], planned_at), plan.slots))
             if plan.entries:
-                self.source.location.queue(self.store).remove(plan.entries)
+                entries = [each.entry(plan.topic) for each in plan.entries]
+                self.source.location.queue(self.store).remove(entries)
             self.store.delete(self._key(name))
         self._done, self._plans = name, {}
 

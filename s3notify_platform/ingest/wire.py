@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from s3notify_platform.formats.csv_splits import Scout
 from s3notify_platform.ingest.outcome import Outcome
+from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.row_schema import AS_JSON, Rows, Task
 from s3notify_platform.ports import Version
 from s3notify_platform.protocols.notification_queue import Entry, Event
@@ -168,12 +170,10 @@ WORK: Final[Rows[Work]] = Rows(SlotOfTask, SplitOfTask)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scouted:
-    """The quotes of part `number` of CSV objects: how many, and whether it is well formed read from out- or inside."""
+    """The quotes of part `number` of CSV objects."""
 
     number: int
-    quotes: int
-    outside: bool
-    inside: bool
+    scout: Scout
 
 
 SCOUTED: Final[Rows[Scouted]] = Rows(Scouted)
@@ -240,21 +240,15 @@ LINEAGE_COLUMNS: Final = ("_slot", "_key", "_etag", "_offset")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSlot:
-    """A slot whose files are written, and its commit, None if there is nothing to commit; and what it brings."""
+    """A slot whose files are written; its commit, None if there is nothing to commit, and what comes of that."""
 
-    slot: Slot
     commit: StagedCommit | None
-    objects: int = 0
-    rows: int = 0
-    rejects: int = 0
-    gone: int = 0
-    superseded: int = 0
-    bytes: int = 0
-    unfinished: int = 0
-    failed: Mapping[str, str] = field(default_factory=dict)
-    quarantined: Mapping[str, str] = field(default_factory=dict)
-    unnamed: Mapping[str, int] = field(default_factory=dict)
-    mismatches: Mapping[str, int] = field(default_factory=dict)
+    result: SlotResult
+
+    @property
+    def slot(self) -> Slot:
+        """The slot."""
+        return self.result.slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

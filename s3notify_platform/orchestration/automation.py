@@ -1,10 +1,8 @@
 """Declarative automation of the assets downstream of a source: the conditions, and the sensor for scattered slots.
 
 A batch's run makes the slot assets in the source's own step. `follow_slots` is true for slots that this step did not
-make: their source was committed by a run without the slot asset (the source alone was materialized), the slot asset is
-new, or its last run failed. Dagster would launch one run for each contiguous range of such slots.
-`SlotAutomationSensor` evaluates the same conditions, with their history in the UI, and requests one run with all of
-them.
+make: the source alone was materialized, the slot asset is new, or its last run failed. Dagster would launch one run for
+each contiguous range of them; `SlotAutomationSensor` requests one for all, with the conditions' history in the UI.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +18,7 @@ from dagster._record import copy
 from dagster._utils.warnings import disable_dagster_warnings
 
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
+from s3notify_platform.orchestration.source_assets import SourceAssets
 
 AUTOMATION_TAG: Final = "s3notify/automation"
 RETRY_CRON: Final = "*/10 * * * *"
@@ -62,35 +61,22 @@ def follow_slots(asset: str) -> dg.AutomationCondition[Any]:
 
 
 class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
-    """Evaluates the conditions of a source's slot assets; requests one run with exactly the slots that follow.
-
-    One such run at a time: nothing is evaluated while one is in flight, so that no update is dropped.
+    """Requests one run with exactly the slots that follow. Nothing is evaluated while one is in flight, so that no
+    update is dropped.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        source: str,
-        op_name: str,
-        slot_assets: Sequence[str],
-        minimum_interval_seconds: int | None,
-        default_status: dg.DefaultSensorStatus,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._source, self._op_name, self._slot_assets = source, op_name, slot_assets
-        with (
-            disable_dagster_warnings()
-        ):  # evaluation in user code is a beta feature of Dagster; used on purpose
+    def __init__(self, assets: SourceAssets, metadata: Mapping[str, Any] | None = None) -> None:
+        self._assets = assets
+        with disable_dagster_warnings():  # evaluation in user code is a beta feature of Dagster
             super().__init__(
-                name,
-                target=dg.AssetSelection.assets(*slot_assets),
+                f"{assets.name}_slot_automation",
+                target=dg.AssetSelection.assets(*(asset.name for asset in assets.slot_assets)),
                 use_user_code_server=True,
                 emit_backfills=False,
-                minimum_interval_seconds=minimum_interval_seconds,
-                default_status=default_status,
+                minimum_interval_seconds=max(5, assets.interval_seconds),
+                default_status=assets.sensor_status,
                 metadata=metadata,
-                description=f"Slot assets of {source!r} that its batches did not make; one run for all their slots.",
+                description=f"Slot assets of {assets.name!r} that its batches did not make; one run for all slots.",
             )
 
     def with_attributes(
@@ -100,15 +86,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         metadata: Mapping[str, Any] | None = None,
     ) -> "SlotAutomationSensor":
         """A copy, which Dagster makes when it loads definitions; the base's method returns the base's class."""
-        return SlotAutomationSensor(
-            self.name,
-            source=self._source,
-            op_name=self._op_name,
-            slot_assets=self._slot_assets,
-            minimum_interval_seconds=self.minimum_interval_seconds,
-            default_status=self.default_status,
-            metadata=self.metadata if metadata is None else metadata,
-        )
+        return SlotAutomationSensor(self._assets, self.metadata if metadata is None else metadata)
 
     def _behind(self, instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]) -> list[int]:
         """The requested slots whose source is newer than the slot asset, now.
@@ -128,13 +106,13 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         behind: set[int] = set()
         for asset, slots in wanted.items():
             made = newest(asset, slots)
-            source = newest(dg.AssetKey(self._source), slots)
+            source = newest(dg.AssetKey(self._assets.name), slots)
             behind |= {int(slot) for slot in slots if made.get(slot, 0) < source.get(slot, 1)}
         return sorted(behind)
 
     def evaluate_tick(self, context: dg.SensorEvaluationContext) -> SensorExecutionData:
         """Dagster's evaluation, with all requested partitions in one run."""
-        tags = {AUTOMATION_TAG: self._source}
+        tags = {AUTOMATION_TAG: self._assets.name}
         if context.instance.get_runs(filters=RunsFilter(tags=tags, statuses=IN_FLIGHT), limit=1):
             return SensorExecutionData(
                 skip_message="the run requested last has not ended", cursor=context.cursor
@@ -143,9 +121,8 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         requests = found.run_requests or []
         if not requests:
             return found
-        tags |= {SOURCE_TAG: self._source} | {
-            key: value for key, value in requests[0].tags.items() if key != PARTITION_NAME_TAG
-        }
+        tags |= {SOURCE_TAG: self._assets.name}
+        tags |= {key: value for key, value in requests[0].tags.items() if key != PARTITION_NAME_TAG}
         wanted = sorted({key for request in requests for key in request.asset_selection or []})
         slots = self._behind(context.instance, requests)
         if not slots:
@@ -156,9 +133,9 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         packed = dg.RunRequest(
             job_name=requests[0].job_name,
             # The source is selected but not made: an input from outside the step would need a partition.
-            asset_selection=[dg.AssetKey(self._source), *wanted],
+            asset_selection=[dg.AssetKey(self._assets.name), *wanted],
             asset_check_keys=[],
-            run_config={"ops": {self._op_name: {"config": config}}},
+            run_config={"ops": {self._assets.io_key: {"config": config}}},
             tags=tags,
         )
         return copy(found, run_requests=[packed])

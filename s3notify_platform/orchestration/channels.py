@@ -14,12 +14,11 @@ import dagster as dg
 
 from s3notify_platform.channels.reconciler import shared_reconciler
 from s3notify_platform.channels.registry import SERVICES
-from s3notify_platform.channels.service import ServiceContext, ServiceSettings
-from s3notify_platform.orchestration.assets import SourceAssets
+from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.partitions import SOURCE_TAG
-from s3notify_platform.orchestration.services import Make, build_service
+from s3notify_platform.orchestration.services import build_service
 from s3notify_platform.orchestration.setting_fields import described
+from s3notify_platform.orchestration.source_assets import SourceAssets
 
 RECONCILE_SECONDS = 15
 TOPICS_MAX = 20
@@ -46,60 +45,54 @@ def _resolvable(settings: type[ServiceSettings]) -> Any:
     )
 
 
-def service_context(name: str, io: SlotIOManager) -> ServiceContext:
-    """The context of the service `name` of a source: an inlet signals this source only."""
-    source, place = io.source, io.source.location
-    return ServiceContext(
-        name=name,
-        queue=io.clients.queue,
-        platform=place.platform,
-        bucket=source.input.bucket.bucket,
-        keyspaces=((place.keyspace_prefix, source.input.prefix),),
-        excluded=(place.platform_prefix, place.queue_prefix),
-        slots=place.slots,
-    )
-
-
 def build_channels(
-    assets: SourceAssets, services: Mapping[str, ServiceSettings | None], *, running: bool
+    assets: SourceAssets, services: Mapping[str, ServiceSettings]
 ) -> tuple[list[dg.JobDefinition], list[dg.SensorDefinition]]:
-    """Jobs and sensors of the services that are set, by name, and the sensor of the reconciler."""
-    jobs: list[dg.JobDefinition] = []
-    sensors = [_reconciler_sensor(assets, running=running)]
-    for name, settings in services.items():
-        if settings is None:
-            continue
-        job, sensor = build_service(
-            f"{assets.name}_{name}", _maker(name, settings), io_key=assets.io_key, running=running
+    """Jobs and sensors of these services, by name, and the sensor of the reconciler."""
+    built = [_build_service(assets, name, settings) for name, settings in services.items()]
+    return [job for job, _ in built], [_reconciler_sensor(assets), *(sensor for _, sensor in built)]
+
+
+def _build_service(
+    assets: SourceAssets, name: str, settings: ServiceSettings
+) -> tuple[dg.JobDefinition, dg.SensorDefinition]:
+    def service(io: SlotIOManager) -> Service:
+        """The service of this source: an inlet signals no other."""
+        source, place = io.source, io.source.location
+        return settings.build(
+            ServiceContext(
+                name=name,
+                queue=io.clients.queue,
+                platform=place.platform,
+                bucket=source.input.bucket.bucket,
+                keyspaces=((place.keyspace_prefix, source.input.prefix),),
+                excluded=(place.platform_prefix, place.queue_prefix),
+                slots=place.slots,
+            )
         )
-        jobs.append(job)
-        sensors.append(sensor)
-    return jobs, sensors
+
+    return build_service(f"{assets.name}_{name}", service, assets)
 
 
-def _maker(name: str, settings: ServiceSettings) -> Make:
-    return lambda io: settings.build(service_context(name, io))
-
-
-def _reconciler_sensor(assets: SourceAssets, *, running: bool) -> dg.SensorDefinition:
+def _reconciler_sensor(assets: SourceAssets) -> dg.SensorDefinition:
     @dg.sensor(
         name=f"{assets.name}_reconciler",
         description=f"Finishes the work that killed writers of {assets.name!r} left incomplete: resolves their "
         "reservations, and signals their changes.",
         minimum_interval_seconds=RECONCILE_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
+        default_status=assets.sensor_status,
         required_resource_keys={assets.io_key},
     )
     def reconcile(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        io: SlotIOManager = getattr(context.resources, assets.io_key)
-        source = io.source
+        io = assets.io_of(context)
+        source, place = io.source, io.source.location
         reconciler = shared_reconciler(
             source.input.bucket,
-            source.location.platform,
-            keyspaces=((source.location.keyspace_prefix, source.input.prefix),),
-            slots=source.location.slots,
-            queue_prefix=source.location.queue_prefix,
-            table=source.location.records_table,
+            place.platform,
+            keyspaces=((place.keyspace_prefix, source.input.prefix),),
+            slots=place.slots,
+            queue_prefix=place.queue_prefix,
+            table=place.records_table,
         )
         note = "the last pass was a moment ago"
         if (reconciled := reconciler.reconcile_when_due()) is not None:
@@ -122,9 +115,7 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
         description=f"Changes of {assets.name!r} that wait to be ingested or delivered, by topic: depth and capacity, "
         "age of the oldest in seconds, in flight, delivered, failed, dead letters.",
         kinds={"s3"},
-        owners=assets.owners,
-        group_name=assets.group or assets.name,
-        tags={SOURCE_TAG: assets.name},
+        **assets.spec,
     )
 
 
@@ -146,9 +137,8 @@ def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation]
             facts[f"{topic.name}/depth"] = counted
             continue
         stats = queue.stats(topic.name)
-        facts[f"{topic.name}/depth"] = stats.depth
         facts[f"{topic.name}/oldest_age_seconds"] = round(stats.oldest_age_seconds or 0.0, 1)
-        for name in ("in_flight", "delivered", "failed", "dead"):
+        for name in ("depth", "in_flight", "delivered", "failed", "dead"):
             facts[f"{topic.name}/{name}"] = getattr(stats, name)
     cursor = json.dumps(facts)
     if not facts or cursor == before:

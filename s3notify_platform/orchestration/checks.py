@@ -12,15 +12,15 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.plan import missing_commits
 from s3notify_platform.ingest.task_chain import forget_ended
-from s3notify_platform.orchestration.assets import MISMATCHES, SourceAssets
+from s3notify_platform.orchestration.assets import MISMATCHES
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
+from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.spark.jobs import SparkJobs
 
 UNREADABLE_SHOWN: Final = 20
 
 EVENTS_MAX: Final = 5000
-EVENTS_PAGE: Final = 1000
 
 GENERATION: Final = "schema_generation"
 EVENT: Final = "newest_event"
@@ -32,33 +32,22 @@ OVERDUE_SECONDS: Final = 3600
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
     """All checks, as one step."""
+    about = {
+        "complete": "Compares the whole source with the committed state: no change that was not announced. "
+        "Slots of such changes are signalled, so that the next batch takes them in.",
+        "chains_settled": "No batch is open for longer than an hour. Chains that ended a week ago are removed.",
+        "schema_changes": "Since the last check: the fields that were added to the schema, which changes no existing "
+        "rows, and values that do not fit their columns. Only such values make the check fail.",
+    }
 
     @dg.multi_asset_check(
         name=f"{assets.name}_checks",
-        specs=[
-            dg.AssetCheckSpec(
-                "complete",
-                asset=assets.name,
-                description="Compares the whole source with the committed state: no change that was not announced. "
-                "Slots of such changes are signalled, so that the next batch takes them in.",
-            ),
-            dg.AssetCheckSpec(
-                "chains_settled",
-                asset=assets.name,
-                description="No batch is open for longer than an hour. Chains that ended a week ago are removed.",
-            ),
-            dg.AssetCheckSpec(
-                "schema_changes",
-                asset=assets.name,
-                description="Since the last check: the fields that were added to the schema, which changes no existing "
-                "rows, and values that do not fit their columns. Only such values make the check fail.",
-            ),
-        ],
+        specs=[dg.AssetCheckSpec(name, asset=assets.name, description=text) for name, text in about.items()],
         can_subset=True,
         required_resource_keys={assets.io_key},
     )
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        io: SlotIOManager = getattr(context.resources, assets.io_key)
+        io = assets.io_of(context)
         for key in sorted(context.selected_asset_check_keys):
             match key.name:
                 case "complete":
@@ -109,8 +98,7 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     pending -= sum(map(len, found.unannounced.values()))
     beyond = sum(p.changes.beyond for p in found.slots.values())
     again = jobs.plan(found.unannounced).unannounced if found.unannounced else {}
-    both = {slot: keys & again.get(slot, frozenset()) for slot, keys in found.unannounced.items()}
-    missed = {slot: keys for slot, keys in both.items() if keys}
+    missed = {slot: both for slot in again if (both := again[slot] & found.unannounced[slot])}
     io.clients.ask_again(missed)
     return dg.AssetCheckResult(
         check_name="complete",
@@ -216,15 +204,10 @@ def _mismatches_since(
     """Mismatches of the batches reported after event `seen`, by path, and the newest event."""
     wanted = dg.AssetRecordsFilter(dg.AssetKey(io.name), after_storage_id=seen)
     found: list[Mapping[str, int]] = []
-    newest, cursor = seen, None
-    for _ in range(EVENTS_MAX // EVENTS_PAGE):
-        page = instance.fetch_materializations(wanted, limit=EVENTS_PAGE, cursor=cursor)
-        for record in page.records:
-            newest = max(newest, record.storage_id)
-            counts = record.asset_materialization and record.asset_materialization.metadata.get(MISMATCHES)
-            if isinstance(counts, dg.JsonMetadataValue) and isinstance(counts.data, dict):
-                found.append(counts.data)
-        if not page.has_more:
-            break
-        cursor = page.cursor
+    newest = seen
+    for record in instance.fetch_materializations(wanted, limit=EVENTS_MAX).records:
+        newest = max(newest, record.storage_id)
+        counts = record.asset_materialization and record.asset_materialization.metadata.get(MISMATCHES)
+        if isinstance(counts, dg.JsonMetadataValue) and isinstance(counts.data, dict):
+            found.append(counts.data)
     return added(found), newest

@@ -1,6 +1,5 @@
 """`S3NotifyComponent`: a source in YAML. Thin: functions of the other modules build each part."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import dagster as dg
@@ -17,18 +16,17 @@ from s3notify_platform.ingest.settings import (
     check_settings,
     imported,
 )
-from s3notify_platform.orchestration.assets import SlotAsset, SourceAssets, build_slot_assets
+from s3notify_platform.orchestration.assets import build_slot_assets
 from s3notify_platform.orchestration.automation import SlotAutomationSensor
+from s3notify_platform.orchestration.bucket_assets import build_delta, build_summary
 from s3notify_platform.orchestration.channels import build_channels, queue_spec, service_fields
 from s3notify_platform.orchestration.checks import build_checks
-from s3notify_platform.orchestration.delta_assets import build_delta
-from s3notify_platform.orchestration.explain_job import build_explain
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.quarantine_retry import build_retry
+from s3notify_platform.orchestration.manual_jobs import build_explain, build_retry
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
 from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.setting_fields import described, settings_fields, values_of
-from s3notify_platform.orchestration.summary import build_summary
+from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
 
 
 class SparkSettings(dg.Model, dg.Resolvable):
@@ -38,12 +36,8 @@ class SparkSettings(dg.Model, dg.Resolvable):
     remote: Annotated[str | None, described("Spark Connect instead: sc://host:15002")] = None
     config: Annotated[dict[str, Any], described("Further Spark properties")] = Field(default={})
 
-    def resource(self) -> SlotSpark:
-        """The session."""
-        return SlotSpark(master=self.master, remote=self.remote, spark_config=self.config)
 
-
-class _AwsSettings(dg.Model, dg.Resolvable):
+class AwsSettings(dg.Model, dg.Resolvable):
     """How to reach a service. Default: boto3's own chain (environment, profile, instance role).
 
     Other credentials are given by the names of environment variables, so that no secret is ever part of the
@@ -59,38 +53,19 @@ class _AwsSettings(dg.Model, dg.Resolvable):
     secret_access_key_env: Annotated[str | None, described("Environment variable with the secret")] = None
     session_token_env: Annotated[str | None, described("Environment variable with the token")] = None
 
-    def _fields(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """The fields as dagster-aws' resources name them; variables are read when a resource is used."""
-        return {
-            "endpoint_url": self.endpoint_url,
-            "region_name": self.region_name,
-            "aws_access_key_id": _variable(self.access_key_id_env),
-            "aws_secret_access_key": _variable(self.secret_access_key_env),
-            "aws_session_token": _variable(self.session_token_env),
-        }
+        secrets = ("access_key_id", "secret_access_key", "session_token")
+        variables = {f"aws_{name}": getattr(self, f"{name}_env") for name in secrets}
+        found = {field: dg.EnvVar(name) for field, name in variables.items() if name}
+        return {"endpoint_url": self.endpoint_url, "region_name": self.region_name, **found}
 
 
-class S3Settings(_AwsSettings):
-    """How to reach S3."""
-
-    def resource(self) -> S3Resource:
-        """dagster-aws' resource."""
-        return S3Resource(**self._fields())
-
-
-_Tables = create_model("_Tables", __base__=_AwsSettings, **settings_fields(TableSettings))
+_Tables = create_model("_Tables", __base__=AwsSettings, **settings_fields(TableSettings))
 
 
 class DynamoSettings(_Tables):  # type: ignore[misc,valid-type]
     """DynamoDB tables, created by `s3notify init`. Default: none; everything is on the bucket."""
-
-    def resource(self) -> DynamoTables:
-        """The tables, and how to reach them."""
-        return DynamoTables(**values_of(self, TableSettings), **self._fields())
-
-
-def _variable(name: str | None) -> str | None:
-    return dg.EnvVar(name) if name else None
 
 
 _Settings = create_model(
@@ -134,7 +109,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         "0 3 * * *"
     )
     running: Annotated[bool, described("Whether sensors, sweep and automation are on from the start")] = True
-    s3: Annotated[S3Settings, described("How to reach S3")] = S3Settings()
+    s3: Annotated[AwsSettings, described("How to reach S3")] = AwsSettings()
     dynamodb: Annotated[DynamoSettings, described("DynamoDB tables; default: none")] = DynamoSettings()
     spark: Annotated[SparkSettings, described("Where Spark runs; default: embedded")] = SparkSettings()
 
@@ -162,41 +137,27 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             description=f"Compares the whole source {self.name!r} with its committed state, and repairs.",
             executor_def=dg.in_process_executor,
         )
-        on = self.running
-        sensor = build_sensor(
-            assets,
-            ingest_job,
-            settings=BatchSettings(**values_of(self, BatchSettings)),
-            interval_seconds=self.interval_seconds,
-            status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
-        )
+        sensor = build_sensor(assets, ingest_job, BatchSettings(**values_of(self, BatchSettings)))
         automation = dg.AutomationConditionSensorDefinition(
             f"{self.name}_automation",
             target=dg.AssetSelection.assets(summary, *views),
             minimum_interval_seconds=max(5, self.interval_seconds),
-            default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
+            default_status=assets.sensor_status,
         )
-        following = SlotAutomationSensor(
-            f"{self.name}_slot_automation",
-            source=self.name,
-            op_name=assets.op_name,
-            slot_assets=[asset.name for asset in assets.slot_assets],
-            minimum_interval_seconds=max(5, self.interval_seconds),
-            default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
-        )
+        following = [SlotAutomationSensor(assets)] if assets.slot_assets else []
         sweep = dg.ScheduleDefinition(
             name=f"{self.name}_sweep_schedule",
             job=sweep_job,
             cron_schedule=self.sweep_cron,
-            default_status=dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED,
+            default_status=dg.DefaultScheduleStatus(assets.sensor_status.value),
         )
-        services = {name: getattr(self, name) for name in SERVICES}
-        jobs, sensors = build_channels(assets, services, running=on)
+        services = {name: found for name in SERVICES if (found := getattr(self, name)) is not None}
+        jobs, sensors = build_channels(assets, services)
         return dg.Definitions(
             assets=[slot_assets, summary, queue_spec(assets), *views],
             asset_checks=[checks],
             jobs=[ingest_job, sweep_job, build_explain(assets), build_retry(assets), *jobs],
-            sensors=[sensor, automation, *([following] if assets.slot_assets else []), *sensors],
+            sensors=[sensor, automation, *following, *sensors],
             schedules=[sweep],
             resources={assets.io_key: assets.io},
         )
@@ -205,27 +166,28 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         """The inputs of the parts; `UsageError` for settings that cannot work."""
         check_settings(self, TopicSizeSettings, BatchSettings)
         io = SlotIOManager(
-            s3=self.s3.resource(),
-            dynamodb=self.dynamodb.resource(),
-            spark=self.spark.resource(),
+            s3=S3Resource(**self.s3.fields()),
+            dynamodb=DynamoTables(**values_of(self.dynamodb, TableSettings), **self.dynamodb.fields()),
+            spark=SlotSpark(
+                master=self.spark.master, remote=self.spark.remote, spark_config=self.spark.config
+            ),
             **values_of(self, *SOURCE, TopicSizeSettings),
         )
         _ = io.source  # its own checks, before anything is built
         return SourceAssets(
             io=io,
             transform=imported(self.transform) if self.transform else None,
-            slot_assets=_slot_assets(self.slot_assets),
+            slot_assets=[_slot_asset(path) for path in self.slot_assets],
             description=self.description,
             owners=self.owners,
             group=self.group,
+            interval_seconds=self.interval_seconds,
+            running=self.running,
         )
 
 
-def _slot_assets(paths: Sequence[str]) -> list[SlotAsset]:
-    found = [imported(path) for path in paths]
-    for path, asset in zip(paths, found, strict=True):
-        if not isinstance(asset, SlotAsset):
-            raise UsageError(
-                f"{path} is not a slot asset: decorate the function with @s3_slot_asset(source=…)"
-            )
-    return found
+def _slot_asset(path: str) -> SlotAsset:
+    asset = imported(path)
+    if not isinstance(asset, SlotAsset):
+        raise UsageError(f"{path} is not a slot asset: decorate the function with @s3_slot_asset(source=…)")
+    return asset

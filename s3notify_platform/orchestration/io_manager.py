@@ -10,7 +10,7 @@ Output marks the whole range of partitions of its run, those that failed as well
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -28,16 +28,16 @@ from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.rounds import Results, Round, commit_round, note_first_commits
 from s3notify_platform.ingest.settings import SOURCE, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.orchestration.acknowledgement import Acknowledgement, SlotRun
+from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.partitions import has_partitions
-from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
+from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark, credentials_of
 from s3notify_platform.orchestration.setting_fields import settings_fields, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_key
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
-from s3notify_platform.stores.config import S3Config, default_region
+from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation, TableLayout
 
 FAILURE_TAG: Final = "s3notify/failure"
@@ -69,20 +69,10 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         return self._settled or Source.of(
             **values_of(self, *SOURCE)
             | {
-                "bucket": self._config(self.bucket),
+                "bucket": S3Config(bucket=self.bucket, **credentials_of(self.s3)),
                 "lease_table": self.dynamodb.config(self.dynamodb.lease_table),
                 "records_table": self.dynamodb.config(self.dynamodb.records_table),
             }
-        )
-
-    def _config(self, bucket: str) -> S3Config:
-        return S3Config(
-            bucket=bucket,
-            region=self.s3.region_name or default_region(),
-            endpoint_url=self.s3.endpoint_url,
-            access_key_id=self.s3.aws_access_key_id,
-            secret_access_key=self.s3.aws_secret_access_key,
-            session_token=self.s3.aws_session_token,
         )
 
     @property
@@ -107,20 +97,12 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     # Loading
 
-    def load(
-        self,
-        slots: Iterable[Slot],
-        *,
-        asset: str | None = None,
-        generations: Mapping[Slot, Generation] | None = None,
-    ) -> DataFrame:
+    def load(self, slots: Iterable[Slot], *, asset: str | None = None) -> DataFrame:
         """Committed rows of `slots` of the source's table, or of the slot asset `asset`, as one DataFrame."""
-        return load_slots(
-            self.spark.spark_session, self.source, slots, layout=self._layout(asset), generations=generations
-        )
+        return load_slots(self.spark.spark_session, self.source, slots, layout=self._layout(asset))
 
-    def _layout(self, asset: str | None) -> TableLayout | None:
-        return None if asset in (None, self.name) else self.source.location.derived_layout(str(asset))
+    def _layout(self, asset: str | None) -> TableLayout:
+        return self.source.location.table_layout(None if asset == self.name else asset)
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """The upstream slots of the run's partitions; all slots for an asset without partitions."""
@@ -132,18 +114,15 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Commit a slot-partitioned asset's DataFrame: each of the run's slots is replaced by its rows in it."""
+        name, asset = context.asset_key.to_user_string(), context.asset_key.path[-1]
         if not context.has_asset_partitions:
-            raise UsageError(
-                f"{context.asset_key.to_user_string()}: this IO manager stores slot-partitioned assets only"
-            )
+            raise UsageError(f"{name}: this IO manager stores slot-partitioned assets only")
+        if "_slot" not in obj.columns:
+            raise UsageError(f"{name}: drops _slot, which says where a row belongs; keep it")
         slots = {
             slot_from_partition_key(key, self.slots): Generation(0) for key in context.asset_partition_keys
         }
-        if "_slot" not in obj.columns:
-            raise UsageError(
-                f"{context.asset_key.to_user_string()}: drops _slot, which says where a row belongs; keep it"
-            )
-        source, asset = self.settle_commit_mode(), context.asset_key.path[-1]
+        source = self.settle_commit_mode()
         staged = staged_frame(self.spark.spark_session, source, asset, obj, slots, batch=context.run_id)
         round_ = Round(tables=iter([staged]))
         commit_round(round_)
@@ -156,8 +135,16 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     # Committing
 
-    def commit(self, context: dg.AssetExecutionContext, rounds: Iterable[Round], run: SlotRun) -> None:
+    def commit(
+        self,
+        context: dg.AssetExecutionContext,
+        rounds: Iterable[Round],
+        acknowledgement: Acknowledgement,
+        metadata: Callable[[], dict[str, Any]],
+    ) -> None:
         """Commit, report and acknowledge the slots of a run, round by round; at the end, fail for those at fault.
+
+        `metadata`: of the run as far as it has got, with its `seconds`.
 
         The order decides what a crash costs. Rows are visible once 1 is done. A crash between 1 and 5 leaves the ack
         chain open: the slots are asked for again, found unchanged, and reported. The other way round a committed slot
@@ -168,7 +155,6 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         `SourceClients.ask_again` for slots that were not taken in whole.
         """
         clients = self.clients
-        acknowledgement = Acknowledgement(clients=clients, run=run, run_id=context.run.run_id)
         failed: dict[str, Results] = {}
         for each in rounds:
             # 1. Create each slot's next generation, if absent, in all tables of the run.
@@ -176,10 +162,10 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             # 2. Note the slots that have a commit now, so that it is noticed if it goes missing.
             note_first_commits(clients.records, each, context.log.warning)
             # 3. Report what is committed.
-            self._report(context, run, each)
+            self._report(context, each, metadata())
             # 4. Advance the queue; have the next batch take up what this run had no time for.
             clients.queue.remove(each.done_entries())
-            clients.ask_again(each.incomplete(), listing=run.opened.listing)
+            clients.ask_again(each.incomplete(), listing=acknowledgement.opened.listing)
             # 5. Stamp the batch's ack chain.
             acknowledgement.stamp(each)
             bad = each.bad()
@@ -189,9 +175,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         if any(failed.values()):
             self._fail(context, failed)
 
-    def _report(self, context: dg.AssetExecutionContext, run: SlotRun, done: Round) -> None:
+    def _report(self, context: dg.AssetExecutionContext, done: Round, run_metadata: dict[str, Any]) -> None:
         """Log the materializations of the slots that are committed in all assets of the run."""
-        good, run_metadata = done.good(), run.metadata()
+        good = done.good()
         events: dict[Slot, list[dg.AssetMaterialization]] = {slot: [] for slot in good}
         for asset, results in done.results.items():
             reported = [results[slot] for slot in good if slot in results]
@@ -211,7 +197,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             context.log_event(event)
 
     def _metadata(self, asset: str, results: Sequence[SlotResult]) -> list[dict[str, Any]]:
-        layout = self._layout(asset) or self.source.location.layout
+        layout = self._layout(asset)
         table = self.source.table(layout)
 
         def of(result: SlotResult) -> dict[str, Any]:
@@ -257,11 +243,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""
         context.instance.add_run_tags(context.run.run_id, {FAILURE_TAG: reason[:REASON_MAX]})
 
-    def _fail(
-        self,
-        context: dg.AssetExecutionContext,
-        failed: Mapping[str, Results],
-    ) -> None:
+    def _fail(self, context: dg.AssetExecutionContext, failed: Mapping[str, Results]) -> None:
         bad = sorted(set().union(*failed.values()))
         reasons: dict[str, str] = {}
         for asset, by_slot in failed.items():

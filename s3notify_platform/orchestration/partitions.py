@@ -7,7 +7,6 @@ import dagster as dg
 from pydantic import Field
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.batches import EVERYTHING
 from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
 
 BATCH_TAG: Final = "s3notify/batch"
@@ -49,11 +48,6 @@ class SlotBatch(dg.Config):
         else:
             raise UsageError("this run has no slots: choose partitions, or name slots in the step's config")
         return tuple(slot_from_partition_key(key, slots) for key in keys)
-
-    @property
-    def children(self) -> tuple[int, ...]:
-        """The children that this run stamps on its batch's ack chain."""
-        return (EVERYTHING,) if self.everything else tuple(self.slots)
 
 
 def has_partitions(context: dg.AssetExecutionContext) -> bool:

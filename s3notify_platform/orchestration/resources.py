@@ -1,18 +1,13 @@
-"""Resources: Spark and DynamoDB by configuration, and the runs' heartbeat.
-
-`SlotSpark` is dagster-pyspark's resource with the platform's defaults and a session that starts on first use, so that a
-sensor or an idle step with this resource starts no JVM.
-"""
+"""Resources: Spark and DynamoDB by configuration, and the runs' heartbeat."""
 
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, Final
 
 import dagster as dg
+from dagster_aws.s3 import S3Resource
 from dagster_pyspark import PySparkResource
 from dagster_spark.utils import flatten_dict
 from pydantic import Field
@@ -20,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.local.java import java_environment
-from s3notify_platform.ports import Record, RecordStore, Written
+from s3notify_platform.ports import RecordStore
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.stores.config import DynamoConfig, default_region
 
@@ -29,13 +24,15 @@ HEARTBEATS: Final = "heartbeats"
 
 
 class SlotSpark(PySparkResource):
-    """A Spark session: embedded (`local[*]`), standalone, YARN, or Connect, by configuration alone."""
+    """A Spark session: embedded (`local[*]`), standalone, YARN, or Connect, by configuration alone.
 
-    spark_config: dict[str, Any] = Field(
-        default={}, description="Spark properties on top of the platform's defaults"
-    )
-    master: str | None = Field(default=None, description="local[*] (default), spark://host:7077, yarn, …")
-    remote: str | None = Field(default=None, description="A Spark Connect server instead: sc://host:15002")
+    It starts on first use, so that a sensor or an idle step with this resource starts no JVM. `spark_config`:
+    properties on top of the platform's defaults. `remote`: a Spark Connect server, instead of `master`.
+    """
+
+    spark_config: dict[str, Any] = Field(default={})
+    master: str | None = None
+    remote: str | None = None
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Does nothing: the session starts on first use."""
@@ -49,7 +46,7 @@ class SlotSpark(PySparkResource):
             conf = session_conf(master=master, remote=self.remote, extra=extra)
             prepare_environment()
             if master is not None:
-                os.environ.update(java_environment(Path(tempfile.gettempdir()) / "s3notify-java"))
+                os.environ.update(java_environment())
             builder = SparkSession.builder.appName("s3notify")
             for key, value in conf.items():
                 builder = builder.config(key, value)
@@ -61,11 +58,8 @@ class SlotSpark(PySparkResource):
 class DynamoTables(dg.ConfigurableResource[None]):
     """The DynamoDB tables of a source, if it has any. Default credentials: boto3's chain."""
 
-    records_table: str | None = Field(default=None, description="Table of ack chains and heartbeats")
-    lease_table: str | None = Field(
-        default=None,
-        description="Table of leases, one for each bucket; for commits of stores that lack conditions",
-    )
+    records_table: str | None = None
+    lease_table: str | None = None
     endpoint_url: str | None = None
     region_name: str | None = None
     aws_access_key_id: str | None = None
@@ -76,14 +70,18 @@ class DynamoTables(dg.ConfigurableResource[None]):
         """How to reach this table; None for none."""
         if not table:
             return None
-        return DynamoConfig(
-            table=table,
-            region=self.region_name or default_region(),
-            endpoint_url=self.endpoint_url,
-            access_key_id=self.aws_access_key_id,
-            secret_access_key=self.aws_secret_access_key,
-            session_token=self.aws_session_token,
-        )
+        return DynamoConfig(table=table, **credentials_of(self))
+
+
+def credentials_of(resource: S3Resource | DynamoTables) -> dict[str, Any]:
+    """How a resource says that a service is reached, as fields of `S3Config` and `DynamoConfig`."""
+    return {
+        "region": resource.region_name or default_region(),
+        "endpoint_url": resource.endpoint_url,
+        "access_key_id": resource.aws_access_key_id,
+        "secret_access_key": resource.aws_secret_access_key,
+        "session_token": resource.aws_session_token,
+    }
 
 
 def beats_of(records: RecordStore, run_id: str) -> int | None:
@@ -104,8 +102,12 @@ def heartbeat(records: RecordStore, run_id: str) -> Iterator[None]:
         count = 0
         while not stop.is_set():
             count += 1
+            body = str(count).encode()
             try:
-                _store_beat(records, run_id, count)
+                if (known := records.read(HEARTBEATS, run_id)) is None:
+                    records.create(HEARTBEATS, run_id, body)
+                else:
+                    records.replace(HEARTBEATS, run_id, body, expected=known.version)
             except Exception:  # noqa: BLE001 - the work continues; it is safe even if the sensor fails the run
                 dg.get_dagster_logger().warning("a heartbeat could not be written")
             stop.wait(BEAT_SECONDS)
@@ -122,19 +124,8 @@ def heartbeat(records: RecordStore, run_id: str) -> Iterator[None]:
                 records.remove(HEARTBEATS, run_id, expected=known.version)
 
 
-def _store_beat(records: RecordStore, run_id: str, count: int) -> None:
-    body = str(count).encode()
-    known: Record | None = records.read(HEARTBEATS, run_id)
-    if known is None:
-        records.create(HEARTBEATS, run_id, body)
-    else:
-        records.replace(HEARTBEATS, run_id, body, expected=known.version)
-
-
-def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> int:
-    """Remove heartbeats that killed runs left; how many. 1 LIST, and 1 GET and 2 writes for each."""
-    purged = 0
+def purge_heartbeats(records: RecordStore, ended: Callable[[str], bool]) -> None:
+    """Remove heartbeats that killed runs left. 1 LIST, and 1 GET and 2 writes for each."""
     for record in records.scan(HEARTBEATS):
         if ended(record.key):
-            purged += isinstance(records.remove(HEARTBEATS, record.key, expected=record.version), Written)
-    return purged
+            records.remove(HEARTBEATS, record.key, expected=record.version)

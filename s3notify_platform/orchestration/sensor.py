@@ -9,22 +9,17 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 
 from s3notify_platform.ingest.batches import EVERYTHING, BatchRequest, BatchSettings, SensorState
 from s3notify_platform.ingest.scheduler import BatchPlanner, RunView
-from s3notify_platform.orchestration.assets import SourceAssets
-from s3notify_platform.orchestration.io_manager import FAILURE_TAG, SlotIOManager
+from s3notify_platform.orchestration.io_manager import FAILURE_TAG
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.resources import beats_of
+from s3notify_platform.orchestration.source_assets import SourceAssets
 
 ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
 STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})
 
 
 def build_sensor(
-    assets: SourceAssets,
-    job: UnresolvedAssetJobDefinition,
-    *,
-    settings: BatchSettings,
-    interval_seconds: int,
-    status: dg.DefaultSensorStatus,
+    assets: SourceAssets, job: UnresolvedAssetJobDefinition, settings: BatchSettings
 ) -> dg.SensorDefinition:
     """The sensor. A tick costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
 
@@ -35,29 +30,25 @@ def build_sensor(
         name=f"{assets.name}_sensor",
         description=f"Polls the keyspace of {assets.name!r}: one HEAD, and one LIST if something changed.",
         job=job,
-        minimum_interval_seconds=interval_seconds,
-        default_status=status,
+        minimum_interval_seconds=assets.interval_seconds,
+        default_status=assets.sensor_status,
         required_resource_keys={assets.io_key},
     )
     def poll_keyspace(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        io: SlotIOManager = getattr(context.resources, assets.io_key)
+        io = assets.io_of(context)
         records = io.clients.records
 
         def runs_of(batch: str) -> Sequence[RunView]:
-            views = []
-            for run in context.instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch})):
-                ended = run.status in ENDED
-                started = run.status in STARTED
-                views.append(
-                    RunView(
-                        run_id=run.run_id,
-                        ended=ended,
-                        queued=run.status is DagsterRunStatus.QUEUED,
-                        beats=beats_of(records, run.run_id) if started else None,
-                        failure=run.tags.get(FAILURE_TAG, ""),
-                    )
+            return [
+                RunView(
+                    run_id=run.run_id,
+                    ended=run.status in ENDED,
+                    queued=run.status is DagsterRunStatus.QUEUED,
+                    beats=beats_of(records, run.run_id) if run.status in STARTED else None,
+                    failure=run.tags.get(FAILURE_TAG, ""),
                 )
-            return views
+                for run in context.instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}))
+            ]
 
         planner = BatchPlanner(
             source=assets.name,
@@ -96,7 +87,7 @@ def _run_request(assets: SourceAssets, request: BatchRequest) -> dg.RunRequest:
     }
     return dg.RunRequest(
         run_key=request.run_key,
-        run_config={"ops": {assets.op_name: {"config": config}}},
+        run_config={"ops": {assets.io_key: {"config": config}}},
         tags={
             BATCH_TAG: request.batch,
             PART_TAG: f"{request.part + 1}/{request.parts}",

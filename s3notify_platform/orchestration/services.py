@@ -16,16 +16,16 @@ is reloaded, but its old process continues for its runs, the old code serves unt
 then starts the new one.
 """
 
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from threading import Event, Thread
 from typing import Final
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
+from pydantic import TypeAdapter, ValidationError
 
 from s3notify_platform.channels.service import Service
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
@@ -33,6 +33,7 @@ from s3notify_platform.errors import CorruptError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import beats_of, heartbeat
 from s3notify_platform.orchestration.sensor import ENDED, STARTED
+from s3notify_platform.orchestration.source_assets import SourceAssets
 
 INTERVAL_SECONDS: Final = 10
 SILENCE_SECONDS: Final = 60.0
@@ -52,8 +53,6 @@ OBSERVE_SECONDS: Final = 60.0
 _LINES_MAX: Final = 200
 _RUNS_MAX: Final = 25
 _LOOK_SECONDS: Final = 1.0
-
-Make = Callable[[SlotIOManager], Service]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +79,18 @@ class ServiceState:
 
     def dumps(self) -> str:
         """JSON, for Dagster's cursor."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return _CURSOR.dump_json(self).decode()
 
-    @classmethod
-    def loads(cls, text: str) -> "ServiceState":
+    @staticmethod
+    def loads(text: str) -> "ServiceState":
         """Inverse of `dumps`; `CorruptError` (reset the cursor) for anything else."""
         try:
-            fields = json.loads(text)
-            progress = {run: (beats, at) for run, (beats, at) in fields.pop("progress").items()}
-            return cls(**fields, progress=progress)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return _CURSOR.validate_json(text)
+        except ValidationError as error:
             raise CorruptError(f"the sensor's cursor holds {text[:100]!r}: reset it") from error
+
+
+_CURSOR: Final = TypeAdapter(ServiceState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,32 +148,24 @@ def decide(name: str, state: ServiceState, runs: Sequence[ServiceRun], clock: Cl
 
 
 def build_service(
-    name: str,
-    make: Make,
-    *,
-    io_key: str,
-    running: bool = True,
-    description: str = "",
-    interval_seconds: int = INTERVAL_SECONDS,
-    clock: Clock = SYSTEM_CLOCK,
+    name: str, service: Callable[[SlotIOManager], Service], assets: SourceAssets
 ) -> tuple[dg.JobDefinition, dg.SensorDefinition]:
-    """A job that runs the service that `make` gives, and a sensor that keeps exactly one run of it alive.
+    """A job that runs this service of a source, and a sensor that keeps exactly one run of it alive.
 
-    `io_key` is the source's IO manager among the resources; its records hold the heartbeat: 1 write each 5 s, and
-    1 read for each tick. The service's progress is in the run's log; its counts are observations of the asset `name`,
-    each minute in which they changed and at its end. `running`: whether the sensor is on from the start.
+    The source's records hold the heartbeat: 1 write each 5 s, and 1 read for each tick. The service's progress is in
+    the run's log; its counts are observations of the asset `name`, each minute in which they changed and at its end.
     """
 
-    @dg.op(name=f"{name}_serve", required_resource_keys={io_key})
+    @dg.op(name=f"{name}_serve", required_resource_keys={assets.io_key})
     def serve(context: dg.OpExecutionContext) -> None:
-        io: SlotIOManager = getattr(context.resources, io_key)
-        service = make(io)
+        io = assets.io_of(context)
+        running = _Running(context, service(io), name)
         with heartbeat(io.clients.records, context.run_id):
-            _Running(context, service, name, clock).wait()
+            running.wait()
 
     @dg.job(
         name=name,
-        description=description or f"Runs {name!r} until the run is terminated.",
+        description=f"Runs {name!r} until the run is terminated.",
         executor_def=dg.in_process_executor,
     )
     def job() -> None:
@@ -183,16 +175,15 @@ def build_service(
         name=f"{name}_keeper",
         description=f"Keeps one run of {name!r} alive.",
         job=job,
-        minimum_interval_seconds=interval_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        required_resource_keys={io_key},
+        minimum_interval_seconds=INTERVAL_SECONDS,
+        default_status=assets.sensor_status,
+        required_resource_keys={assets.io_key},
     )
     def keeper(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         if not context.cursor:
-            first = ServiceState(epoch=unique_name(clock)[:8])
+            first = ServiceState(epoch=unique_name(SYSTEM_CLOCK)[:8])
             return dg.SensorResult(cursor=first.dumps(), skip_reason="first tick: the next one starts it")
-        io: SlotIOManager = getattr(context.resources, io_key)
-        records = io.clients.records
+        records = assets.io_of(context).clients.records
         found = context.instance.get_runs(filters=RunsFilter(job_name=name), limit=_RUNS_MAX)
         runs = [
             ServiceRun(
@@ -202,7 +193,7 @@ def build_service(
             )
             for run in found
         ]
-        tick = decide(name, ServiceState.loads(context.cursor), runs, clock)
+        tick = decide(name, ServiceState.loads(context.cursor), runs, SYSTEM_CLOCK)
         for run in found:
             if run.run_id in tick.silent:
                 context.instance.report_run_failed(
@@ -218,32 +209,31 @@ def build_service(
     return job, keeper
 
 
+@dataclass(slots=True)
 class _Running:
     """A service in a thread, watched by the step's own thread, which is the one that Dagster interrupts."""
 
-    def __init__(self, context: dg.OpExecutionContext, service: Service, name: str, clock: Clock) -> None:
-        self._context = context
-        self._service = service
-        self._name = name
-        self._clock = clock
-        self._stop = Event()
-        # Only the step's thread writes Dagster's log; of too many lines the oldest are dropped.
-        self._lines: deque[str] = deque(maxlen=_LINES_MAX)
-        self._error: Exception | None = None
-        self._observed: Mapping[str, int] = {}
-        # Not `Thread.join`: if it is interrupted, CPython 3.11 treats a running thread as ended.
-        self._ended = Event()
+    _context: dg.OpExecutionContext
+    _service: Service
+    _name: str
+    _stop: Event = field(default_factory=Event)
+    # Only the step's thread writes Dagster's log; of too many lines the oldest are dropped.
+    _lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES_MAX))
+    _error: Exception | None = None
+    _observed: Mapping[str, int] = field(default_factory=dict)
+    # Not `Thread.join`: if it is interrupted, CPython 3.11 treats a running thread as ended.
+    _ended: Event = field(default_factory=Event)
 
     def wait(self) -> None:
         """Return when the service has ended; end it if this step is interrupted, or its parent process ends."""
         parent = os.getppid()
         Thread(target=self._run, name=self._name, daemon=True).start()
-        looked = self._clock.monotonic()
+        looked = SYSTEM_CLOCK.monotonic()
         try:
             while not self._ended.wait(_LOOK_SECONDS):
                 self._log()
-                if self._clock.monotonic() - looked >= OBSERVE_SECONDS:
-                    looked = self._clock.monotonic()
+                if SYSTEM_CLOCK.monotonic() - looked >= OBSERVE_SECONDS:
+                    looked = SYSTEM_CLOCK.monotonic()
                     self._observe()
                 if os.getppid() != parent and not self._stop.is_set():
                     self._context.log.warning("the code location is gone: %s ends", self._name)

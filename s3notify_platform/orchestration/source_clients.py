@@ -2,25 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from urllib.parse import quote
 
-from s3notify_platform.errors import NotFoundError
-from s3notify_platform.ingest.follow import ask_again
+from s3notify_platform.ingest.follow import ask_again, topic_epoch
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ports import RecordStore
+from s3notify_platform.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
-from s3notify_platform.protocols.keyspace import Watcher, WatcherState
+from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.s3 import S3ObjectStore
-
-
-@lru_cache(maxsize=32)
-def _store_of(config: S3Config) -> S3ObjectStore:
-    return S3ObjectStore(config)
+from s3notify_platform.stores.s3.fast import shared_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +23,9 @@ class SourceClients:
     topic: TopicSettings
 
     @property
-    def store(self) -> S3ObjectStore:
-        """The bucket of the platform's own objects; one client a process, since making one costs 0.1 s."""
-        return _store_of(self.source.location.platform)
+    def store(self) -> ObjectStore:
+        """The bucket of the platform's own objects."""
+        return shared_store(self.source.location.platform)
 
     @property
     def records(self) -> RecordStore:
@@ -55,24 +47,18 @@ class SourceClients:
         """The notification queue that this source shares with the others of its bucket."""
         return self.source.location.queue()
 
-    def watcher(self, state: WatcherState | None = None) -> Watcher:
+    def watcher(self) -> Watcher:
         """A watcher of this source's keyspace."""
         place = self.source.location
-        return Watcher(self.store, prefix=place.keyspace_prefix, slots=place.slots, state=state)
+        return Watcher(self.store, prefix=place.keyspace_prefix, slots=place.slots)
 
     def ensure_topic(self) -> str:
         """Create the source's topic if there is none; its epoch. 1 request, or 2."""
-        topics = self.queue.topics
-        try:
-            return topics.get(self.source.name).epoch
-        except NotFoundError:
-            return topics.create(self.source.name, self.topic).epoch
+        name, queue = self.source.name, self.queue
+        return topic_epoch(queue, name) or queue.topics.create(name, self.topic).epoch
 
     def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
-        """Have slots taken up by the next batch, and compared by a listing; else by what is known of them.
-
-        Requests as `follow.ask_again`.
-        """
+        """See `follow.ask_again`."""
         ask_again(self.source.location, slots, listing=listing, store=self.store)
 
     def place(self, prefix: str) -> str:

@@ -48,6 +48,16 @@ def pause(clock: Clock, attempt: int) -> None:
     clock.sleep(backoff_seconds(attempt, clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS))
 
 
+def answered(look: Callable[[], T], clock: Clock, attempts: int = ATTEMPTS) -> T:
+    """What `look` returns, called again while the store is unavailable; at last its `UnavailableError`."""
+    for attempt in range(attempts - 1):
+        try:
+            return look()
+        except UnavailableError:
+            pause(clock, attempt)
+    return look()
+
+
 def written_by(found: ObjectMeta | None, writer: str) -> bool:
     """Whether the object that a HEAD found was written by the call with this id. Pure."""
     return found is not None and bool(writer) and found.metadata.get(WRITER) == writer
@@ -159,25 +169,15 @@ class Updates:
         `once`: do not resend in doubt, so that a record which was created and removed since stays removed;
         `UnknownOutcomeError` if it is not there.
         """
-        return self._resolved(
-            lambda: self._records.create(partition, key, value), partition, key, value, None, once=once
-        )
+        return self._resolved(partition, key, value, None, once=once)
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> RecordOutcome:
         """Replace the version `expected`. Requests as `create`."""
-
-        def send() -> WriteOutcome:
-            return self._records.replace(partition, key, value, expected=expected)
-
-        return self._resolved(send, partition, key, value, expected)
+        return self._resolved(partition, key, value, expected)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> RecordOutcome:
         """Remove the version `expected`. A record found gone after a lost answer is `Changed`, in doubt."""
-
-        def send() -> WriteOutcome:
-            return self._records.remove(partition, key, expected=expected)
-
-        return self._resolved(send, partition, key, None, expected)
+        return self._resolved(partition, key, None, expected)
 
     def change(  # noqa: C901 - one loop over the outcomes of one write
         self, partition: str, key: str, decide: Callable[[Record | None], tuple[bytes | None, T]]
@@ -219,28 +219,16 @@ class Updates:
             raise UnknownOutcomeError(f"{partition}/{key}: the change may still be applied; look again later")
         raise self._contended(f"{partition}/{key} changed under each of {self._attempts} attempts: try again")
 
-    def _send(self, partition: str, key: str, value: bytes, expected: Version | None) -> WriteOutcome:
+    def _send(self, partition: str, key: str, value: bytes | None, expected: Version | None) -> WriteOutcome:
         if expected is None:
+            assert value is not None, "only a version that is there is removed"
             return self._records.create(partition, key, value)
+        if value is None:
+            return self._records.remove(partition, key, expected=expected)
         return self._records.replace(partition, key, value, expected=expected)
 
-    def _found(self, partition: str, key: str) -> Record | None:
-        for attempt in range(self._attempts - 1):
-            try:
-                return self._records.read(partition, key)
-            except UnavailableError:
-                pause(self._clock, attempt)
-        return self._records.read(partition, key)
-
     def _resolved(
-        self,
-        send: Callable[[], WriteOutcome],
-        partition: str,
-        key: str,
-        value: bytes | None,
-        before: Version | None,
-        *,
-        once: bool = False,
+        self, partition: str, key: str, value: bytes | None, before: Version | None, *, once: bool = False
     ) -> RecordOutcome:
         def look() -> RecordOutcome | None:
             found = self._records.read(partition, key)
@@ -250,7 +238,7 @@ class Updates:
             return None if untouched else Changed(record=found, in_doubt=True)
 
         outcome: Written | Conflict | RecordOutcome = resolve(
-            send,
+            lambda: self._send(partition, key, value, before),
             look,
             clock=self._clock,
             subject=f"{partition}/{key}",
@@ -261,5 +249,6 @@ class Updates:
         if isinstance(outcome, Written):
             return Stored(version=Version(outcome.etag or ""))
         if isinstance(outcome, Conflict):
-            return Changed(record=self._found(partition, key), in_doubt=False)
+            found = answered(lambda: self._records.read(partition, key), self._clock, self._attempts)
+            return Changed(record=found, in_doubt=False)
         return outcome

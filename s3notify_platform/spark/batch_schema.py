@@ -7,6 +7,8 @@ and this one's are added to them.
 import json
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -20,100 +22,76 @@ from s3notify_platform.formats.registry import FORMATS, fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.plan import SlotPlan
 from s3notify_platform.ingest.reader import sample_of, schema_of_sample
+from s3notify_platform.ingest.results import Progress, Run
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.run_state import Progress, Run
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, READ
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.spark.declared import parse_schema
-from s3notify_platform.spark.failures import JOB_ERRORS, raise_own, reason_of
+from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
 
 Transform = Callable[[DataFrame], DataFrame]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSchemas:
     """The schemas of one source's batches. Holds a Spark session."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        source: Source,
-        *,
-        transform: Transform | None,
-        clock: Clock,
-        progress: Progress,
-    ) -> None:
-        self._spark = spark
-        self._source = source
-        self._transform = transform
-        self._clock = clock
-        self._progress = progress
+    spark: SparkSession
+    source: Source
+    transform: Transform | None
+    clock: Clock
+    progress: Progress
 
-    def choose(self, busy: Sequence[SlotPlan], state: Run) -> TableSchema:
-        """What this batch is parsed with: as declared, as pinned, or inferred from a sample of it."""
-        none = StructType()
-        if state.known and self._source.schemas().head() is None:
-            own = self._source.location
+    def choose(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
+        """See `Jobs.choose_schema`."""
+        none, declared, head = StructType(), self.source.input, self.source.schemas().head()
+        if run.known and head is None:
+            own = self.source.location
             raise CorruptError(
                 f"{own.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
                 f"loss of the whole table: remove what is left below {own.layout.prefix!r}, then run "
                 f"`s3notify table forget --bucket {own.platform.bucket} --name {own.name} --platform-prefix "
                 f"{own.platform_prefix} --slots all`"
             )
-        if self._source.input.schema is not None:
-            return self._pinned(
-                none, parse_schema(self._source.input.schema, self._source), state, inferred=False
-            )
-        if (fixed := fixed_schema(self._source.input.format)) is not None:
-            return self._pinned(none, from_arrow_schema(fixed), state, inferred=False)
-        head = self._source.schemas().head()
+        if declared.schema is not None:
+            return self._pinned(none, parse_schema(declared.schema, self.source), run, inferred=False)
+        if (fixed := fixed_schema(declared.format)) is not None:
+            return self._pinned(none, from_arrow_schema(fixed), run, inferred=False)
         if head is not None and head.inferred and json.loads(head.source)["fields"]:
-            return self._pinned(none, json_schema(head.source), state, inferred=True)
-        self._progress("inferring the schema from a sample")
-        return self._pinned(
-            none,
-            self._inferred([s.version for p in busy for s in p.changes.read], state),
-            state,
-            inferred=True,
-        )
+            return self._pinned(none, json_schema(head.source), run, inferred=True)
+        self.progress("inferring the schema from a sample")
+        started = self.clock.monotonic()
+        sample = sample_of(self.source, [s.version for p in busy for s in p.changes.read])
+        inferred = infer_schema(self.spark, self.source, sample, self.progress) if sample else none
+        run.result.took("infer", self.clock.monotonic() - started)
+        return self._pinned(none, inferred, run, inferred=True)
 
-    def widen(self, schema: TableSchema, new_fields: Iterable[str], state: Run) -> TableSchema:
-        """The schema with the new fields that tasks have found."""
-        return self._pinned(
-            json_schema(schema.source),
-            _together(new_fields, self._source.input.format),
-            state,
-            inferred=True,
-        )
+    def widen(self, schema: TableSchema, found: Iterable[str], run: Run) -> TableSchema:
+        """See `Jobs.widen_schema`: of types that differ, the widest."""
+        schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
+        wider = new_fields(schemas, FORMATS.get(self.source.input.format))
+        added = from_arrow_schema(wider) if wider is not None else StructType()
+        return self._pinned(json_schema(schema.source), added, run, inferred=True)
 
     def delivered(self, source: StructType) -> StructType:
         """The columns that rows have as they are read."""
-        rescue = self._source.input.mismatches == "rescue"
+        rescue = self.source.input.mismatches == "rescue"
         return StructType([*source.fields, StructField(RESCUED.name, StringType())]) if rescue else source
 
-    def _inferred(self, versions: Sequence[ObjectVersion], state: Run) -> StructType:
-        started = self._clock.monotonic()
-        try:
-            found = infer_schema(self._spark, self._source, versions)
-        except JOB_ERRORS as error:
-            raise_own(error)
-            raise
-        state.spent.took("infer", self._clock.monotonic() - started)
-        return found or StructType()
-
-    def _pinned(self, known: StructType, found: StructType, state: Run, *, inferred: bool) -> TableSchema:
+    def _pinned(self, known: StructType, found: StructType, run: Run, *, inferred: bool) -> TableSchema:
         """The schema `known`, with what only `found` has, pinned with the columns of the rows it leads to."""
-        registry = self._source.schemas()
+        registry = self.source.schemas()
         source = merged(known.json(), found.json(), strict=False)
         for _ in range(PIN_ATTEMPTS):
             parsing = json_schema(source)
             rows = self._check_transform(self.delivered(parsing)).json()
-            pinned = registry.pin(source=source, rows=rows, inferred=inferred, batch=state.batch)
+            pinned = registry.pin(source=source, rows=rows, inferred=inferred, batch=run.batch)
             if pinned is not None:
-                if pinned.batch == state.batch:
-                    state.schema_added |= pinned.added
+                if pinned.batch == run.batch:
+                    run.result.schema_added = {**run.result.schema_added, **pinned.added}
                 return pinned
             # Another run was first to infer: what it found stands, and ours adds to it.
             head = registry.head()
@@ -124,10 +102,10 @@ class BatchSchemas:
         """The columns that data files will have; `UsageError` if the transform raises or loses lineage."""
         given = StructType(LINEAGE.fields + source.fields)
         out = given
-        if self._transform is not None:
-            whose = f"the transform of source {self._source.name!r}"
+        if self.transform is not None:
+            whose = f"the transform of source {self.source.name!r}"
             try:
-                out = self._transform(self._spark.createDataFrame([], given)).schema
+                out = self.transform(self.spark.createDataFrame([], given)).schema
             except JOB_ERRORS as error:
                 raise UsageError(f"{whose} fails: {reason_of(error)}") from error
             except Exception as error:
@@ -153,16 +131,38 @@ def json_schema(text: str) -> StructType:
     return StructType.fromJson(json.loads(text))
 
 
-def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectVersion]) -> StructType | None:
-    """A schema from a sample of `versions`, read in one task; None if the sample holds no data.
+def infer_schema(
+    spark: SparkSession, source: Source, sample: Sequence[ObjectVersion], progress: Progress = lambda _: None
+) -> StructType:
+    """The schema of a sample (`reader.sample_of`), read in one task; without columns if it holds no data.
 
-    Up to `SAMPLE_OBJECTS` objects, evenly spread, and `SAMPLE_BYTES`; 1 GET each. Of those larger than
-    `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer.
+    1 GET each. Of objects larger than `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer. If the
+    task dies, its objects are tried in halves, and those over which it dies alone are left out.
     """
-    if (fixed := fixed_schema(source.input.format)) is not None:
-        return from_arrow_schema(fixed)
-    sample = sample_of(source, versions)
+    deadly: set[ObjectVersion] = set()
 
+    def died(part: Sequence[ObjectVersion], _: Exception) -> StructType:
+        deadly.update(part)
+        return StructType()
+
+    *_, found = in_halves(
+        [sample],
+        partial(_inferred, spark, source),
+        died,
+        errors=(_TaskDiedError,),
+        what="inference",
+        units="objects",
+        progress=progress,
+    )
+    rest = [version for version in sample if version not in deadly]
+    return _inferred(spark, source, rest) if deadly and rest else found
+
+
+class _TaskDiedError(Exception):
+    """A process of the job's task died."""
+
+
+def _inferred(spark: SparkSession, source: Source, sample: Sequence[ObjectVersion]) -> StructType:
     def run(batches: Batches) -> Batches:
         for _ in batches:
             pass
@@ -170,16 +170,11 @@ def infer_schema(spark: SparkSession, source: Source, versions: Sequence[ObjectV
         found = schema.serialize().to_pybytes() if schema is not None else None
         yield pa.record_batch({"schema": pa.array([found], pa.binary())})
 
-    if not sample:
-        return None
-    body = spark.range(0, 1, 1, 1).mapInArrow(run, "schema binary").toArrow()["schema"][0].as_py()
-    if body is None:
-        return None
-    return from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))
-
-
-def _together(found: Iterable[str], setting: str) -> StructType:
-    """The new fields that tasks have found, as one schema: of types that differ, the widest."""
-    schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
-    wider = new_fields(schemas, FORMATS.get(setting))
-    return from_arrow_schema(wider) if wider is not None else StructType()
+    try:
+        with own_errors():
+            body = spark.range(0, 1, 1, 1).mapInArrow(run, "schema binary").toArrow()["schema"][0].as_py()
+    except JOB_ERRORS as error:
+        if is_death(error):
+            raise _TaskDiedError(reason_of(error)) from error
+        raise
+    return StructType() if body is None else from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))

@@ -23,8 +23,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.ingest.batches import BatchSettings, Failing
 from s3notify_platform.ingest.follow import ask_again, decide, note_writers, topic_epoch
-from s3notify_platform.ingest.results import BatchResult
-from s3notify_platform.ingest.run_state import Progress
+from s3notify_platform.ingest.results import BatchResult, Progress
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot

@@ -1,28 +1,95 @@
 """What a failing Spark job raises, and what of it a person wants to read."""
 
 import re
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from s3notify_platform import errors
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ingest.results import Progress
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MAX_JOBS: Final = 128
+"""Jobs spent on finding out which slots of a failing batch are at fault."""
+
+MAX_FAILED_JOBS: Final = 12
+"""Failed jobs, with none that succeeded, after which all slots are held to be at fault."""
 
 JOB_ERRORS: Final = (PySparkException, Py4JError)
 """What a failing job raises: Py4JError where PySpark does not know the JVM's exception."""
 
 
 def reason_of(error: Exception) -> str:
-    """The line of a Spark error that a person wants: Python's last, or Spark's first."""
+    """The line of a Spark error that a person wants: Python's last, or Spark's first. Ours are read whole."""
+    if isinstance(error, S3NotifyError):
+        return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     python = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
     return (python[-1] if python else lines[0] if lines else type(error).__name__)[:1000]
 
 
-def raise_own(error: Exception) -> None:
-    """Raise the error of this package that a task ended with, if it is one."""
+def own_error(error: Exception) -> S3NotifyError | None:
+    """The error of this package that a task ended with, if it is one."""
+    if isinstance(error, S3NotifyError):
+        return error
     found = re.findall(r"^\s*s3notify_platform\.errors\.(\w+): (.*)$", str(error), re.MULTILINE)
-    if found:
-        kind = getattr(errors, found[-1][0], S3NotifyError)
-        raise kind(found[-1][1]) from error
+    if not found:
+        return None
+    own: S3NotifyError = getattr(errors, found[-1][0], S3NotifyError)(found[-1][1])
+    return own
+
+
+def is_death(error: Exception) -> bool:
+    """Whether a job failed because a process of its tasks died: by a signal, or for want of memory."""
+    return re.search(r"Python worker exited|ExecutorLostFailure|OutOfMemoryError", str(error)) is not None
+
+
+@contextmanager
+def own_errors() -> Iterator[None]:
+    """Where a job fails: the error of this package that its task ended with, if it is one."""
+    try:
+        yield
+    except JOB_ERRORS as error:
+        if own := own_error(error):
+            raise own from error
+        raise
+
+
+def in_halves(
+    parts: Sequence[Sequence[T]],
+    job: Callable[[Sequence[T]], R],
+    failed: Callable[[Sequence[T], Exception], R],
+    *,
+    errors: tuple[type[Exception], ...],
+    what: str,
+    units: str = "slots",
+    progress: Progress,
+) -> Iterator[R]:
+    """What `job` makes of each part, the last one first. One that raises one of `errors` is tried again in halves.
+
+    So that a slot at fault fails alone: `failed` says what becomes of it, given the error. `what` the jobs are is
+    for people.
+    """
+    todo = [part for part in parts if part]
+    jobs = wrong = 0
+    while todo:
+        part = todo.pop()
+        jobs += 1
+        try:
+            result = job(part)
+        except errors as error:
+            wrong += 1
+            hopeless = wrong == jobs >= MAX_FAILED_JOBS or jobs >= MAX_JOBS
+            if len(part) > 1 and not hopeless:
+                progress(f"{what} of {len(part)} {units} failed, trying halves: {reason_of(error)}")
+                middle = len(part) // 2
+                todo += [part[middle:], part[:middle]]
+                continue
+            result = failed(part, error)
+        yield result

@@ -1,9 +1,11 @@
 """The Spark jobs of the engine: plan, infer, and read and stage. Only manifests reach the driver.
 
-A staging job that fails as a whole is tried again in halves, so that a slot that cannot be transformed fails alone.
+A staging job that fails as a whole is tried again in halves, down to one slot (`failures.in_halves`). If a task dies
+over one slot, by a signal or for want of memory, it goes on by the objects of the slot, down to the one at fault.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,11 +19,11 @@ from s3notify_platform.errors import ConflictError
 from s3notify_platform.ingest.compare import comparer, follower, lister
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.listing_chains import begin_listing
+from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.part_writer import part_writer
-from s3notify_platform.ingest.plan import Plan, Readers, SlotPlan, collected, refuse_missing
-from s3notify_platform.ingest.reader import SplitReader
-from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.run_state import Progress, Run
+from s3notify_platform.ingest.plan import Plan, SlotPlan, collected, refuse_missing
+from s3notify_platform.ingest.reader import SplitReader, read_task
+from s3notify_platform.ingest.results import Progress, Run
 from s3notify_platform.ingest.slot_writer import StageContext, read_stager, stager
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import (
@@ -31,7 +33,6 @@ from s3notify_platform.ingest.splits import (
     cut,
     cut_all,
     is_big,
-    one_by_one,
     scouter,
     work_rows,
 )
@@ -46,24 +47,27 @@ from s3notify_platform.ingest.wire import (
     WORK,
     FailedSlot,
     Lineage,
+    ReadObject,
     Requests,
     Staged,
+    StagedSlot,
 )
-from s3notify_platform.protocols.source_enumerator import CommittedSlots, Split
+from s3notify_platform.protocols.source_enumerator import Assignment, CommittedSlots, Split, assign_slots
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
 from s3notify_platform.spark.declared import arrow_schema
-from s3notify_platform.spark.failures import JOB_ERRORS, raise_own, reason_of
+from s3notify_platform.spark.failures import (
+    JOB_ERRORS,
+    MAX_JOBS,
+    in_halves,
+    is_death,
+    own_errors,
+    reason_of,
+)
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.schema import TableSchema
-
-MAX_SPLIT_JOBS: Final = 128
-"""Jobs spent on finding out which slots of a failing batch are at fault."""
-
-MAX_FAILED_JOBS: Final = 12
-"""Failed jobs, with none that succeeded, after which all slots are held to be at fault."""
 
 
 class SparkJobs:
@@ -87,10 +91,14 @@ class SparkJobs:
         self._source = source
         self._transform = transform
         self._width = width
-        self._schemas = BatchSchemas(spark, source, transform=transform, clock=clock, progress=progress)
+        self._schemas = BatchSchemas(
+            spark=spark, source=source, transform=transform, clock=clock, progress=progress
+        )
+        self.choose_schema, self.widen_schema = self._schemas.choose, self._schemas.widen
         self._clock = clock
         self._progress = progress
-        self._readers = Readers()
+        self._assigned_slots: Assignment | None = None
+        self._deaths = 0
 
     @property
     def width(self) -> int:
@@ -103,14 +111,7 @@ class SparkJobs:
         self, slots: Iterable[Slot], *, listing: bool = True, skip: frozenset[str] = frozenset()
     ) -> Plan:
         """See `Jobs.plan`. Raises the error of this package that a task ended with."""
-        try:
-            return self._planned(sorted(set(slots)), listing=listing, skip=skip)
-        except JOB_ERRORS as error:
-            raise_own(error)
-            raise
-
-    def _planned(self, wanted: Sequence[Slot], *, listing: bool, skip: frozenset[str]) -> Plan:
-        source, spark = self._source, self._spark
+        source, spark, wanted = self._source, self._spark, sorted(set(slots))
         platform = CountingStore(shared_store(source.location.platform))
         # Before the table is looked at, so that the commits of a slot that makes its first now do not seem missing.
         committed = CommittedSlots(source.location.records(platform)).read()
@@ -131,13 +132,13 @@ class SparkJobs:
                 .mapInArrow(comparer(source, quota, skip), PLANNED.ddl)
             )
         else:
-            parts_of_slots = self._readers.assign(wanted, tasks)
-            planned = self._tasks(len(parts_of_slots)).mapInArrow(
-                follower(source, parts_of_slots, quota, skip), PLANNED.ddl
-            )
-        found = collected(source.name, PLANNED.read(planned.toArrow().to_batches()))
-        for kind, count in platform.counts.items():
-            found.requests[kind] = found.requests.get(kind, 0) + count
+            # Contiguous, as the queue's shards are; few slots move when the cluster grows or shrinks between rounds.
+            self._assigned_slots = assign_slots(wanted, tasks, self._assigned_slots)
+            task = follower(source, self._assigned_slots.ranges, quota, skip)
+            planned = self._tasks(tasks).mapInArrow(task, PLANNED.ddl)
+        with own_errors():
+            found = collected(source.name, PLANNED.read(planned.toArrow().to_batches()))
+        found.requests.update(platform.counts)
         refuse_missing(found, committed, source)
         found.committed, found.chains = committed, chains
         return found
@@ -146,60 +147,95 @@ class SparkJobs:
         """One row, and one Spark partition, for the number of each task."""
         return self._spark.range(0, count, 1, count)
 
-    # Schema
-
-    def choose_schema(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
-        """See `Jobs.choose_schema`."""
-        return self._schemas.choose(busy, run)
-
-    def widen_schema(self, schema: TableSchema, new_fields: Iterable[str], run: Run) -> TableSchema:
-        """See `Jobs.widen_schema`."""
-        return self._schemas.widen(schema, new_fields, run)
-
     # Read and stage
 
     def stage(
         self, busy: Sequence[SlotPlan], schema: TableSchema, run: Run, *, evolving: bool
     ) -> list[Staged]:
-        """See `Jobs.stage`. A failing job is halved until the slots at fault stand alone."""
+        """See `Jobs.stage`. A failing job is halved until the slots at fault stand alone; see `_in_part`."""
         # Slots with big objects for themselves: the others need no shuffle.
         big = [p for p in busy if any(is_big(split, self._source) for split in p.changes.read)]
-        todo: list[Sequence[SlotPlan]] = [big, [p for p in busy if p not in big]]
-        todo = [part for part in todo if part]
-        staged: list[Staged] = []
-        jobs = failed = 0
+        others = [p for p in busy if p not in big]
         started = self._clock.monotonic()
-        while todo:
-            part = todo.pop()
-            jobs += 1
-            objects = self._named(part)
-            chain = TaskChain.opened(self._source, run.run, [p.slot for p in part], objects.values())
+
+        def failed(part: Sequence[SlotPlan], error: Exception) -> Sequence[Staged]:
+            if len(part) == 1 and is_death(error):
+                return self._in_part(part[0], error, schema, run, evolving=evolving)
+            return [FailedSlot(slot=p.slot, error=reason_of(error)) for p in part]
+
+        staged = in_halves(
+            [big, others],
+            lambda part: self._staged(part, schema, run, evolving=evolving),
+            failed,
+            errors=(*JOB_ERRORS, ConflictError),  # a conflict: the chain was failed, or is gone
+            what="a job",
+            progress=self._progress,
+        )
+        rows = [row for of_job in staged for row in of_job]
+        run.result.took("job", self._clock.monotonic() - started)
+        return rows
+
+    def _in_part(
+        self, planned: SlotPlan, death: Exception, schema: TableSchema, run: Run, *, evolving: bool
+    ) -> Sequence[Staged]:
+        """A slot over which a task died, staged with the first half of its objects, a quarter, and so on.
+
+        The rest is for the next round. An object over which a task dies when it is alone counts as one that cannot be
+        read, once a job without it has succeeded: else it may be the cluster. At most `MAX_JOBS` such jobs in a run.
+        """
+        read = every = planned.changes.read
+        deadly: tuple[Split, ...] = ()
+        while not deadly and self._deaths < MAX_JOBS:
+            self._deaths += 1
+            read, deadly = (read[: len(read) // 2], ()) if len(read) > 1 else ((), read)
+            self._progress(f"a task died over slot {planned.slot}, trying {len(read)} of its objects")
+            whole = len(read) + len(deadly) == len(every)
+            changes = replace(planned.changes, read=read, complete=planned.changes.complete and whole)
+            part = [replace(planned, changes=changes)]
+            reason = f"its reader's process ended: {reason_of(death)}"
+            unread = {split.version.key: _unreadable(split, reason) for split in deadly}
             try:
-                with chain.watched(self._progress):
-                    frame = self._frame(part, objects, schema, run, chain, evolving=evolving)
-                    rows = [*STAGED.read(frame.toArrow().to_batches())]
-                unsaid = chain.missing()
-            except (*JOB_ERRORS, ConflictError) as error:  # a conflict: the chain was failed, or is gone
-                failed += 1
-                hopeless = failed == jobs >= MAX_FAILED_JOBS or jobs >= MAX_SPLIT_JOBS
-                if len(part) > 1 and not hopeless:
-                    self._progress(f"a job of {len(part)} slots failed, trying halves: {reason_of(error)}")
-                    middle = len(part) // 2
-                    todo += [part[middle:], part[:middle]]
-                    continue
-                staged += [FailedSlot(slot=p.slot, error=reason_of(error)) for p in part]
-                continue
-            finally:
-                chain.forget()
-            # Whether a row of theirs came along or not.
-            staged += [FailedSlot(slot=slot, error=_UNSAID) for slot in sorted(unsaid)]
-            for row in rows:
-                if isinstance(row, Requests):
-                    run.spent.tasks += 1
-                    run.spent.asked(row.requests.items())
-                elif row.slot not in unsaid:
-                    staged.append(row)
-        run.spent.took("job", self._clock.monotonic() - started)
+                rows = self._staged(part, schema, run, evolving=evolving, unread=unread)
+            except JOB_ERRORS as error:
+                death = error
+                if not is_death(error):
+                    break
+            else:
+                return [
+                    replace(row, result=replace(row.result, complete=row.result.complete and whole))
+                    if isinstance(row, StagedSlot)
+                    else row
+                    for row in rows
+                ]
+        return [FailedSlot(slot=planned.slot, error=reason_of(death))]
+
+    def _staged(
+        self,
+        part: Sequence[SlotPlan],
+        schema: TableSchema,
+        run: Run,
+        *,
+        evolving: bool,
+        unread: Mapping[str, ReadObject] | None = None,
+    ) -> Sequence[Staged]:
+        """What one job makes of these slots. `unread`: what became of further objects of theirs, by key."""
+        objects = self._named(part)
+        chain = TaskChain.opened(self._source, run.run, [p.slot for p in part], objects.values())
+        try:
+            with chain.watched(self._progress):
+                frame = self._frame(part, objects, schema, run, chain, evolving=evolving, unread=unread or {})
+                rows = [*STAGED.read(frame.toArrow().to_batches())]
+            unsaid = chain.missing()
+        finally:
+            chain.forget()
+        # Whether a row of theirs came along or not.
+        staged: list[Staged] = [FailedSlot(slot=slot, error=_UNSAID) for slot in sorted(unsaid)]
+        for row in rows:
+            if isinstance(row, Requests):
+                run.result.tasks += 1
+                run.result.requests.update(row.requests)
+            elif row.slot not in unsaid:
+                staged.append(row)
         return staged
 
     def _named(self, part: Sequence[SlotPlan]) -> dict[str, str]:
@@ -211,14 +247,7 @@ class SparkJobs:
         return object_children(splits) if at_most <= CHILDREN_MAX else {}
 
     def _assigned(self, part: Sequence[SlotPlan], work: Sequence[Split]) -> Assigned:
-        slots = [p.slot for p in part]
-        return assign_splits(slots, work, self.width, big=lambda split: is_big(split, self._source))
-
-    def _work(self, slots: Sequence[Slot], assigned: Assigned, children: Sequence[str] = ()) -> DataFrame:
-        """What each task has to do, one Spark partition for each."""
-        rows = WORK.batch(work_rows(slots, assigned, children))
-        frame = self._spark.createDataFrame(pa.Table.from_batches([rows]))
-        return frame.repartitionById(assigned.tasks, "task")
+        return assign_splits([p.slot for p in part], work, self.width, self._source)
 
     def _in_parts(self, splits: Sequence[Split]) -> list[Split]:
         """The splits, big ones in parts that tasks read at once: all parts of an object in order.
@@ -228,9 +257,10 @@ class SparkJobs:
         """
         result, quoted = cut_all(splits, self._source)
         if quoted:
-            assigned = one_by_one(quoted, self.width)
-            rows = self._work([], assigned).mapInArrow(scouter(self._source, quoted), SCOUTED.ddl).toArrow()
-            result += begun(quoted, SCOUTED.read(rows.to_batches()))
+            tasks = min(len(quoted), self.width)
+            task = scouter(self._source, quoted, tasks)
+            scouted = self._tasks(tasks).mapInArrow(task, SCOUTED.ddl).toArrow()
+            result += begun(quoted, SCOUTED.read(scouted.to_batches()))
         return result
 
     def _frame(
@@ -242,12 +272,16 @@ class SparkJobs:
         chain: TaskChain,
         *,
         evolving: bool,
+        unread: Mapping[str, ReadObject],
     ) -> DataFrame:
         slots = [p.slot for p in part]
         skipped = {slot_of(key, self._source.location.slots) for key in run.skip}
         work = self._in_parts(_splits(part))
         assigned = self._assigned(part, work)
-        frame = self._work(slots, assigned, chain.cut(objects, work) if objects else ())
+        rows = WORK.batch(work_rows(slots, assigned, chain.cut(objects, work) if objects else ()))
+        # What each task has to do, one Spark partition for each.
+        frame = self._spark.createDataFrame(pa.Table.from_batches([rows]))
+        frame = frame.repartitionById(assigned.tasks, "task")
         columns = json_schema(schema.source)
         reader = SplitReader(source=self._source, schema=arrow_schema(columns), inferred=schema.inferred)
         context = StageContext(
@@ -262,6 +296,7 @@ class SparkJobs:
             complete=frozenset(p.slot for p in part if p.changes.complete) - skipped,
             last_attempt=run.last_attempt.intersection(slots),
             evolving=evolving,
+            unread=tuple(unread.values()),
             chain=chain,
         )
         if self._transform is not None:
@@ -305,13 +340,10 @@ def spark_ingest(
 _UNSAID: Final = "a task that read or staged something of it did not come to its end"
 
 
-def read_task(reader: SplitReader, chain: TaskChain) -> Callable[[Batches], Batches]:
-    """The function of a task that reads what it is assigned, for a transform."""
-
-    def run(batches: Batches) -> Batches:
-        yield from reader.read(batches, chain)
-
-    return run
+def _unreadable(split: Split, reason: str) -> ReadObject:
+    version = split.version
+    outcome = Outcome.whole("failed", version.etag, version.size, start=split.start, reason=reason)
+    return ReadObject(slot=version.slot, key=version.key, outcome=outcome)
 
 
 def _splits(part: Iterable[SlotPlan]) -> list[Split]:

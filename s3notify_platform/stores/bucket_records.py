@@ -143,7 +143,6 @@ class ObjectRecordStore:
         self._delete_honours: bool | None = None
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
-        """See `RecordStore.create`."""
         path = self._path(partition, key)
         condition: Precondition = ABSENT
         for _ in range(CREATE_ATTEMPTS):
@@ -158,12 +157,10 @@ class ObjectRecordStore:
         return Conflict()
 
     def read(self, partition: str, key: str) -> Record | None:
-        """See `RecordStore.read`."""
         found = self._read(self._path(partition, key))
         return _record(key, found) if found is not None and found.state == _LIVE else None
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.replace`."""
         return self._write(self._path(partition, key), _LIVE, value, IfMatch(etag=ETag(expected)))
 
     def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:

@@ -8,7 +8,7 @@ Unconditional writes, and all reads, go straight to the store. `Unknown` is retu
 not determine the outcome of a write. Requests: those of the commit.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, assert_never
 
@@ -16,6 +16,7 @@ from s3notify_platform.errors import UnknownOutcomeError, UsageError
 from s3notify_platform.ports import (
     Absent,
     IfMatch,
+    Metadata,
     ObjectStore,
     Precondition,
     Unknown,
@@ -59,12 +60,7 @@ class ConditionalStore(DelegatingStore):
         self._commits = commits
 
     def put(
-        self,
-        key: str,
-        body: bytes,
-        *,
-        precondition: Precondition | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
         """See `ObjectStore.put`. Under a condition the object's metadata also names its writer."""
         match precondition:
@@ -78,18 +74,12 @@ class ConditionalStore(DelegatingStore):
                 assert_never(unreachable)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """See `ObjectStore.delete`."""
         if precondition is None:
             return self.store.delete(key)
         return _outcome(lambda: self._commits.delete_if_match(key, precondition.etag))
 
     def copy(
-        self,
-        source: str,
-        target: str,
-        *,
-        precondition: Absent | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
         """See `ObjectStore.copy`. Under a condition, metadata is the source's: `UsageError` for other."""
         if precondition is None:

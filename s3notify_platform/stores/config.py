@@ -26,28 +26,56 @@ def _region(*_environment: str | None) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class S3Config:
-    """One bucket. Pickles; its repr shows no secret.
+class Access:
+    """How a service of AWS, or one like it, is reached. Pickles; its repr shows no secret.
 
     Without `access_key_id`, boto3's and obstore's own credential chains apply (environment, profile, instance
     role), on each machine separately: no secret then leaves its machine.
     """
 
-    bucket: str
     region: str = field(default_factory=default_region)
     endpoint_url: str | None = None
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> str:
+        """What is reached, and where, for messages."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DynamoConfig:
-    """One DynamoDB table. Pickles; its repr shows no secret. Credentials as for `S3Config`."""
+class S3Config(Access):
+    """One bucket."""
+
+    bucket: str
+
+    @property
+    def place(self) -> str:
+        """Bucket and endpoint, for messages."""
+        return f"bucket {self.bucket!r} at {self.endpoint_url or f'AWS S3 ({self.region})'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamoConfig(Access):
+    """One DynamoDB table."""
 
     table: str
-    region: str = field(default_factory=default_region)
-    endpoint_url: str | None = None
-    access_key_id: str | None = field(default=None, repr=False)
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
+
+    @property
+    def place(self) -> str:
+        """Table and endpoint, for messages."""
+        return f"table {self.table!r} at {self.endpoint_url or f'AWS DynamoDB ({self.region})'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqsConfig(Access):
+    """One SQS queue."""
+
+    queue_url: str
+
+    @property
+    def place(self) -> str:
+        """The queue, for messages."""
+        return f"queue {self.queue_url!r}"

@@ -1,6 +1,5 @@
 """The base of object stores that wrap another one: they override only what they change."""
 
-from collections.abc import Mapping
 from typing import Literal
 
 from s3notify_platform.ports import (
@@ -8,6 +7,7 @@ from s3notify_platform.ports import (
     Conflict,
     ETag,
     IfMatch,
+    Metadata,
     NotModified,
     ObjectMeta,
     ObjectStore,
@@ -33,41 +33,25 @@ class DelegatingStore:
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
     ) -> StoredObject | NotModified | Conflict | None:
-        """See `ObjectStore.get`."""
         return self._target("GET").get(key, if_match=if_match, if_none_match=if_none_match)
 
     def head(self, key: str) -> ObjectMeta | None:
-        """See `ObjectStore.head`."""
         return self._target("HEAD").head(key)
 
     def put(
-        self,
-        key: str,
-        body: bytes,
-        *,
-        precondition: Precondition | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """See `ObjectStore.put`."""
         return self._target("PUT").put(key, body, precondition=precondition, metadata=metadata)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """See `ObjectStore.delete`."""
         return self._target("DELETE").delete(key, precondition=precondition)
 
     def copy(
-        self,
-        source: str,
-        target: str,
-        *,
-        precondition: Absent | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """See `ObjectStore.copy`."""
         return self._target("COPY").copy(source, target, precondition=precondition, metadata=metadata)
 
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
     ) -> Page:
-        """See `ObjectStore.list`."""
         return self._target("LIST").list(prefix, start_after=start_after, token=token, limit=limit)

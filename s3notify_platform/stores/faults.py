@@ -13,28 +13,12 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProxyConnectionError,
-    SSLError,
-)
-from botocore.parsers import ResponseParserError
+from botocore.exceptions import ClientError
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.sdk import LOST, NEVER_SENT, answer_of, unusable
 
-SDK_ERRORS = (BotoCoreError, ClientError, ResponseParserError, OSError)
-"""All that a request can raise; `OSError`: a socket that failed while a body was read."""
-
-_NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
-_LOST = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserError, OSError)
 _THROTTLED = frozenset({"SlowDown", "SlowDownRead", "SlowDownWrite", "RequestLimitExceeded", "Throttling"})
 
 
@@ -61,26 +45,18 @@ def judge(error: Exception, config: S3Config) -> Fault:
     if isinstance(error, ClientError):
         return _judge_answer(error, config)
     cause = type(error).__name__
-    if isinstance(error, _NEVER_SENT):
+    if isinstance(error, NEVER_SENT):
         return Fault(verdict=Verdict.NOT_APPLIED, cause=cause)
-    if isinstance(error, _LOST):
+    if isinstance(error, LOST):
         return Fault(verdict=Verdict.AMBIGUOUS, cause=cause)
-    if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        raise UsageError(
-            f"no credentials for {place(config)}: set access_key_id and secret_access_key, or give this "
-            "machine AWS credentials (environment, profile or instance role)"
-        ) from None
-    raise UsageError(f"{place(config)}: {' '.join(str(error).split())[:300]}") from error
+    raise unusable(error, config) from error
 
 
 def _judge_answer(error: ClientError, config: S3Config) -> Fault:
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    status, code, message = answer_of(error)
     cause = f"{status} {code}"
     if code == "NoSuchBucket":
-        raise UsageError(
-            f"no {place(config)}: create it, or correct the bucket's name or the endpoint"
-        ) from None
+        raise no_bucket(config) from None
     if status in _PLAIN:
         return Fault(verdict=_PLAIN[status], cause=cause)
     if status in (401, 403):
@@ -88,13 +64,10 @@ def _judge_answer(error: ClientError, config: S3Config) -> Fault:
     if status != 501 and (status >= 500 or code == "RequestTimeout"):
         throttled = code in _THROTTLED
         return Fault(verdict=Verdict.NOT_APPLIED if throttled else Verdict.AMBIGUOUS, cause=cause)
-    message = error.response.get("Error", {}).get("Message", "")
     hint = " (the store does not implement this)" if status == 501 else ""
     if status in (301, 307) or code == "AuthorizationHeaderMalformed":
         hint = f" (is region {config.region!r} the bucket's?)"
-    raise UsageError(
-        f"{place(config)} refused the request: {status} {code} {message}{hint}".rstrip()
-    ) from None
+    raise UsageError(f"{config.place} refused the request: {cause} {message}{hint}".rstrip()) from None
 
 
 _PLAIN = {
@@ -113,14 +86,9 @@ def _refusal(code: str, config: S3Config) -> str:
         "RequestTimeTooSkewed": "check this machine's clock",
         "ExpiredToken": "the session token has expired: get new credentials",
     }.get(code, "check the credentials, and that they may list, read, write and delete in this bucket")
-    return f"{place(config)} refused access ({code or 'Forbidden'}): {check}"
+    return f"{config.place} refused access ({code or 'Forbidden'}): {check}"
 
 
-def endpoint(config: S3Config) -> str:
-    """The endpoint, for messages."""
-    return config.endpoint_url or f"AWS S3 ({config.region})"
-
-
-def place(config: S3Config) -> str:
-    """Bucket and endpoint, for messages."""
-    return f"bucket {config.bucket!r} at {endpoint(config)}"
+def no_bucket(config: S3Config) -> UsageError:
+    """The error for a bucket that is not there."""
+    return UsageError(f"no {config.place}: create it, or correct the bucket's name or the endpoint")

@@ -7,6 +7,7 @@ change them.
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from threading import Lock
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
@@ -16,6 +17,7 @@ from s3notify_platform.ports import (
     Conflict,
     ETag,
     IfMatch,
+    Metadata,
     NotModified,
     ObjectMeta,
     Page,
@@ -26,6 +28,7 @@ from s3notify_platform.ports import (
     Version,
     WriteOutcome,
     Written,
+    holds,
 )
 
 MAX_PAGE = 1000
@@ -65,7 +68,6 @@ class MemoryObjectStore:
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
     ) -> StoredObject | NotModified | Conflict | None:
-        """See `ObjectStore.get`."""
         with self._lock:
             found = self._objects.get(check_key(key))
         if found is None:
@@ -75,20 +77,13 @@ class MemoryObjectStore:
         return NotModified() if found.meta.etag == if_none_match else found
 
     def head(self, key: str) -> ObjectMeta | None:
-        """See `ObjectStore.head`."""
         with self._lock:
             found = self._objects.get(check_key(key))
         return found.meta if found else None
 
     def put(
-        self,
-        key: str,
-        body: bytes,
-        *,
-        precondition: Precondition | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """See `ObjectStore.put`."""
         etag = ETag(hashlib.md5(body, usedforsecurity=False).hexdigest())
         meta = ObjectMeta(
             key=check_key(key),
@@ -104,7 +99,6 @@ class MemoryObjectStore:
         return Written(etag=etag)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
-        """See `ObjectStore.delete`."""
         with self._lock:
             if not self._holds(check_key(key), precondition):
                 return Conflict()
@@ -112,14 +106,8 @@ class MemoryObjectStore:
         return Written(etag=None)
 
     def copy(
-        self,
-        source: str,
-        target: str,
-        *,
-        precondition: Absent | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """See `ObjectStore.copy`."""
         check_copy(check_key(source), check_key(target))
         with self._lock:
             found = self._objects.get(source)
@@ -127,10 +115,9 @@ class MemoryObjectStore:
                 raise NotFoundError(f"copy: no object {source!r}")
             if not self._holds(target, precondition):
                 return Conflict()
-            meta = ObjectMeta(
+            meta = replace(
+                found.meta,
                 key=target,
-                etag=found.meta.etag,
-                size=found.meta.size,
                 modified_ms=self._clock.wall_ms(),
                 metadata={**found.meta.metadata, **(metadata or {})},
             )
@@ -147,22 +134,12 @@ class MemoryObjectStore:
             after = token if token is not None else start_after
             keys = keys[bisect_right(keys, after) if after is not None else 0 :]
             # LIST returns no user metadata.
-            objects = tuple(_without_metadata(self._objects[key].meta) for key in keys[:limit])
+            objects = tuple(replace(self._objects[key].meta, metadata={}) for key in keys[:limit])
         return Page(objects=objects, next_token=keys[limit - 1] if len(keys) > limit else None)
 
     def _holds(self, key: str, precondition: Precondition | None) -> bool:
         found = self._objects.get(key)
-        match precondition:
-            case None:
-                return True
-            case Absent():
-                return found is None
-            case IfMatch(etag=etag):
-                return found is not None and found.meta.etag == etag
-
-
-def _without_metadata(meta: ObjectMeta) -> ObjectMeta:
-    return ObjectMeta(key=meta.key, etag=meta.etag, size=meta.size, modified_ms=meta.modified_ms)
+        return holds(precondition, found.meta if found else None)
 
 
 def counter_sum(value: bytes | None, amount: int, ceiling: int | None) -> int | Conflict:
@@ -186,24 +163,20 @@ class MemoryRecordStore:
         self._writes = 0
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
-        """See `RecordStore.create`."""
         with self._lock:
             return Conflict() if (partition, key) in self._records else self._write(partition, key, value)
 
     def read(self, partition: str, key: str) -> Record | None:
-        """See `RecordStore.read`."""
         with self._lock:
             return self._records.get((partition, key))
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.replace`."""
         with self._lock:
             if not self._has(partition, key, expected):
                 return Conflict()
             return self._write(partition, key, value)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.remove`."""
         with self._lock:
             if not self._has(partition, key, expected):
                 return Conflict()

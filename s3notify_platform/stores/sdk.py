@@ -1,40 +1,76 @@
-"""Clients of AWS's SDK, created in one way for every service."""
+"""Clients of AWS's SDK, created in one way for every service, and what all their errors have in common."""
 
-from typing import Any, Protocol
+from threading import Lock
+from typing import Any, Final, Generic, TypeVar
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProxyConnectionError,
+    SSLError,
+)
+from botocore.parsers import ResponseParserError
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.stores.faults import SDK_ERRORS
+from s3notify_platform.stores.config import Access
+
+SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, OSError)
+"""All that a request can raise; `OSError`: a socket that failed while a body was read."""
+
+NEVER_SENT: Final = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
+"""Certainly nothing happened."""
+
+LOST: Final = (HTTPClientError, IncompleteReadError, SSLError, ResponseParserError, OSError)
+"""The request may have been applied."""
+
+C = TypeVar("C")
 
 
-class Reached(Protocol):
-    """How a service is reached. Without keys boto3's own credential chain applies."""
+class SdkUser(Generic[C]):
+    """An adapter with a boto3 client, which retries nothing by itself: the adapters decide what may be sent again.
+
+    Thread-safe; nothing is sent, and no credential looked up, before the first call.
+    """
+
+    def __init__(self, service: str, config: Access, client: C | None = None, **settings: Any) -> None:
+        self._service = service
+        self._access = config
+        self._settings = settings
+        self._client = client
+        self._client_lock = Lock()
 
     @property
-    def region(self) -> str: ...  # noqa: D102
-    @property
-    def endpoint_url(self) -> str | None: ...  # noqa: D102
-    @property
-    def access_key_id(self) -> str | None: ...  # noqa: D102
-    @property
-    def secret_access_key(self) -> str | None: ...  # noqa: D102
-    @property
-    def session_token(self) -> str | None: ...  # noqa: D102
+    def client(self) -> C:
+        """The SDK's client, created at first use. `UsageError` for a bad configuration."""
+        with self._client_lock:
+            if self._client is None:
+                self._client = _new_client(self._service, self._access, **self._settings)
+            return self._client
+
+    def close(self) -> None:
+        """Close the connections. The object may be used again."""
+        with self._client_lock:
+            client: Any = self._client
+            self._client = None
+        if client is not None:
+            client.close()
 
 
-def sdk_client(
+def _new_client(
     service: str,
-    config: Reached,
-    where: str,
+    config: Access,
     *,
-    pool_size: int = 10,
+    pool_size: int = 32,
     connect_seconds: float = 5.0,
     read_seconds: float = 30.0,
     **settings: Any,
 ) -> Any:
-    """A boto3 client that retries nothing by itself. No request. `UsageError`, naming `where`, for a bad configuration.
-
-    The adapters decide what may be sent again.
-    """
     import boto3
     from botocore.config import Config
 
@@ -56,4 +92,21 @@ def sdk_client(
             ),
         )
     except (ValueError, *SDK_ERRORS) as error:
-        raise UsageError(f"{where}: {error}") from error
+        raise UsageError(f"{config.place}: {error}") from error
+
+
+def answer_of(error: ClientError) -> tuple[int, str, str]:
+    """Status, code and message of a service's own answer."""
+    found = error.response.get("Error", {})
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return status, str(found.get("Code", "")), str(found.get("Message", ""))
+
+
+def unusable(error: Exception, config: Access) -> UsageError:
+    """The error for a person: no credentials, or something else that no retry can help."""
+    if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        return UsageError(
+            f"no credentials for {config.place}: set access_key_id and secret_access_key, or give this "
+            "machine AWS credentials (environment, profile or instance role)"
+        )
+    return UsageError(f"{config.place}: {' '.join(str(error).split())[:300]}")

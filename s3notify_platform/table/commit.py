@@ -18,11 +18,11 @@ Requests: `head` 1 LIST of one key + 1 GET; `states` 1 GET for each page that is
 import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UnavailableError, UsageError
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import Conflict, ObjectStore, StoredObject, Written
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.protocols.source_enumerator import ObjectState
@@ -191,14 +191,6 @@ class SlotCommit:
             failing=len(self.failing),
         )
 
-    def files_of(self, state: ObjectState) -> tuple[TableFile, ...]:
-        """The data files that may hold rows of an object."""
-        return spanning(self.files, [state])
-
-    def rejects_of(self, state: ObjectState) -> tuple[TableFile, ...]:
-        """The files that may hold rejects of an object."""
-        return spanning(self.rejects, [state])
-
     def dumps(self) -> bytes:
         """JSON, one object."""
         body = asdict(self) | {"format": FORMAT}
@@ -281,9 +273,8 @@ class SlotTable:
         """The newest commit of each slot. Requests as `newest`, and as `head` for each slot, many at once."""
         newest = self.newest(slots)
         wanted = sorted(newest)
-        with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
-            heads = pool.map(lambda slot: self.head(slot, newest[slot]), wanted)
-            return dict(zip(wanted, heads, strict=True))
+        heads = in_parallel(lambda slot: self.head(slot, newest[slot]), wanted, HEADS_IN_FLIGHT)
+        return dict(zip(wanted, heads, strict=True))
 
     def newest(self, slots: Iterable[Slot]) -> dict[Slot, Generation | None]:
         """The newest generation of each slot: 0 if it has none, None where `head` finds it with fewer requests.
@@ -346,10 +337,7 @@ class SlotTable:
                 raise CorruptError(f"{key}: state of slot {slot} is missing; refusing to start it again")
             return decode_states(found.body)
 
-        if len(pages) < 2:
-            return [load(page) for page in pages]
-        with ThreadPoolExecutor(min(PAGES_IN_FLIGHT, len(pages))) as pool:
-            return list(pool.map(load, pages))
+        return in_parallel(load, pages, PAGES_IN_FLIGHT)
 
     def carry(self, slot: Slot, head: SlotCommit | None, changed: Iterable[ObjectState]) -> NextStates:
         """The pages and deltas with which the next commit carries its states.
@@ -375,8 +363,7 @@ class SlotTable:
             return StatePage(name=name, objects=len(page), first=min(page))
 
         folded = fold(pages, deltas, lambda wanted: self.pages(slot, wanted))
-        with ThreadPoolExecutor(PAGES_IN_FLIGHT) as pool:
-            return NextStates(changed=changed, pages=tuple(pool.map(kept, folded)))
+        return NextStates(changed=changed, pages=tuple(in_parallel(kept, folded, PAGES_IN_FLIGHT)))
 
     def commit(self, commit: StagedCommit, *, planned_at: float) -> Written | Conflict:
         """Make `commit` visible if its generation is still free. At most one of all writers succeeds. 1 PUT.

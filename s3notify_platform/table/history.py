@@ -9,11 +9,11 @@ object: to the second on S3. The table at a given time is, for each slot, the ge
 """
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
 from s3notify_platform.errors import NotFoundError
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectMeta, list_all
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
@@ -58,7 +58,4 @@ def generations_at(
         )
 
     wanted = sorted(set(slots))
-    if parallelism == 1:
-        return {slot: at(slot) for slot in wanted}
-    with ThreadPoolExecutor(parallelism) as pool:
-        return dict(zip(wanted, pool.map(at, wanted), strict=True))
+    return dict(zip(wanted, in_parallel(at, wanted, parallelism), strict=True))

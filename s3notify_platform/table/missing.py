@@ -1,8 +1,8 @@
 """Missing commits: find the slots concerned, and start them again once a person accepts the loss."""
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.protocols.source_enumerator import CommittedSlots, RescanBacklog
 from s3notify_platform.slots import Slot
@@ -24,8 +24,8 @@ def slots_without_commits(table: SlotTable, records: RecordStore) -> frozenset[S
         return not table.store.list(table.layout.commits(slot), limit=1).objects
 
     unsure = [slot for slot, generation in newest.items() if generation is None]
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        found = {slot for slot, is_empty in zip(unsure, pool.map(empty, unsure), strict=True) if is_empty}
+    are_empty = in_parallel(empty, unsure, IN_FLIGHT)
+    found = {slot for slot, is_empty in zip(unsure, are_empty, strict=True) if is_empty}
     return frozenset(found | {slot for slot, generation in newest.items() if generation == 0})
 
 

@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
-from s3notify_platform.table.commit import SlotCommit, SlotTable
+from s3notify_platform.table.commit import SlotCommit, SlotTable, spanning
 from s3notify_platform.table.reader import REJECT_SCHEMA, read_file
-from s3notify_platform.table.reread import ask_again, in_parallel
+from s3notify_platform.table.reread import SLOTS_IN_FLIGHT, ask_again
 
 WAITING_MAX: Final = 100_000
 """Keys of one slot that wait to be read further or again. Each takes about 60 bytes of every commit until then."""
@@ -175,7 +176,7 @@ def reasons_of(table: SlotTable, slots: Iterable[Slot]) -> list[ReasonCount]:
         found = quarantine_of(table, slot)
         return found.reasons() if found is not None else []
 
-    return [count for counts in in_parallel(of, slots) for count in counts]
+    return [count for counts in in_parallel(of, sorted(set(slots)), SLOTS_IN_FLIGHT) for count in counts]
 
 
 def key_quarantine(table: SlotTable, slot: Slot, key: str, *, limit: int) -> KeyQuarantine | None:
@@ -188,7 +189,7 @@ def key_quarantine(table: SlotTable, slot: Slot, key: str, *, limit: int) -> Key
     if head is None or state is None or not (state.reason or state.rejects):
         return None
     rejects = REJECT_SCHEMA.empty_table()
-    for file in head.rejects_of(state):
+    for file in spanning(head.rejects, [state]):
         rows = read_file(table, slot, file, rejects=True)
         mine = rows.filter(pc.and_(pc.equal(rows["_key"], key), pc.equal(rows["_etag"], state.etag)))
         rejects = pa.concat_tables([rejects, mine]).sort_by("_offset").slice(0, limit)

@@ -12,13 +12,13 @@ Invariants
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar, assert_never
+from typing import Final, Protocol, TypeVar
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import ConflictError, S3NotifyError
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
@@ -29,8 +29,6 @@ BACKFILL: Final = "backfill"
 
 ATTEMPTS: Final = 8
 SLOTS_IN_FLIGHT: Final = 16
-
-T = TypeVar("T")
 
 
 class Asked(Protocol):
@@ -111,11 +109,21 @@ def ask_again(
 
     def ask(slot: Slot) -> A | S3NotifyError:
         try:
-            return _committed(table, slot, decide, dry_run=dry_run, clock=clock)
+            for attempt in range(ATTEMPTS):
+                if attempt:
+                    clock.sleep(backoff_seconds(attempt, clock))
+                planned_at = clock.monotonic()
+                asked, commit = decide(slot)
+                # In conflict a run was first: what it ingested is not requested.
+                if dry_run or commit is None:
+                    return asked
+                if isinstance(table.commit(commit.staged(), planned_at=planned_at), Written):
+                    return asked
         except S3NotifyError as error:
             return error
+        return ConflictError(f"slot {slot}: other commits were first {ATTEMPTS} times; try again")
 
-    outcomes = in_parallel(ask, slots)
+    outcomes = in_parallel(ask, sorted(set(slots)), SLOTS_IN_FLIGHT)
     done = [one for one in outcomes if not isinstance(one, S3NotifyError) and one.slots]
     if not dry_run:
         signals.signal_slots(slot for one in done for slot in one.slots)
@@ -123,34 +131,3 @@ def ask_again(
         if isinstance(one, S3NotifyError):
             raise one
     return done
-
-
-def _committed(
-    table: SlotTable,
-    slot: Slot,
-    decide: Callable[[Slot], tuple[A, SlotCommit | None]],
-    *,
-    dry_run: bool,
-    clock: Clock,
-) -> A:
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            clock.sleep(backoff_seconds(attempt, clock))
-        planned_at = clock.monotonic()
-        asked, commit = decide(slot)
-        if dry_run or commit is None:
-            return asked
-        match table.commit(commit.staged(), planned_at=planned_at):
-            case Written():
-                return asked
-            case Conflict():
-                continue  # a run was first: what it ingested is not requested
-            case _ as unreachable:
-                assert_never(unreachable)
-    raise ConflictError(f"slot {slot}: other commits were first {ATTEMPTS} times; try again")
-
-
-def in_parallel(function: Callable[[Slot], T], slots: Iterable[Slot]) -> list[T]:
-    """The results of a function for slots, in the slots' order; several at once."""
-    with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
-        return list(pool.map(function, sorted(set(slots))))

@@ -8,8 +8,8 @@ a change costs at most one page, for any number of objects. A page is a Parquet 
 import io
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,27 +33,18 @@ class StatePage:
     first: str
 
 
-_SCHEMA: Final = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("etag", pa.string(), nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("reach_end", pa.bool_(), nullable=False),
-        pa.field("by_record", pa.bool_(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("rejects", pa.int64(), nullable=False),
-        pa.field("since", pa.int64(), nullable=False),
-        pa.field("until", pa.int64(), nullable=False),
-        pa.field("code_version", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-    ]
-)
+_FIELDS: Final[dict[str, Any]] = {
+    field.name: field.type for field in fields(ObjectState) if field.name != "gone"
+}
+"""What pages and commits hold of a state, in this order, with its type. A key that is gone is in deltas alone."""
+
+_ARROW: Final = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
+_SCHEMA: Final = pa.schema([pa.field(name, _ARROW[kind], nullable=False) for name, kind in _FIELDS.items()])
 
 
 def encode_states(states: Mapping[str, ObjectState]) -> bytes:
     """A page: Parquet, sorted by key."""
-    rows = [{k: v for k, v in asdict(states[key]).items() if k != "gone"} for key in sorted(states)]
+    rows = [{name: getattr(states[key], name) for name in _FIELDS} for key in sorted(states)]
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), sink, compression="zstd")
     return sink.getvalue()
@@ -63,30 +54,24 @@ def decode_states(body: bytes) -> States:
     """Inverse of `encode_states`."""
     columns = pq.ParquetFile(pa.BufferReader(body)).read().to_pydict()
     rows = zip(*columns.values(), strict=True)
-    names = list(columns)
-    return {row[0]: ObjectState(**dict(zip(names, row, strict=True))) for row in rows}
+    return {row[0]: ObjectState(**dict(zip(columns, row, strict=True))) for row in rows}
 
 
 def state_row(state: ObjectState) -> list[object]:
-    """A state in the form that a commit carries."""
+    """A state in the form that a commit carries; a key alone has left."""
     if state.gone:
         return [state.key]
-    return [
-        state.key, state.etag, state.size, state.offset, int(state.reach_end), int(state.by_record), state.rows,
-        state.rejects, state.since, state.until, state.code_version, state.reason,
-    ]  # fmt: skip
+    values = [getattr(state, name) for name in _FIELDS]
+    return [int(value) if isinstance(value, bool) else value for value in values]
 
 
-def state_of_row(row: Sequence[object]) -> ObjectState:
+def state_of_row(row: Sequence[Any]) -> ObjectState:
     """Inverse of `state_row`; `ValueError` or `TypeError` for anything else."""
     if len(row) == 1:
         return ObjectState(key=str(row[0]), etag="", size=0, gone=True)
-    key, etag, size, offset, reach_end, by_record, rows, rejects, since, until, code_version, reason = row
-    return ObjectState(
-        key=key, etag=etag, size=size, offset=offset, reach_end=bool(reach_end),  # type: ignore[arg-type]
-        by_record=bool(by_record), rows=rows, rejects=rejects, since=since, until=until,  # type: ignore[arg-type]
-        code_version=code_version, reason=reason,  # type: ignore[arg-type]
-    )  # fmt: skip
+    pairs = zip(_FIELDS.items(), row, strict=True)
+    values: dict[str, Any] = {name: bool(v) if kind is bool else v for (name, kind), v in pairs}
+    return ObjectState(**values)
 
 
 def apply_deltas(earlier: Mapping[str, ObjectState], deltas: Iterable[ObjectState]) -> States:

@@ -85,7 +85,7 @@ def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> 
 
 
 def _together(calls: Sequence[Callable[[], StampOutcome]]) -> float:
-    """Seconds until all are done; they begin at one moment, and one is told that the chain is."""
+    """Seconds until all are done; they begin at one moment, and one gets to know that the chain is."""
     gate = threading.Barrier(len(calls) + 1)
 
     def work(call: Callable[[], StampOutcome]) -> StampOutcome:

@@ -17,12 +17,13 @@ from statistics import median
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, DynamoCommit, NativeCommit
 from s3notify_platform.stores.config import DynamoConfig, S3Config
-from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.benchmarks.figures import Figure, counted, short, timed, times
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.crate import Crate, crate_writers, install_crate
 from tests.support.servers import S3Server, running_ministack
+from tests.support.tables import create_lease_table
 
 WRITERS = 32
 CRATE_MS = 2000

@@ -24,13 +24,13 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
 )
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
-from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.benchmarks.figures import Figure, short, timed, times
 from tests.support.ceph import Ceph, missing_programs, running_ceph
 from tests.support.programs.outlet import Place, delivering, endpoint
 from tests.support.recorder import REFUSE, Recorder
 from tests.support.servers import running_ministack
+from tests.support.tables import create_record_table
 
 _Outage = tuple[int, int]
 _BACKLOGS = ("backlog-1", "backlog-2")
@@ -80,8 +80,8 @@ class Writer:
         events = [Event(key=key, size=len(BODY)) for key in keys]
         for start in range(0, len(events), BATCH):
             assert all(
-                isinstance(told, EntryCommitted)
-                for told in self.queue.push_many(self.topic, events[start:][:BATCH])
+                isinstance(outcome, EntryCommitted)
+                for outcome in self.queue.push_many(self.topic, events[start:][:BATCH])
             )
 
 
@@ -178,8 +178,8 @@ class _Rgw:
 class _Throughput:
     """Entries a second."""
 
-    told: float
-    drained: float
+    committed: float
+    delivered: float
     whole: float
 
 
@@ -190,13 +190,13 @@ def _throughput(place: Place, count: int) -> _Throughput:
         took, _ = timed(lambda: writer.announce([f"in/backlog-{n}" for n in range(count)]))
         with delivering(place):
             recorder.wait(1 + count, seconds=10 * PATIENCE_SECONDS)
-            drained = _rate(recorder, 0, count)
+            delivered = _rate(recorder, 0, count)
             began = time.monotonic()
             for start in range(0, count, BATCH):
                 writer.publish([f"in/{n}" for n in range(start, min(start + BATCH, count))])
             whole = count / (recorder.wait(1 + 2 * count, seconds=10 * PATIENCE_SECONDS) - began)
         writer.queue.topics.delete("throughput")
-    return _Throughput(told=count / took, drained=drained, whole=whole)
+    return _Throughput(committed=count / took, delivered=delivered, whole=whole)
 
 
 def _rate(recorder: Recorder, before: int, count: int) -> float:
@@ -213,9 +213,9 @@ def _throughput_figures(
     for name, found in ours.items():
         yield Figure(
             what=f"backlog of {count:,} notifications delivered to one endpoint, queue: {name}",
-            ours=f"{found.drained:.0f}/s (reserved and committed at {found.told:.0f}/s)",
+            ours=f"{found.delivered:.0f}/s (reserved and committed at {found.committed:.0f}/s)",
             instead=f"RGW {backlog:.0f}/s" if backlog else stalled if theirs else NOT_HERE,
-            ratio=f"{found.drained / backlog:.2f}×" if backlog else "–",
+            ratio=f"{found.delivered / backlog:.2f}×" if backlog else "–",
         )
     for name, found in ours.items():
         yield Figure(
@@ -279,15 +279,15 @@ def _added_figures(added: dict[str, _Costs], rgw: _Rgw | None, count: int) -> It
         store, _ = rgw.ready("throughput")
         some = [f"in/cost {n}" for n in range(max(count // 4, 10))]
         theirs["plain"] = costs["bucket alone, on RGW"].plain
-        theirs["told"] = (
+        theirs["persistent"] = (
             _each(lambda key: store.put(key, BODY), some),
             timed(lambda: _put_all(store, [f"in/costs {n}" for n in range(count)]))[0] / count,
         )
     for number, how in enumerate(("one by one", f"{count} as one batch, {WRITERS} at once")):
         instead = NOT_HERE
         if theirs:
-            plain, told = (theirs[kind][number] for kind in ("plain", "told"))
-            instead = f"RGW plain {_ms(plain)}, persistent notification {_ms(told)} ({told / plain:.1f}×)"
+            plain, persistent = (theirs[kind][number] for kind in ("plain", "persistent"))
+            instead = f"RGW plain {_ms(plain)}, persistent notification {_ms(persistent)} ({persistent / plain:.1f}×)"
         for name, cost in costs.items():
             plain, signalled, queued = (kind[number] for kind in (cost.plain, cost.signalled, cost.queued))
             yield Figure(
@@ -295,7 +295,7 @@ def _added_figures(added: dict[str, _Costs], rgw: _Rgw | None, count: int) -> It
                 ours=f"plain {_ms(plain)}, signalled {_ms(signalled)}, queued and signalled {_ms(queued)} "
                 f"({queued / plain:.1f}×)",
                 instead=instead,
-                ratio=times(theirs["told"][number], queued) if theirs else "–",
+                ratio=times(theirs["persistent"][number], queued) if theirs else "–",
             )
 
 
@@ -356,15 +356,15 @@ def _outage(
     time.sleep(max(0.0, ends - time.monotonic()))
     back = time.monotonic()
     recorder.answer(200)
-    before = len(set(recorder.told()) - set(keys))
+    before = len(set(recorder.posted_keys()) - set(keys))
     try:
-        drained = recorder.wait(before + len(keys), seconds=PATIENCE_SECONDS) - back
+        delivered = recorder.wait(before + len(keys), seconds=PATIENCE_SECONDS) - back
     except AssertionError:
-        missing = len(set(keys) - set(recorder.told()))
+        missing = len(set(keys) - set(recorder.posted_keys()))
         return f"{missing} of {len(keys)} have not come within {PATIENCE_SECONDS:.0f} s of that"
     time.sleep(1.0)  # for a duplicate
-    came = [key for key in recorder.told() if key in keys]
-    return f"all there after {short(drained)}, 0 lost, {len(came) - len(keys)} duplicates"
+    came = [key for key in recorder.posted_keys() if key in keys]
+    return f"all there after {short(delivered)}, 0 lost, {len(came) - len(keys)} duplicates"
 
 
 # An owner that is killed.
@@ -396,7 +396,7 @@ def _rgw_takeover(rgw: _Rgw) -> float:
     """The first gateway owns all topics, since it was alone when they were made."""
     store, recorder = rgw.ready("throughput")
     second = rgw.ceph.add_gateway()
-    before = len(set(recorder.told()))
+    before = len(set(recorder.posted_keys()))
     rgw.ceph.gateways[0].kill()
     killed = time.monotonic()
     FastObjectStore(rgw.ceph.config(store.config.bucket, second)).put("in/after", BODY)

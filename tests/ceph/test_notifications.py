@@ -43,7 +43,7 @@ def notified(ceph: Ceph, recorder: Recorder) -> S3Config:
     return ceph.config(bucket)
 
 
-def told(recorder: Recorder, since: int = 0) -> list[Event]:
+def events_of(recorder: Recorder, since: int = 0) -> list[Event]:
     """The events of what was posted after the first `since` posts."""
     return [event for post in recorder.posts("rgw")[since:] for event in decode_events(post.body).events]
 
@@ -51,10 +51,10 @@ def told(recorder: Recorder, since: int = 0) -> list[Event]:
 def test_posts_decode_to_what_was_done(notified: S3Config, recorder: Recorder) -> None:
     """Keys as they are, not URL-encoded; size, ETag and bucket; creations, overwrites and removals."""
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
-    known = len(set(recorder.told("rgw")))
+    known = len(set(recorder.posted_keys("rgw")))
     etags = {key: store.put(key, kind.encode()).etag for kind, key in ODD_KEYS.items()}
     recorder.wait(known + len(ODD_KEYS), "rgw")
-    created = {event.key: event for event in told(recorder, before)}
+    created = {event.key: event for event in events_of(recorder, before)}
     assert {key: event.etag for key, event in created.items()} == etags
     assert all(event.op == "put" and event.bucket == notified.bucket for event in created.values())
     assert {event.size for event in created.values()} == {len(kind) for kind in ODD_KEYS}
@@ -67,18 +67,18 @@ def test_sequencers_of_one_key_rise(notified: S3Config, recorder: Recorder) -> N
         store.put("again", b"%d" % number)
     store.delete("again")
     recorder.wait_posts(before + 13)
-    ends = [event for event in told(recorder, before) if event.key == "again"]
+    ends = [event for event in events_of(recorder, before) if event.key == "again"]
     ends.sort(key=lambda event: (len(event.sequencer), event.sequencer))
     assert [event.op for event in ends] == ["put"] * 12 + ["delete"]
     assert ends[-2].etag == ends[-1].etag
 
 
 def test_every_change_becomes_an_entry(ceph: Ceph, notified: S3Config, recorder: Recorder) -> None:
-    """Also those that an endpoint refused for a while. Told of one prefix, RGW is silent on the queue beside it."""
+    """Also those that an endpoint refused for a while. Asked about one prefix, RGW is silent on the queue beside it."""
     notified = ceph.config(ceph.server.make_bucket())
     ceph.notify(notified.bucket, "rgw", recorder.url("rgw"), prefix="raw/")
     store, before = FastObjectStore(notified), len(recorder.posts("rgw"))
-    known = len(set(recorder.told("rgw")))
+    known = len(set(recorder.posted_keys("rgw")))
     recorder.answer(500)
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda number: store.put(f"raw/{number}", b"x" * number), range(200)))
@@ -87,9 +87,9 @@ def test_every_change_becomes_an_entry(ceph: Ceph, notified: S3Config, recorder:
 
     queue = NotificationQueue(queue_records(notified))
     queue.topics.create("t", TopicSettings(slots=16, shards=2, bucket=notified.bucket, prefix="raw/"))
-    queue.push_many("t", told(recorder, before))
+    queue.push_many("t", events_of(recorder, before))
     entries = queue.entries("t", range(16))
     assert {entry.event.key: entry.event.size for entry in entries} == {f"raw/{n}": n for n in range(200)}
     store.put("raw/last", b"1")
     recorder.wait(known + 201, "rgw")
-    assert {event.key.partition("/")[0] for event in told(recorder, before)} == {"raw"}
+    assert {event.key.partition("/")[0] for event in events_of(recorder, before)} == {"raw"}

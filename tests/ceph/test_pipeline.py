@@ -38,7 +38,7 @@ def test_two_runs_on_the_same_slots_end_in_one_table(site: Site) -> None:
     site.settle()
 
 
-def test_the_sweep_finds_what_no_signal_told_of(site: Site) -> None:
+def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
     """A full LIST against the committed state; what is lacking is asked for, and then nothing is."""
     site.write(1)
     site.settle()

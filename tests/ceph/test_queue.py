@@ -82,9 +82,9 @@ def test_the_bound_is_strict_among_writers_and_no_room_is_lost(bucket, queue):
         mine = NotificationQueue(queue_records(bucket))
         return [mine.reserve("t", Event(key=f"{number}.{n}")) for n in range(10)]
 
-    def give_up(mine):
+    def put_back(mine):
         for reservation in mine:
-            queue.abort(reservation)
+            queue.abort_many([reservation])
 
     with ThreadPoolExecutor(WRITERS) as pool:
         parts = [[r for r in part if isinstance(r, Reservation)] for part in pool.map(write, range(WRITERS))]
@@ -92,7 +92,7 @@ def test_the_bound_is_strict_among_writers_and_no_room_is_lost(bucket, queue):
         assert sum(map(len, parts)) == stats.depth == stats.counted == 40
         assert isinstance(queue.reserve("t", Event(key="late")), QuotaExceeded)
         granted = [reservation for part in parts for reservation in part]
-        list(pool.map(give_up, (granted[n::WRITERS] for n in range(WRITERS))))
+        list(pool.map(put_back, (granted[n::WRITERS] for n in range(WRITERS))))
     assert queue.stats("t").counted == 0
 
 
@@ -119,7 +119,7 @@ def test_changes_are_pulled_once_and_leave_nothing(bucket, queue):
     assert queue.stats("t").counted == 0
 
 
-def test_two_workers_share_deliver_bury_and_redrive(bucket, queue):
+def test_two_workers_share_deliver_dead_letter_and_redrive(bucket, queue):
     """Each entry delivered by its owner alone; what keeps failing is a dead letter, and comes again by hand."""
     queue.topics.create("t", settings(endpoint="{}", max_attempts=2))
     keys = [f"raw/{n}" for n in range(40)]

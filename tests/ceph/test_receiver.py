@@ -1,8 +1,7 @@
 """Changes that only RGW reports: its notifications, posted to our receiver, end as committed rows."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,6 +15,7 @@ from s3notify_platform.stores.queue_records import queue_records
 from tests.ceph.test_notifications import FIRST_POST_SECONDS
 from tests.support.ceph import Ceph
 from tests.support.site import Site
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.ceph, pytest.mark.spark]
 
@@ -48,14 +48,6 @@ def receiving(site: Site, queue: NotificationQueue) -> Iterator[HttpInlet]:
         assert not thread.is_alive()
 
 
-def until(condition: Callable[[], bool], seconds: float) -> None:
-    """RGW tells nobody when it has posted: it is looked for."""
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, f"not within {seconds:g} s"
-        time.sleep(0.1)
-
-
 def test_posts_of_rgw_become_committed_rows(site: Site, ceph: Ceph, monkeypatch: pytest.MonkeyPatch) -> None:
     """Created, overwritten and deleted by a client that knows nothing of us. One receiver serves throughout:
 
@@ -71,14 +63,14 @@ def test_posts_of_rgw_become_committed_rows(site: Site, ceph: Ceph, monkeypatch:
         # Without a filter: RGW tells of our own objects too, and nothing may come of that.
         ceph.notify(bucket, "receiver", f"http://rgw:{SECRET}@127.0.0.1:{receiver.address[1]}/")
         site.write_silently(1, 2, 3)
-        until(lambda: receiver.counts()["queued"] == 3, FIRST_POST_SECONDS)
+        until(lambda: receiver.counts()["queued"] == 3, seconds=FIRST_POST_SECONDS)
         site.settle()
         assert site.rows() == {1: [1], 2: [2], 3: [3]}
 
         site.write_silently(2, body=site.line(20))
         site.store.delete(site.key(3))
         site.write_silently(7)
-        until(lambda: receiver.counts()["queued"] == 6, 60.0)
+        until(lambda: receiver.counts()["queued"] == 6, seconds=60)
         site.settle()
         assert site.rows() == {1: [1], 2: [20], 7: [7]}
         counts = receiver.counts()

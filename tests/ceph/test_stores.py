@@ -58,7 +58,7 @@ class TestQueueRecords(RecordStoreSuite):
 
 
 def test_the_doctor_finds_native_commits_and_says_what_is_ignored(rgw, monkeypatch):
-    """Exit code 0: what commits need is there; what COPY and DELETE ignore is told."""
+    """Exit code 0: what commits need is there; what COPY and DELETE ignore is printed."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     arguments = ["doctor", "--bucket", rgw.make_bucket(), "--endpoint-url", rgw.endpoint_url]

@@ -22,7 +22,7 @@ class LeasesSuite:
         raise NotImplementedError
 
     def test_put_once(self, leases):
-        """The second put is told what is there; other paths and other ETags are other leases."""
+        """The second put gets what is there; other paths and other ETags are other leases."""
         assert leases.read("a/b", "*") is None
         assert leases.put(LEASE, seen=None) == Granted()
         assert leases.put(replace(LEASE, writer="w2"), seen=None) == Occupied(found=LEASE)
@@ -49,7 +49,7 @@ class LeasesSuite:
         assert leases.put(done, seen=second) == Granted()
         assert leases.read("a/b", "*") == done
 
-    def test_one_generation_of_two_writers_is_told_apart(self, leases):
+    def test_one_generation_of_two_writers_is_distinguished(self, leases):
         """Ours, another's, and another client's that names nobody."""
         others = [replace(LEASE, writer=writer) for writer in ("w2", None)]
         leases.put(LEASE, seen=None)

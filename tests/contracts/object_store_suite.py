@@ -236,7 +236,7 @@ class ObjectStoreSuite:
             store.list("", limit=limit)
 
     def test_one_winner_of_concurrent_creators(self, store):
-        """Of 16 creators one is told that it won, and its body is there."""
+        """Of 16 creators one wins, and its body is there."""
         self._one_winner(store, "race", ABSENT)
 
     def test_one_winner_of_concurrent_replacers(self, store):

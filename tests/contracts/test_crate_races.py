@@ -11,9 +11,10 @@ import pytest
 from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.protocols.conditional_commit import CommitLease, DynamoCommit, Granted, LeaseSettings
-from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.support.crate import Crate, crate_writers, install_crate
+from tests.support.tables import create_lease_table
 
 pytestmark = pytest.mark.server
 
@@ -74,12 +75,12 @@ def both(ministack, crate_folder):
 
 
 def winner_of(outcomes, said):
-    """The number of the one that won; theirs are counted after ours. All others were told that they lost."""
-    told = [isinstance(outcome, Written) for outcome in outcomes] + [word == "won" for word in said]
+    """The number of the one that won; theirs are counted after ours. All others had a conflict."""
+    wins = [isinstance(outcome, Written) for outcome in outcomes] + [word == "won" for word in said]
     assert all(outcome == Conflict() or isinstance(outcome, Written) for outcome in outcomes)
     assert set(said) <= {"won", "lost"}
-    assert told.count(True) == 1
-    return told.index(True)
+    assert wins.count(True) == 1
+    return wins.index(True)
 
 
 def test_the_crate_is_the_one_that_has_the_dynamo_commit(both):

@@ -10,7 +10,8 @@ from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
 from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.stores.memory import MemoryRecordStore
-from tests.support.endpoints import Receiver, raw_endpoint
+from tests.support.endpoints import Receiver, hang, raw_endpoint
+from tests.support.waiting import until
 
 LOOPBACK = Egress.of(["127.0.0.0/8"], allow_http=True)
 
@@ -32,12 +33,12 @@ def push(queue, name, count, first=0):
 @contextmanager
 def delivering(queue, egress=LOOPBACK):
     """Gives what it says; stopped cleanly at the end, within seconds."""
-    stop, told = threading.Event(), []
+    stop, reports = threading.Event(), []
     delivery = Delivery(queue, egress=egress, beat_seconds=0.2)
-    thread = threading.Thread(target=delivery.run, args=(stop, told.append))
+    thread = threading.Thread(target=delivery.run, args=(stop, reports.append))
     thread.start()
     try:
-        yield told
+        yield reports
     finally:
         stopped = time.monotonic()
         stop.set()
@@ -48,11 +49,6 @@ def delivering(queue, egress=LOOPBACK):
 
 def test_slow_and_dead_endpoints_hold_up_nobody(queue):
     """One of each kind; the good one has everything at once, the slow one in its own time."""
-
-    def hang(connection):
-        connection.recv(65536)
-        time.sleep(30)
-
     with (
         Receiver().serving() as fast,
         Receiver(delay=0.5).serving() as slow,
@@ -68,7 +64,7 @@ def test_slow_and_dead_endpoints_hold_up_nobody(queue):
         for name in ("hanging", "broken", "refusing", "forbidden", "slow", "fast"):
             push(queue, name, 200)
         started = time.monotonic()
-        with delivering(queue) as told:
+        with delivering(queue) as reports:
             fast.wait(lambda server: len(server.keys) == 200, seconds=3)
             taken = time.monotonic() - started
             assert len(slow.keys) < 200
@@ -77,7 +73,7 @@ def test_slow_and_dead_endpoints_hold_up_nobody(queue):
         assert slow.most_in_flight <= 2
         assert set(fast.seen.values()) == set(slow.seen.values()) == {1}
         assert broken.tries < 80
-        assert any("'forbidden': down" in text and "is not public" in text for text in told)
+        assert any("'forbidden': down" in text and "is not public" in text for text in reports)
     assert queue.stats("broken").depth == queue.stats("hanging").depth == 200
     assert queue.stats("broken").dead == 0
 
@@ -88,8 +84,8 @@ def test_down_then_up(queue):
         port = probe.port
         create(queue, "t", probe.url)
     push(queue, "t", 300)
-    with delivering(queue):
-        time.sleep(3)
+    with delivering(queue) as reports:
+        until(lambda: any("down" in text for text in reports))
         assert queue.stats("t").depth == 300
         with Receiver(port=port).serving() as back:
             started = time.monotonic()
@@ -104,12 +100,12 @@ def test_a_clean_stop_ends_what_is_in_flight(queue):
     """An endpoint that hangs is cut off; what was in hand is delivered by the next worker."""
     seen = threading.Event()
 
-    def hang(connection):
+    def notice(connection):
         connection.recv(65536)
         seen.set()
-        time.sleep(60)
+        hang(connection)
 
-    with raw_endpoint(hang) as port:
+    with raw_endpoint(notice) as port:
         create(queue, "t", f"http://127.0.0.1:{port}/", timeout_seconds=60.0)
         push(queue, "t", 20)
         with delivering(queue):

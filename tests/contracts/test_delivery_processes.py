@@ -15,6 +15,7 @@ from s3notify_platform.cli import main
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
 from s3notify_platform.stores.queue_records import queue_records
 from tests.support.endpoints import Receiver
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.server
 
@@ -72,21 +73,12 @@ def place(ministack, monkeypatch):
     return Place(ministack)
 
 
-def eventually(holds, seconds=30):
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        if holds():
-            return
-        time.sleep(0.1)
-    raise AssertionError("never came true")
-
-
 def test_delivery_goes_on_within_15_seconds_of_kill_9(place):
     """Two workers share the shards; one is killed with entries in hand: nothing is lost."""
     with Receiver(secret=KEY.encode(), delay=0.05).serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--secret-env", "S3NOTIFY_PUSH_KEY")
         with place.deliver() as first, place.deliver():
-            eventually(lambda: sorted(place.owned("t").values()) == [4, 4])
+            until(lambda: sorted(place.owned("t").values()) == [4, 4])
             place.push("t", 400)
             server.wait(lambda s: len(s.keys) > 40)
             first.kill()
@@ -96,8 +88,10 @@ def test_delivery_goes_on_within_15_seconds_of_kill_9(place):
             server.wait(lambda s: len(s.keys) == 500, seconds=20)
             taken = time.monotonic() - killed
             assert taken < 15 + 2, taken
-            eventually(lambda: place.stats("t")["depth"] == 0)
-        print(f"takeover and drained after {taken:.1f} s, {sum(server.seen.values()) - 500} delivered twice")
+            until(lambda: place.stats("t")["depth"] == 0)
+        print(
+            f"takeover and all delivered after {taken:.1f} s, {sum(server.seen.values()) - 500} delivered twice"
+        )
     assert sum(server.seen.values()) - 500 <= 8 * 128
     assert place.stats("t")["dead"] == 0
 
@@ -107,7 +101,7 @@ def test_after_a_clean_stop_delivery_goes_on_at_once(place):
     with Receiver().serving() as server:
         place.run("topics", "create", "t", "--url", server.url)
         with place.deliver() as first, place.deliver():
-            eventually(lambda: sorted(place.owned("t").values()) == [4, 4])
+            until(lambda: sorted(place.owned("t").values()) == [4, 4])
             place.push("t", 50)
             server.wait(lambda s: len(s.keys) > 10)
             first.terminate()
@@ -174,13 +168,13 @@ def test_topics_by_command(place):
 
 
 def test_dead_letters_are_seen_and_sent_again(place):
-    """An endpoint that refused for good is mended."""
+    """An endpoint that refused for good is corrected."""
     broken = [True]
     with Receiver(lambda _: 400 if broken[0] else 200, body=b"no such column").serving() as server:
         place.run("topics", "create", "t", "--url", server.url, "--max-attempts", "1")
         place.push("t", 3)
         with place.deliver():
-            eventually(lambda: place.stats("t")["dead"] == 3)
+            until(lambda: place.stats("t")["dead"] == 3)
             letters = json.loads(place.run("topics", "dead", "t", "--json"))
             assert {letter["reason"] for letter in letters} == {"1 attempts: HTTP 400 no such column"}
             assert "no such column" in place.run("topics", "dead", "t")
@@ -188,4 +182,4 @@ def test_dead_letters_are_seen_and_sent_again(place):
             assert "1 dead letters" in place.run("topics", "redrive", "t", "--key", "k0001")
             assert "2 dead letters" in place.run("topics", "redrive", "t")
             server.wait(lambda s: len(s.keys) == 3)
-            eventually(lambda: place.stats("t")["depth"] == 0)
+            until(lambda: place.stats("t")["depth"] == 0)

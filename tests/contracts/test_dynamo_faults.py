@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import Conflict, Unknown, Version
 from s3notify_platform.protocols.updates import Changed, Stored, Updates
-from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore, create_record_table
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Refused
 from tests.contracts.fault_proxy import FaultProxy
+from tests.support.clocks import HurriedClock
+from tests.support.tables import create_record_table
 
 pytestmark = pytest.mark.server
 
@@ -19,13 +20,6 @@ IF_ABSENT = {
     "ConditionExpression": "attribute_not_exists(#k)",
     "ExpressionAttributeNames": {"#k": "partition"},
 }
-
-
-class HurriedClock(SystemClock):
-    """Does not wait."""
-
-    def sleep(self, seconds):
-        assert seconds >= 0
 
 
 @pytest.fixture
@@ -107,7 +101,7 @@ def test_a_refusal_tells_what_was_there(table):
     assert isinstance(table.write("transact_write_items", TransactItems=[put]), Refused)
 
 
-def test_what_an_operator_must_mend(ministack):
+def test_what_an_operator_must_correct(ministack):
     """A missing table, and a request that is wrong, say what to do."""
     table = DynamoTable(ministack.table_config("no-such-table"), clock=HurriedClock())
     for work in (lambda: table.get(KEY), lambda: table.write("put_item", Item=KEY)):
@@ -131,7 +125,7 @@ def test_records_in_doubt_are_resolved_by_the_caller(records, proxy, fault):
 
 
 def test_a_write_in_doubt_never_overwrites_another(records, config, proxy):
-    """Not applied, and another was first since: what is there is told, not overwritten."""
+    """Not applied, and another was first since: what is there is returned, not overwritten."""
     other = DynamoRecordStore(replace(config), clock=HurriedClock())
     first = records.create("p", "a", b"1").etag
     proxy.faults.append("lose_request")

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -19,13 +18,14 @@ from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.slots import slot_of
-from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.contracts.test_sqs_events import SIGNALS, World
 from tests.support.iam import ACCOUNT, needs, refused, unused
-from tests.unit.channels.inlets.test_intake import event
+from tests.support.intake_site import event
+from tests.support.tables import create_record_table
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.server
 
@@ -50,12 +50,12 @@ class Command:
             },
         )
 
-    def told(self, pattern):
+    def printed(self, pattern):
         """The first line that matches."""
         for line in self.process.stderr:
             if found := re.search(pattern, line):
                 return found
-        raise AssertionError(f"{pattern!r} was never told")
+        raise AssertionError(f"{pattern!r} was never printed")
 
     def stop(self):
         self.process.send_signal(signal.SIGINT)
@@ -71,14 +71,14 @@ def place(world):
 
 
 def test_sqs_from_the_command_line(ministack):
-    """Counts are told as it goes, and at the end; Ctrl-C ends it cleanly."""
+    """Counts are printed as it goes, and at the end; Ctrl-C ends it cleanly."""
     world = World(ministack)
     world.store.put("raw/a", b"1")
     world.sqs.send_message(QueueUrl=world.url, MessageBody="hello")
     queue = ["--queue-url", world.url, "--queue-endpoint-url", world.server.endpoint_url]
     command = Command(world, "sqs", *place(world), *queue, "--keyspace", SIGNALS, "raw/")
     try:
-        assert command.told("queued=1")
+        assert command.printed("queued=1")
         world.settle({("put", "raw/a")})
         _, err = command.stop()
     finally:
@@ -86,11 +86,11 @@ def test_sqs_from_the_command_line(ministack):
     assert "messages_poison=1" in err
     listed = Command(world, "poison", *place(world)[:4], "--json")
     out, _ = listed.process.communicate(timeout=30)
-    (told,) = [json.loads(line) for line in out.splitlines()]
-    assert told["origin"] == "sqs"
-    shown = Command(world, "poison", *place(world)[:4], "--show", told["id"])
+    (kept,) = [json.loads(line) for line in out.splitlines()]
+    assert kept["origin"] == "sqs"
+    shown = Command(world, "poison", *place(world)[:4], "--show", kept["id"])
     assert shown.process.communicate(timeout=30)[0] == "hello"
-    removed = Command(world, "poison", *place(world)[:4], "--discard", told["id"])
+    removed = Command(world, "poison", *place(world)[:4], "--discard", kept["id"])
     assert removed.process.communicate(timeout=30)[0] == "removed 1\n"
 
 
@@ -102,7 +102,7 @@ def test_http_from_the_command_line(ministack):
         "--keyspace", SIGNALS, "raw/", MY_SECRET=SECRET,
     )  # fmt: skip
     try:
-        port = int(command.told(r"listening on 127\.0\.0\.1:(\d+)").group(1))
+        port = int(command.printed(r"listening on 127\.0\.0\.1:(\d+)").group(1))
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         record = {
             "eventSource": "ceph:s3",
@@ -120,7 +120,7 @@ def test_http_from_the_command_line(ministack):
     assert SECRET not in err
 
 
-def test_a_missing_secret_is_told(ministack):
+def test_a_missing_secret_is_named(ministack):
     """And nothing is listened to."""
     command = Command(World(ministack), "http", "--bucket", "b")
     _, err = command.process.communicate(timeout=30)
@@ -145,12 +145,12 @@ def test_the_inlet_needs_exactly_what_its_policy_grants(ministack, table):
                 name="sqs", queue=queue, platform=config, bucket=source, keyspaces=((SIGNALS, ""),)
             )
         )
-        told = replace(event("raw/a"), bucket=source)
+        announced = replace(event("raw/a"), bucket=source)
         large = replace(event("x" * 2000), bucket=source)
-        assert intake.accept([told, large]).outcomes == ("queued", "failed")
+        assert intake.accept([announced, large]).outcomes == ("queued", "failed")
         assert intake.poison.discard() == 1
-        reservation = queue.reserve("orders", told)
-        queue.abort(reservation)
+        reservation = queue.reserve("orders", announced)
+        queue.abort_many([reservation])
         wanted = needs(proxy.answered)
     places = Places(
         bucket=source,
@@ -181,8 +181,8 @@ def test_keyspaces_have_the_slots_of_their_sources(ministack):
             slots=7,
         )
     )
-    told = [replace(event(key), bucket=config.bucket) for key in ("a", "own/a", "k/3")]
-    assert intake.accept(told).outcomes == ("queued", "ignored", "ignored")
+    announced = [replace(event(key), bucket=config.bucket) for key in ("a", "own/a", "k/3")]
+    assert intake.accept(announced).outcomes == ("queued", "ignored", "ignored")
     names = {meta.key for meta in list_all(S3ObjectStore(config), "k/")}
     assert names == {signal_key("k/", slot_of("a", 7)), "k/_"}
 
@@ -199,8 +199,6 @@ def test_an_outage_is_waited_for(ministack):
         world.store.put("raw/a", b"1")
         world.store.put("raw/b", b"1")
         with world.running(inlet):
-            ends = time.monotonic() + 60
-            while world.left() and time.monotonic() < ends:
-                time.sleep(0.2)
+            until(lambda: not world.left(), seconds=60)
         assert not proxy.faults
         assert world.entries().keys() == {("put", "raw/a"), ("put", "raw/b")}

@@ -1,4 +1,4 @@
-"""Inlets as processes that are SIGKILLed between any two calls: what they were told of is in the queue all the same."""
+"""Inlets as processes that are SIGKILLed between any two calls: what they accepted is in the queue all the same."""
 
 import http.client
 import json
@@ -25,7 +25,7 @@ SECRET = "a-secret-of-some-length"
 
 def start(world, dies_at, **more):
     keys = world.server.config("")
-    told = {
+    given = {
         "endpoint_url": world.server.endpoint_url,
         "access_key_id": keys.access_key_id,
         "secret_access_key": keys.secret_access_key,
@@ -35,21 +35,21 @@ def start(world, dies_at, **more):
         "dies_at": dies_at,
         **more,
     }
-    command = [sys.executable, "-m", "tests.support.programs.inlet", json.dumps(told)]
+    command = [sys.executable, "-m", "tests.support.programs.inlet", json.dumps(given)]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "RECEIVER_SECRET": SECRET})
 
 
 def check(world, etags):
-    """Every version is in the queue, and every slot was signalled by somebody who told the queue."""
-    told = {(entry.event.key, entry.event.etag) for entry in world.queue.entries("orders", range(1000))}
-    assert told == set(etags.items())
+    """Every version is in the queue, and every slot was signalled by somebody who had queued."""
+    queued = {(entry.event.key, entry.event.etag) for entry in world.queue.entries("orders", range(1000))}
+    assert queued == set(etags.items())
     for key in etags:
         assert world.signals.head(signal_key(SIGNALS, slot_of(key))).metadata == {QUEUED: "1"}
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2))])
 def test_sqs_inlet_killed_anywhere(ministack, seed):
-    """Time and again, in mid-accept, and between accept and delete; the last life is let go on to its end."""
+    """Time and again, in mid-accept, and between accept and delete; the last process runs to its end."""
     dice = random.Random(seed)
     world = World(ministack)
     etags = {f"raw/{n}": world.store.put(f"raw/{n}", b"%d" % n).etag for n in range(60)}

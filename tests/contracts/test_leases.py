@@ -8,12 +8,13 @@ from s3notify_platform.ports import Unknown, Version
 from s3notify_platform.protocols.conditional_commit import Granted, Occupied
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE, DynamoLeases, create_lease_table
+from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE, DynamoLeases
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.contracts.fault_proxy import FaultProxy
 from tests.contracts.leases_suite import LEASE, LeasesSuite
 from tests.support.record_leases import PARTITION, RecordLeases
+from tests.support.tables import create_lease_table
 
 ITEM = {
     "path": {"S": "a/b"},
@@ -113,7 +114,7 @@ def test_the_table_has_the_original_schema_and_expires_by_ttl(moto_config):
 
 
 def test_a_table_that_is_missing_or_holds_something_else_is_named(moto_config):
-    """The operator is told what to do."""
+    """The error says what to do."""
     leases = DynamoLeases(DynamoConfig(table="none"))
     with pytest.raises(UsageError, match="s3notify init"):
         leases.put(LEASE, seen=None)

@@ -7,7 +7,6 @@ import pytest
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.conditional import ConditionalStore, leased_store
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.dynamodb.lease_table import create_lease_table
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
@@ -15,6 +14,7 @@ from tests.contracts.fault_proxy import FaultProxy
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.contracts.object_store_suite import ObjectStoreSuite, Traits
 from tests.support.record_leases import RecordLeases
+from tests.support.tables import create_lease_table
 
 
 class TestMemory(ObjectStoreSuite):

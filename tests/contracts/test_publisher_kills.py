@@ -1,4 +1,4 @@
-"""Writers killed by SIGKILL on a real server: what they wrote is told to every topic, and nobody writes again."""
+"""Writers killed by SIGKILL on a real server: what they wrote is announced to every topic, and nobody writes again."""
 
 import json
 import os
@@ -56,7 +56,7 @@ class Site:
             watcher.state = watcher.state.advance(poll.changed, poll.signals).at_root(poll.root_etag)
 
     def settle(self):
-        """Care and consumers go on until nothing is left in the queue."""
+        """Reconciler and consumers go on until nothing is left in the queue."""
         ends = time.monotonic() + 20 * STALE_SECONDS
         while sum(self.queue.stats(name).depth for name in TOPICS):
             assert time.monotonic() < ends, [self.queue.stats(name) for name in TOPICS]

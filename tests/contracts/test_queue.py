@@ -19,9 +19,9 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
 )
 from s3notify_platform.slots import slot_of
-from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.tables import create_record_table
 
 pytestmark = pytest.mark.server
 
@@ -54,7 +54,7 @@ def new_queue(place):
 
 
 def test_the_bound_is_strict_among_writers(new_queue):
-    """Eight writers take and give up room at once: never more than the capacity is granted, and all of it is."""
+    """Eight writers take and return room at once: never more than the capacity is granted, and all of it is."""
     first = new_queue()
     first.topics.create("t", TopicSettings(capacity=CAPACITY, shards=2))
 

@@ -7,12 +7,13 @@ import pytest
 from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore, create_record_table
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.ignoring_store import IgnoringStore
 from tests.contracts.record_store_suite import RecordStoreSuite
+from tests.support.tables import create_record_table
 
 
 class TestMemory(RecordStoreSuite):
@@ -89,7 +90,7 @@ class DynamoSuite(RecordStoreSuite):
         assert [record.value for record in records.scan("p")] == [b"1"]
         other.close()
 
-    def test_limits_are_told_before_anything_is_sent(self, records, config):
+    def test_limits_are_checked_before_anything_is_sent(self, records, config):
         """The largest record fits; one byte more, a longer name, an empty one and no UTF-8 are refused."""
         value = b"x" * (400 * 1024 - len("partitionkeyvalueversion") - 32 - len("plarge"))
         records.create("p", "large", value)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import ABSENT, IfMatch, StoredObject, Unknown, Written
 from s3notify_platform.protocols.updates import Changed, Stored, Updates
@@ -12,15 +11,9 @@ from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from tests.contracts.fault_proxy import FaultProxy
+from tests.support.clocks import HurriedClock
 
 pytestmark = pytest.mark.server
-
-
-class HurriedClock(SystemClock):
-    """Does not wait."""
-
-    def sleep(self, seconds):
-        assert seconds >= 0
 
 
 @pytest.fixture
@@ -38,7 +31,7 @@ def store(ministack, proxy):
 
 
 def test_lost_response_of_a_conditional_put_is_unknown(store, proxy):
-    """It was applied, nobody told us, and it is sent once: a second try would conflict with itself."""
+    """It was applied, the answer is lost, and it is sent once: a second try would conflict with itself."""
     proxy.faults.append("lose_response")
     assert isinstance(store.put("a", b"1", precondition=ABSENT), Unknown)
     assert proxy.requests == ["PUT"]
@@ -133,7 +126,7 @@ def test_updates_resolve_a_lost_response(store, proxy):
 
 
 @pytest.mark.parametrize("work", ["get", "head", "put", "list", "delete"])
-def test_what_an_operator_must_mend(ministack, work):
+def test_what_an_operator_must_correct(ministack, work):
     """A missing bucket, refused credentials and a dead endpoint each say what to do, and show no secret."""
 
     def run(config: S3Config):

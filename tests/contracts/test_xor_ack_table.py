@@ -19,9 +19,9 @@ from s3notify_platform.protocols.ack_chain import (
     xor,
 )
 from s3notify_platform.stores.dynamodb.xor_ack_table import SUFFIX, XorAckTable
+from tests.support.clocks import HandClock, HurriedClock
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 from tests.support.xor_ack_peer import PeerError, make_table, running
-from tests.unit.protocols.ack_chain.test_ack_chain import Hand
 
 pytestmark = pytest.mark.server
 
@@ -91,13 +91,13 @@ def test_a_failed_chain_keeps_its_reason(chains, table):
 
 def test_all_chains_and_purge(table):
     """In tag order, without our items showing up as chains."""
-    clock = Hand()
+    clock = HandClock()
     chains = AckChains(table, clock=clock, tombstone_seconds=10)
     for n in range(30):
         chains.open_batch(f"t{n:02}", ["1"])
     chains.stamp_children("t07", ["1"])
     assert [state.tag for state in chains.states()] == [f"t{n:02}" for n in range(30)]
-    clock.now = 11
+    clock.now += 11
     assert chains.purge() == 1
     assert len(list(chains.states())) == 29
 
@@ -107,7 +107,7 @@ def test_all_chains_and_purge(table):
 def test_writes_in_doubt(table, fault, method):
     """Applied once, as on any store."""
     faulty = FaultyStore(table, at(method, fault))
-    chains = AckChains(faulty, clock=Hand())
+    chains = AckChains(faulty, clock=HurriedClock())
     one, other = new_stamp(), new_stamp()
     chains.create("t", xor(one, other))
     assert chains.stamp("t", one) == Stamped(missing=0)
@@ -131,7 +131,7 @@ def test_a_stamp_repeated_after_a_crash(table, fault):
 
 
 def test_many_at_once(chains, table):
-    """From many processes: nothing is lost, one is told."""
+    """From many processes: nothing is lost, one gets `Acked`."""
     chains.open_batch("t", map(str, range(24)))
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(lambda n: AckChains(table).stamp_children("t", [str(n)]), range(24)))
@@ -217,7 +217,7 @@ def test_begun_by_us_finished_by_the_package(chains, table, peer):
 @pytest.mark.npm
 @pytest.mark.parametrize("begun_by", ["us", "peer"])
 def test_mixed_at_once(chains, table, peer, begun_by):
-    """Both stamp one chain at the same time: every stamp counts once, one of all is told that it is done."""
+    """Both stamp one chain at the same time: every stamp counts once, one of all gets `Acked`."""
     for tag in ("a", "b", "c"):
         stamps = [new_stamp() for _ in range(24)]
         (chains if begun_by == "us" else peer).create(tag, xor(*stamps))
@@ -254,7 +254,7 @@ def test_deleted_by_either(chains, table, peer):
 
 
 @pytest.mark.npm
-def test_a_chain_begun_anew_by_the_package(chains, peer):
+def test_a_chain_begun_again_by_the_package(chains, peer):
     """Under a tag whose chain we had finished: another chain, with nothing of the old one."""
     chains.open_batch("t", ["1"], payload="old")
     chains.stamp_children("t", ["1"])

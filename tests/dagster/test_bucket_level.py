@@ -116,7 +116,7 @@ def check_results(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckE
     return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
 
 
-def test_the_sweep_finds_what_no_signal_told_of(site: Site) -> None:
+def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
     """And signals it, so that the next batch takes it in."""
     site.write(1, 2)
     site.settle()
@@ -189,13 +189,13 @@ def test_the_sweep_holds_a_bounded_number_of_changes(site_of: Callable[..., Site
         site.write_silently(0, number=number)
     found = check_results(site.job("sweep"))["complete"]
     assert not found.passed
-    told = {name: value.value for name, value in found.metadata.items()}
-    assert told["found_by_sweep"] <= 4
-    assert told["beyond_max_objects"] == 10 - told["found_by_sweep"]
-    assert told["ranges"] == 1
-    assert told["cuts_overrun"] == 0
-    assert told["objects_per_second"] > 0
-    assert told["requests"]["LIST"] >= 1
+    shown = {name: value.value for name, value in found.metadata.items()}
+    assert shown["found_by_sweep"] <= 4
+    assert shown["beyond_max_objects"] == 10 - shown["found_by_sweep"]
+    assert shown["ranges"] == 1
+    assert shown["cuts_overrun"] == 0
+    assert shown["objects_per_second"] > 0
+    assert shown["requests"]["LIST"] >= 1
     site.settle()
     assert check_results(site.job("sweep"))["complete"].passed
     assert len(site.rows()[0]) == 10

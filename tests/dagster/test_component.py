@@ -102,8 +102,7 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
           secret_access_key_env: TABLES_SECRET
         """
     component = S3NotifyComponent.resolve_from_yaml(dedent(text))
-    resource = component.dynamodb.resource()
-    assert resource.lease_table == "leases"
+    assert component.dynamodb.lease_table == "leases"
     monkeypatch.setenv("TABLES_SECRET", "s3cr3t")
     with dg.build_resources({"io": component.assets().io}) as resources:
         source = resources.io.source

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from s3notify_platform.orchestration import delta_assets as module
+from s3notify_platform.orchestration import bucket_assets as module
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.delta.view import DeltaView
 from tests.support.site import Site
@@ -62,11 +62,11 @@ def test_the_view_shows_what_was_committed(viewed: Site) -> None:
         (2, 2, 1.5),
     ]
     assert [row["amount"] for row in read(viewed, "paid_orders_delta")] == [1.5] * 3
-    told = metadata(viewed)
-    assert told["version"] == 0
-    assert (told["slots"], told["dagster/row_count"], told["files_removed"]) == (2, 3, 0)
-    assert f"delta_scan('{told['dagster/uri']}')" in told["how_to_read"]
-    assert told["seconds"] >= 0
+    shown = metadata(viewed)
+    assert shown["version"] == 0
+    assert (shown["slots"], shown["dagster/row_count"], shown["files_removed"]) == (2, 3, 0)
+    assert f"delta_scan('{shown['dagster/uri']}')" in shown["how_to_read"]
+    assert shown["seconds"] >= 0
 
     viewed.write(2, body=viewed.line(20))
     viewed.delete(1)
@@ -76,7 +76,7 @@ def test_the_view_shows_what_was_committed(viewed: Site) -> None:
     assert metadata(viewed)["version"] == 1
 
 
-def test_it_is_told_which_slots_moved(viewed: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_gets_the_slots_that_moved(viewed: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Dagster's events; a person who asks when none did has all slots looked at, and repaired if so asked."""
     asked: list[tuple[list[int], bool]] = []
     plain = DeltaView.sync

@@ -11,14 +11,13 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.deploy import Places, Role, Tables, policy
-from s3notify_platform.orchestration.quarantine_retry import RetryConfig, retry
+from s3notify_platform.orchestration.manual_jobs import RetryConfig, retry
 from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.ports import Conflict, IfMatch, Version, Written, list_all
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.conditional import leased_store
-from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases, create_lease_table
-from s3notify_platform.stores.dynamodb.record_store import create_record_table
+from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotTable
@@ -29,6 +28,7 @@ from tests.contracts.fault_proxy import FaultProxy
 from tests.support.iam import ACCOUNT, needs, refused, unused
 from tests.support.servers import S3Server
 from tests.support.site import Site
+from tests.support.tables import create_lease_table, create_record_table
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dagster._core.remote_origin import (
 from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 
 from s3notify_platform.cli import main
-from s3notify_platform.orchestration.explain_job import build_explain
+from s3notify_platform.orchestration.manual_jobs import build_explain
 from s3notify_platform.orchestration.partitions import BATCH_TAG
 from tests.support.site import Site
 

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import UnavailableError
-from s3notify_platform.ingest.retry_choice import backfill
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.reread import backfill
 from tests.contracts.fault_proxy import Answered, FaultProxy
 from tests.support.faults import Call, Fault, FaultyStore
 from tests.support.servers import S3Server
@@ -79,15 +79,15 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
     assert site.metadata(9)["batch_found_by"] == "queue"
 
 
-def test_what_our_publisher_told_is_read_without_another_look(watched: Site, proxy: FaultProxy) -> None:
+def test_what_our_publisher_announced_is_read_without_another_look(watched: Site, proxy: FaultProxy) -> None:
     """An entry with writer, ETag and size: one GET an object. Any other: one HEAD besides."""
     site = watched
     source, queue = site.io.source, site.io.clients.queue
     written = site.store.put(site.key(3), site.line(3))
-    told = Event(
+    announced = Event(
         key=site.key(3), bucket=source.input.bucket.bucket, etag=written.etag, size=len(site.line(3))
     )
-    queue.push(site.name, replace(told, writer="w1"))
+    queue.push(site.name, replace(announced, writer="w1"))
     site.store.put(site.key(5), site.line(5))
     queue.push(site.name, Event(key=site.key(5), bucket=source.input.bucket.bucket))
     proxy.answered.clear()
@@ -136,8 +136,8 @@ def test_a_writer_that_does_not_queue_is_followed_by_listings(watched: Site, pro
     assert site.io.clients.backlog.read().slots == {}
 
 
-def test_a_plain_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
-    """Both change the slot, the plain writer last: the entry is followed, and the slot owed a listing."""
+def test_an_unqueued_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
+    """Both change the slot, the unqueued writer last: the entry is followed, and the slot is in the rescan backlog."""
     site.settle()
     site.write(3, number=1, body=site.line(31))
     site.write_unqueued(3)
@@ -282,7 +282,7 @@ def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
     site.settle()
     site.io.settle_commit_mode()
     source = site.io.source
-    found = backfill(source.location, site.io.clients.store, source.commit, [Slot(3)])
+    found = backfill(source.table(), [Slot(3)], source.location.signals())
     assert (found.slots, found.objects) == ((3,), 2)
     (request,) = site.tick()
     assert site.slots_of(request) == [3]

@@ -173,7 +173,7 @@ def test_a_slot_that_fails_downstream_is_reported_in_neither_asset(site_of: Call
     assert site.grid("lucky_orders")["materialized"] == {2, 13, 15}
 
 
-def test_a_slot_asset_can_be_made_anew_alone(site_of: Callable[..., Site]) -> None:
+def test_a_slot_asset_can_be_made_again_alone(site_of: Callable[..., Site]) -> None:
     """From what is committed, without reading the bucket."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])
     site.write(1, 6)

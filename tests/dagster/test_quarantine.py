@@ -21,7 +21,7 @@ def proxy(ministack: S3Server) -> Iterator[FaultProxy]:
 
 @pytest.fixture
 def site(spark: SparkSession, ministack: S3Server, proxy: FaultProxy, instance: dg.DagsterInstance) -> Site:
-    """It is read through the proxy, and gives up after two batches."""
+    """It is read through the proxy, and goes to quarantine after two batches."""
     server = replace(
         ministack,
         endpoint_url=proxy.url,
@@ -84,8 +84,8 @@ def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy:
     assert retry(site, keys=[bad, site.key(5)]).success
     (observed,) = site.instance.fetch_observations(dg.AssetKey("orders_quarantine"), limit=1).records
     assert observed.asset_observation is not None
-    told = {name: value.value for name, value in observed.asset_observation.metadata.items()}
-    assert (told["failing_objects"], told["rejected_records"], told["not_in_quarantine"]) == (1, 0, 1)
+    facts = {name: value.value for name, value in observed.asset_observation.metadata.items()}
+    assert (facts["failing_objects"], facts["rejected_records"], facts["not_in_quarantine"]) == (1, 0, 1)
     (again,) = site.tick()
     assert site.slots_of(again) == [3]
     assert site.launch(again).success

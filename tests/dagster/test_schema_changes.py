@@ -1,4 +1,4 @@
-"""What changes in a schema is told: by the batch that brings it, and by a check."""
+"""What changes in a schema is reported: by the batch that brings it, and by a check."""
 
 from collections.abc import Callable
 from typing import Any

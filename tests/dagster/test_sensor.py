@@ -7,19 +7,15 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster import DagsterRunStatus
-from dagster._core.remote_origin import (
-    RegisteredCodeLocationOrigin,
-    RemoteJobOrigin,
-    RemoteRepositoryOrigin,
-)
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG
 from s3notify_platform.orchestration.resources import HEARTBEATS, beats_of, heartbeat
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.stores.counting import CountingStore
 from tests.support.site import Site
+from tests.support.waiting import until
 
 TRANSFORMS = "tests.support.transforms"
 
@@ -187,16 +183,12 @@ def test_a_queued_run_is_waited_for(site_of: Callable[..., Site]) -> None:
 def test_the_heart_beats_while_the_body_runs_and_leaves_nothing(site: Site) -> None:
     """One record a run; gone at its end, so that ended runs cost nothing."""
     with heartbeat(site.io.clients.records, "some-run"):
-        for _ in range(100):
-            if beats_of(site.io.clients.records, "some-run"):
-                break
-            SYSTEM_CLOCK.sleep(0.05)
-        assert beats_of(site.io.clients.records, "some-run") == 1
+        assert until(lambda: beats_of(site.io.clients.records, "some-run")) == 1
     assert beats_of(site.io.clients.records, "some-run") is None
 
 
 def test_an_idle_tick_is_one_request_on_the_real_store(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1 HEAD; 1 HEAD and 1 LIST when something changed, and for the batch 1 PUT and 1 GET of what is owed."""
+    """1 HEAD; 1 HEAD and 1 LIST when something changed, and for the batch 1 PUT and 1 GET of the rescan backlog."""
     site.settle()
     counting = CountingStore(site.io.clients.store)
     monkeypatch.setattr(SourceClients, "store", property(lambda _: counting))

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import dagster as dg
@@ -17,6 +16,7 @@ from s3notify_platform.stores.queue_records import queue_records
 from tests.support import service_defs
 from tests.support.endpoints import Receiver
 from tests.support.servers import S3Server
+from tests.support.waiting import until
 
 
 class Home:
@@ -105,17 +105,8 @@ def test_one_run_is_kept_alive(home: Home) -> None:
 def terminated(home: Home, end, *, wrapped: bool) -> dg.DagsterRun:
     """A run in a process of its own, serving; then `end(process)`; the run as it is after that."""
     here = Path(__file__).parents[2]
-    command = [
-        sys.executable,
-        "-m",
-        "dagster",
-        "job",
-        "execute",
-        "-m",
-        "tests.support.service_defs",
-        "-j",
-        "deliver",
-    ]
+    program = "dagster job execute -m tests.support.service_defs -j deliver"
+    command = [sys.executable, "-m", *program.split()]
     if wrapped:
         # As a run under the process of its code location.
         command = [sys.executable, "-c", f"import subprocess; subprocess.run({command!r})"]
@@ -134,14 +125,14 @@ def terminated(home: Home, end, *, wrapped: bool) -> dg.DagsterRun:
                 process.wait(30)
             finally:
                 process.kill()
-        ends = time.monotonic() + 40
-        while time.monotonic() < ends:
-            found = home.instance.get_run_by_id(run.run_id)
-            assert found is not None
-            if found.is_finished:
-                break
-            time.sleep(0.2)
+        until(lambda: run_of(home, run).is_finished, seconds=40)
         assert set(server.seen.values()) == {1}
+    return run_of(home, run)
+
+
+def run_of(home: Home, run: dg.DagsterRun) -> dg.DagsterRun:
+    found = home.instance.get_run_by_id(run.run_id)
+    assert found is not None
     return found
 
 

@@ -105,8 +105,8 @@ class Fuzz:
         ]
         self.runs = self.cut_short = self.superseded = 0
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-        told = {"bucket": self.bucket, "endpoint_url": self.server.endpoint_url}
-        self.driver = Driver(told, keys, self.folder / "driver.log")
+        given = {"bucket": self.bucket, "endpoint_url": self.server.endpoint_url}
+        self.driver = Driver(given, keys, self.folder / "driver.log")
 
     # Operations.
 
@@ -179,8 +179,8 @@ class Fuzz:
         self.driver.start()
         self.driver.tell({"source": settings, "batch": f"batch-{self.runs}", "listing": listing})
         doomed = operations and self.victims and self.victims[0][0] <= len(self.done) / OPERATIONS
-        # After so many signs of life, and a moment.
-        kill, dies_at = self.moments.randrange(1, 6) if doomed else 0, None
+        # After so many signs of life, and a moment; the first one surely before its run is over.
+        kill, dies_at = (self.moments.randrange(1, 6) if self.killed else 1) if doomed else 0, None
         ends = time.monotonic() + WAIT_SECONDS
         done = 0
         while True:
@@ -196,7 +196,9 @@ class Fuzz:
                     done += 1
             if kill and answer is not None:
                 kill -= 1
-                dies_at = None if kill else time.monotonic() + self.moments.uniform(0, 1.0)
+                dies_at = (
+                    None if kill else time.monotonic() + self.moments.uniform(0, 1.0 if self.killed else 0.1)
+                )
             if dies_at and time.monotonic() >= dies_at:
                 dies_at = None
                 if self.strike():
@@ -205,7 +207,9 @@ class Fuzz:
         assert not answer["unqueued"], answer
         self.superseded += answer["superseded"]
         self.cut_short += not answer["complete"]
-        self.show(f"{name} {'listed' if listing else 'told'} {limits or ''}: {done} operations, {answer}")
+        self.show(
+            f"{name} {'listed' if listing else 'announced'} {limits or ''}: {done} operations, {answer}"
+        )
         if answer["failed"] and not operations:
             raise AssertionError(f"{answer['failed']}\n{self.facts()}")
         return done
@@ -227,7 +231,7 @@ class Fuzz:
         return False
 
     def settle(self, *, listing: bool) -> None:
-        """Everybody is told of everything: every table equals its bucket, and no entry is left."""
+        """Everything is announced: every table equals its bucket, and no entry is left."""
         self.tell_all()
         for name, source in self.sources.items():
             for _ in range(20):

@@ -3,9 +3,10 @@
 `FUZZ_OPERATIONS`, `FUZZ_SEED`, `FUZZ_KILLS`; `poe thorough` does 300 operations, `poe fuzz` 10,000.
 
 A long run begins with the writers that tell the queue, so that what an entry fails to tell of is missing from the
-table. Then come plain ones too. A plain signal can hide behind a queued one of the same slot, until a plain writer has
-been seen (`protocols.source_enumerator`): so one object is published plainly, and seen, before they begin. From then
-on every batch lists the slots it takes. A short run has the second part only, and is told of plain writers.
+table. Then come unqueued ones too. An unqueued signal can hide behind a queued one of the same slot, until an
+unqueued writer has been seen (`protocols.source_enumerator`): so one object is published unqueued, and seen, before
+they begin. From then on every batch lists the slots it takes. A short run has the second part only, and
+begins with an unqueued writer.
 """
 
 import json
@@ -137,17 +138,17 @@ class Fuzz:
         self.killed: list[str] = []
 
     def phase(self, phase: Phase, kills: int) -> None:
-        """Let the writers do their part, kill, and wait until everybody has been told of everything."""
+        """Let the writers do their part, kill, and wait until everything has been announced."""
         journals = [self.folder / f"journal-{phase.first}-{n}" for n in range(WRITERS)]
         self.phases.append((phase, journals))
         writers = {}
         for number, journal in enumerate(journals):
-            told = {
+            given = {
                 "phase": asdict(phase), "writer": number, "journal": str(journal), "http_port": self.http_port,
                 "endpoint_url": self.platform.server.endpoint_url, "sqs_url": self.sqs_endpoint,
                 "queue_url": self.queue_url,
             }  # fmt: skip
-            command = [sys.executable, "-m", "tests.support.fuzz.writer", json.dumps(told)]
+            command = [sys.executable, "-m", "tests.support.fuzz.writer", json.dumps(given)]
             name = f"writer {number}"
             writers[name] = Supervised(
                 name=name, command=command, environment=self.environment, log=self.folder / f"{name}.log",
@@ -287,8 +288,8 @@ class Fuzz:
                     causes.append(operation)
                 if what == "done":
                     break
-            told = all(cause.way in ANNOUNCED for cause in causes)
-            if told and causes and there.get(key) not in seen[key]:
+            announced = all(cause.way in ANNOUNCED for cause in causes)
+            if announced and causes and there.get(key) not in seen[key]:
                 wrong.append(f"{key}: {self.history(key)}; came: {seen[key]}")
             assert causes or key not in there, f"{key}: not what anybody wrote: {self.history(key)}"
         return wrong
@@ -361,7 +362,7 @@ def test_killed_at_random_the_table_equals_the_bucket(tmp_path: Path) -> None:
                 fuzz.phase(Phase(seed=SEED, first=0, last=half, ways=ANNOUNCED, keys=keys), KILLS // 2)
                 plain.put(f"{PREFIX}plain.jsonl", b'{"order_id": 2}\n')
                 platform.until(
-                    "a plain writer seen",
+                    "an unqueued writer seen",
                     lambda: fuzz.backlog.read().unqueued_writers(SYSTEM_CLOCK.wall_ms()),
                 )
             else:

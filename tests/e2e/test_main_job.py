@@ -81,7 +81,7 @@ def test_a_slot_asset_follows_by_automation(platform: Platform) -> None:
     slots = {slot: key for slot, key in found.items() if slot not in committed}
     assert len(slots) > 2
     for key in slots.values():
-        platform.store.put(key, lines(order(1)))  # told by no signal
+        platform.store.put(key, lines(order(1)))  # no signal
     platform.launch("orders_ingest", ["orders"], {"slots": [int(slot) for slot in slots]})
     platform.until(
         "both", lambda: platform.grid("paid_orders")["materializedPartitions"] == committed | set(slots)

@@ -49,7 +49,7 @@ def test_killed_in_the_middle_of_big_objects(ministack: S3Server, tmp_path: Path
         place = place_of(source, COLUMNS)
         for key, body in bodies.items():
             place.client().put_object(Bucket=place.bucket, Key=key, Body=body)
-        told = {
+        given = {
             "source": {
                 "name": source.name, "prefix": source.input.prefix, "format": source.input.format,
                 "schema": source.input.schema, "slots": 1, **limits,
@@ -63,7 +63,7 @@ def test_killed_in_the_middle_of_big_objects(ministack: S3Server, tmp_path: Path
             tmp_path / "driver.log",
         )
         try:
-            driver.tell(told | {"batch": "killed"})
+            driver.tell(given | {"batch": "killed"})
             rounds = 0
             while rounds < KILLED_IN_ROUND:
                 answer = driver.answer(WAIT_SECONDS)
@@ -80,7 +80,7 @@ def test_killed_in_the_middle_of_big_objects(ministack: S3Server, tmp_path: Path
             states = table.states(head)
             committed = {key: state.offset for key, state in states.items()}
             proxy.answered.clear()
-            driver.tell(told | {"batch": "next"})
+            driver.tell(given | {"batch": "next"})
             while "progress" in (answer := driver.answer(WAIT_SECONDS) or {"error": "nothing came"}):
                 pass
             assert answer.get("complete"), (answer, driver.tail())
@@ -97,7 +97,7 @@ def test_killed_in_the_middle_of_big_objects(ministack: S3Server, tmp_path: Path
     assert 0 < sum(left.values()) < sum(map(len, bodies.values())) * 0.7
     for key in bodies:
         done = key in states and states[key].reach_end
-        # The ends of records beyond their splits, and footers; CSV besides is looked through for its quotes, and
+        # The ends of records behind their splits, and footers; CSV besides is looked through for its quotes, and
         # every split of it reads the header.
         headers = (left[key] // PART + 3) * HEADER_BYTES if key.endswith(".csv") else 0
         assert read[key] <= (0 if done else 2.5 * left[key] + headers), (key, read, left)

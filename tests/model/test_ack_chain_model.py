@@ -7,7 +7,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import TagExists, TagNotFound, UsageError
 from s3notify_platform.protocols.ack_chain import (
     AckChains,
@@ -23,6 +22,7 @@ from s3notify_platform.protocols.ack_chain import (
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.clocks import HurriedClock
 from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 
@@ -31,15 +31,6 @@ NAMES = st.sets(st.sampled_from(["0", "1", "2", "10", "999", "a", "b"]), min_siz
 OPERATIONS = st.sampled_from(["op1", "op2", "op3", None])
 STUMBLES = st.sampled_from([Fault.NONE, Fault.LOST, Fault.REFUSED, Fault.LATE])
 WRITES = st.sampled_from(["create", "replace"])
-
-
-class NoWait:
-    monotonic = SYSTEM_CLOCK.monotonic
-    wall_ms = SYSTEM_CLOCK.wall_ms
-    random_bytes = SYSTEM_CLOCK.random_bytes
-
-    def sleep(self, seconds):
-        pass
 
 
 class Model:
@@ -62,7 +53,7 @@ class AckMachine(RuleBasedStateMachine):
     def start(self):
         self.records = self.make_records()
         self.models = {}
-        self.clients = [AckChains(FaultyStore(self.records), clock=NoWait()) for _ in range(2)]
+        self.clients = [AckChains(FaultyStore(self.records), clock=HurriedClock()) for _ in range(2)]
 
     def make_records(self):
         return MemoryRecordStore()
@@ -77,7 +68,7 @@ class AckMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        self.clients[0] = AckChains(FaultyStore(self.records), clock=NoWait())
+        self.clients[0] = AckChains(FaultyStore(self.records), clock=HurriedClock())
 
     @rule(tag=TAGS, names=NAMES, fault=STUMBLES)
     def open_batch(self, tag, names, fault):
@@ -229,14 +220,16 @@ class ObjectsMachine(AckMachine):
     """The same with records on a bucket."""
 
     def make_records(self):
-        return ObjectRecordStore(MemoryObjectStore(), "records/", clock=NoWait())
+        return ObjectRecordStore(MemoryObjectStore(), "records/", clock=HurriedClock())
 
 
 class DynamoMachine(AckMachine):
     """The same with records in DynamoDB."""
 
     def make_records(self):
-        return DynamoRecordStore(CONFIG, clock=NoWait(), client=Client(TableInMemory("partition", "key")))
+        return DynamoRecordStore(
+            CONFIG, clock=HurriedClock(), client=Client(TableInMemory("partition", "key"))
+        )
 
 
 TestAckChain = AckMachine.TestCase

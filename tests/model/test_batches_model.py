@@ -149,7 +149,7 @@ class BatchMachine(RuleBasedStateMachine):
             run.status = "failure"
 
     @rule(pick=PICK)
-    def run_given_up_was_not_dead(self, pick):
+    def run_that_timed_out_was_not_dead(self, pick):
         """It ends long after its batch."""
         ended = [run for run in self.world.runs.values() if run.ended]
         if ended:
@@ -169,12 +169,12 @@ class BatchMachine(RuleBasedStateMachine):
         assert counts["keyspace"].pop("HEAD") == 1
         assert counts["keyspace"].pop("LIST", 0) <= 1
         assert not counts["keyspace"]
-        given_up = len({batch.id for batch in before.open} - {batch.id for batch in tick.state.open})
+        ended = len({batch.id for batch in before.open} - {batch.id for batch in tick.state.open})
         opened = len({request.batch for request in tick.requests})
-        # A chain is read; one given up is read again and written, and so is the debt if it was to list; one opened
-        # again is read twice: is it ours, and what was asked for. The debt is read when a batch ends, and to open.
-        assert counts["records"].pop("GET", 0) <= len(before.open) + 2 * given_up + 2 * opened + 2
-        assert counts["records"].pop("PUT", 0) <= 2 * given_up + opened
+        # A chain is read; one failed is read again and written, and so is the backlog if it was to list; one opened
+        # again is read twice: is it ours, and what was asked for. The backlog is read when a batch ends, and to open.
+        assert counts["records"].pop("GET", 0) <= len(before.open) + 2 * ended + 2 * opened + 2
+        assert counts["records"].pop("PUT", 0) <= 2 * ended + opened
         assert not counts["records"]
         self._check_causes(tick)
 

@@ -133,7 +133,7 @@ class DeltaMachine(RuleBasedStateMachine):
         last = {slot: files for slot, files in self.versions[-1].items() if files}
         log = DeltaLog(self.viewed.store, LAYOUT)
         assert {s: frozenset(files) for s, files in log.files_by_slot(found.state).items()} == last
-        assert found.version - max(found.checkpoint, 0) <= delta.CHECKPOINT_VERSIONS + 8
+        assert found.version - (found.checkpoint or 0) <= delta.CHECKPOINT_VERSIONS + 8
         for slot, generation in found.generations.items():
             assert self.history[slot][generation] == last.get(slot, frozenset())
 

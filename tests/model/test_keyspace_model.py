@@ -1,4 +1,4 @@
-"""Keyspace as a state machine against a plain model: which slots must each watcher still be told?"""
+"""Keyspace as a state machine against a plain model: which slots must each watcher still see?"""
 
 import pytest
 from hypothesis import settings
@@ -32,7 +32,7 @@ WATCHERS = st.integers(0, 2)
 class KeyspaceMachine(RuleBasedStateMachine):
     """Two publishers and three watchers over one bucket, with deaths, failed LISTs and foreign objects.
 
-    Model: `pending[w]`, the slots whose signal moved since watcher w was last told of them; `silent` keys,
+    Model: `pending[w]`, the slots whose signal moved since watcher w last saw them; `silent` keys,
     changed without a signal, and `rootless` ones, signalled without a root; `objects`, the bucket.
     """
 
@@ -190,7 +190,7 @@ class KeyspaceMachine(RuleBasedStateMachine):
 
     @rule(which=WATCHERS, data=st.data())
     def partial_advance(self, which, data):
-        """A sensor that takes only some of the slots is told of the others again, at the next LIST."""
+        """A sensor that takes only some of the slots sees the others again, at the next LIST."""
         watcher = self.watchers[which]
         poll = watcher.observe(watcher.state, relist=True)
         assert set(poll.changed) == self.pending[which]

@@ -112,7 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(choice=CHOICE, fault=LATE_TOO)
     def abort(self, choice, fault):
         key = self.pick(self.reserved, choice)
-        self.queue("remove", fault).abort(self.reserved.pop(key))
+        self.queue("remove", fault).abort_many([self.reserved.pop(key)])
         self.faulty.settle()
         self.state.pop(key, None)
 
@@ -197,7 +197,7 @@ class QueueMachine(RuleBasedStateMachine):
         return next(lease for lease in self.consumer if lease.shard == entry.shard)
 
     def dead_letter_exhausted(self):
-        """Attempts that ended with their owner count: such an entry is buried untried by the next take."""
+        """Attempts that ended with their owner count: the next take makes such an entry a dead letter, untried."""
         for letter in self.plain.dead("t"):
             key = letter.event.key
             if self.state.get(key) == "committed" and key not in self.in_hand:

@@ -52,7 +52,7 @@ class Held:
 class TableMachine(RuleBasedStateMachine):
     """The model is the history of the slot: for each generation, which object versions it holds, and how far.
 
-    Reads fail, are given up to quarantine, and are sent again.
+    Reads fail, go to quarantine, and are asked for again.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class TableMachine(RuleBasedStateMachine):
         self.unreadable[key] = rows
 
     @rule(key=keys, rows=st.integers(1, 3))
-    def overwrite_and_give_up(self, key: str, rows: int) -> None:
+    def overwrite_and_quarantine(self, key: str, rows: int) -> None:
         """What chance would seldom do: an object that was committed changes, and can no longer be read."""
         self.go_on(0, last_attempt=True)
         self.put([key], rows, 1)
@@ -92,7 +92,7 @@ class TableMachine(RuleBasedStateMachine):
         self.go_on(0, last_attempt=True)
 
     @rule()
-    def mend(self) -> None:
+    def heal(self) -> None:
         self.unreadable.clear()
 
     @rule(names=st.sets(keys, min_size=1) | st.none())
@@ -122,7 +122,7 @@ class TableMachine(RuleBasedStateMachine):
         self.step(writer, max_objects, at_most, last_attempt=last_attempt)
 
     def step(self, writer: int, max_objects: int, at_most: int = 100, *, last_attempt: bool) -> None:
-        """The writer goes on by one step: it plans, or seals what it planned, or commits what it sealed."""
+        """The writer goes on by one step: it plans, or stages what it planned, or commits what it staged."""
         if writer in self.staged:
             self._commit(writer)
         elif writer in self.planned:

@@ -1,4 +1,4 @@
-"""Ack chains under faults: acked exactly when all is done, told so once, whoever retries what."""
+"""Ack chains under faults: acked exactly when all is done, reported once, whoever retries what."""
 
 import pytest
 
@@ -102,14 +102,14 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind)
 def test_families_of_children_that_die_and_start_again(seed, kind):
     """Each of five stampers ends a parent and begins two children, then ends those, crashing anywhere.
 
-    Nobody sees the chain done before every child is; an operation is told `Acked` at most once, and unless it
+    Nobody sees the chain done before every child is; one operation at most gets `Acked`, and unless it
     crashed, exactly once. A watcher sees it end.
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()
     everything, seen = shared(kind, time)
     AckChains(seen(everything, SYSTEM_CLOCK)).open_batch("t", parents)
-    ended, told = set(), set()
+    ended, ackers = set(), set()
 
     def stamper(parent):
         def run(store, clock):
@@ -124,7 +124,7 @@ def test_families_of_children_that_die_and_start_again(seed, kind):
                     lambda: chains.stamp_children("t", names, operation, starts=starts),  # noqa: B023
                 )
                 if outcome == Acked():
-                    told.add(operation)
+                    ackers.add(operation)
 
         return run
 
@@ -137,8 +137,8 @@ def test_families_of_children_that_die_and_start_again(seed, kind):
 
     actors = [watcher, *(stamper(parent) for parent in parents)]
     history = run_simulation(actors, everything, seed, faults=ROUGH, restarts=1000, time=time)
-    assert len(told) <= 1
-    assert told or history.crashes
+    assert len(ackers) <= 1
+    assert ackers or history.crashes
 
 
 @simulated
@@ -162,7 +162,7 @@ def test_what_stampers_that_stay_dead_have_done_is_finished_by_who_asks(seed):
 
 @KINDS
 @simulated
-def test_stampers_that_do_not_crash_are_told_once(seed, kind):
+def test_of_stampers_that_do_not_crash_one_gets_acked(seed, kind):
     """Whatever else happens, and whoever asks for the state in between."""
     names = [str(n) for n in range(6)]
     time = VirtualTime()

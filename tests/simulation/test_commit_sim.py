@@ -1,4 +1,4 @@
-"""Conditional commits under faults: of all writers of a generation one wins, and nobody is told a lie."""
+"""Conditional commits under faults: of all writers of a generation one wins, and no outcome is wrong."""
 
 from collections import Counter
 
@@ -109,7 +109,7 @@ def test_one_copy_wins(seed):
 
 @simulated
 def test_each_version_is_deleted_once(seed):
-    """Four writers create and delete one path: of those that delete one version at most one is told so."""
+    """Four writers create and delete one path: of those that delete one version at most one succeeds."""
     created, deleted = Counter(), Counter()
 
     class Noting(MemoryObjectStore):

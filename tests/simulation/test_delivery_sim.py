@@ -67,7 +67,7 @@ def moody(seed, *, until):
 @KINDS
 @simulated
 def test_nothing_is_lost_between_a_bad_store_and_a_bad_endpoint(kind, seed):
-    """Workers and writers crash anywhere, the endpoint goes through every mood: all that was written is told."""
+    """Workers and writers crash anywhere, the endpoint goes through every mood: all that was written is delivered."""
     world = World(kind=kind, settings=settings(), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
     answer = moody(seed, until=40)
@@ -77,7 +77,7 @@ def test_nothing_is_lost_between_a_bad_store_and_a_bad_endpoint(kind, seed):
 
 
 @simulated
-def test_told_once_where_nothing_is_lost(seed):
+def test_delivered_once_where_nothing_is_lost(seed):
     """Three workers, refusing stores, a moody endpoint that means what it says: each entry is accepted once."""
     world = World(kind="memory", settings=settings(shards=4, max_attempts=99), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(6)]) for n in range(2)]
@@ -92,7 +92,7 @@ def test_told_once_where_nothing_is_lost(seed):
 
 
 @simulated
-def test_one_event_to_blame_is_buried_and_its_neighbours_go_out(seed):
+def test_one_event_to_blame_is_a_dead_letter_and_its_neighbours_go_out(seed):
     """Refused for ever, in whatever company: it alone ends as a dead letter."""
     world = World(kind="memory", settings=settings(max_attempts=3), seed=seed)
     keys = [f"k{i}" for i in range(12)]
@@ -113,7 +113,7 @@ def test_one_event_to_blame_is_buried_and_its_neighbours_go_out(seed):
 
 @simulated
 def test_sleepy_workers_at_different_rates(seed):
-    """Workers that sleep past their leases, with entries in hand: told twice at most, never not at all."""
+    """Workers that sleep past their leases, with entries in hand: delivered twice at most, and at least once."""
     world = World(kind="memory", settings=settings(), seed=seed, watch_fences=False)
     actors = [world.writer(0, [f"k{i}" for i in range(12)])]
     actors += [outlet(world, moody(seed, until=15)) for _ in range(3)]

@@ -1,7 +1,7 @@
 """Commits by leases under faults: in memory, on a bucket, in DynamoDB; the objects' store keeps no conditions.
 
-What holds whatever sleeps: of all calls with one precondition at most one is told that it committed, and a write
-that landed beside the winner's belongs to a call that was told `unknown`, or died. While no write is under way
+What holds whatever sleeps: of all calls with one precondition at most one returns that it committed, and a write
+that landed beside the winner's belongs to a call that returned `unknown`, or died. While no write is under way
 for longer than its lease: every write meets its precondition where it lands, and the object is the winner's.
 """
 
@@ -82,7 +82,7 @@ class Slow:
 
 
 class World:
-    """The stores of one run, and what each call was told."""
+    """The stores of one run, and what each call was outcomes."""
 
     def __init__(self, place):
         self.place = place
@@ -94,8 +94,8 @@ class World:
         }[place]()
         self.committed: list[tuple[str, bytes | None]] = []
         """Expected ETag, and body; None for a delete."""
-        self.told: dict[bytes, str] = {}
-        """What the call with this body was told; nothing if it died."""
+        self.outcomes: dict[bytes, str] = {}
+        """What the call with this body returned; nothing if it died."""
 
     def commit(self, stores, clock):
         objects, records = Slow(stores["objects"], clock), Slow(stores["records"], clock)
@@ -109,7 +109,7 @@ class World:
         return DynamoCommit(objects, leases, settings=SETTINGS, clock=clock)
 
     def call(self, expected, body, send):
-        """One call; None if it was told neither way."""
+        """One call; None if it returned neither way."""
         try:
             outcome = send()
         except (UnavailableError, UnknownOutcomeError) as error:
@@ -118,7 +118,7 @@ class World:
         else:
             said = "lost" if outcome == Conflict() else "committed"
         if body is not None:
-            self.told[body] = said
+            self.outcomes[body] = said
         if said == "committed":
             self.committed.append((expected, body))
         if said == "lost":
@@ -134,12 +134,12 @@ class World:
         found = self.objects.store.get(PATH)
         return found.body if found else None
 
-    def strays_are_told(self):
+    def strays_are_accounted_for(self):
         """Bodies that landed, and whose calls did not win."""
         winners = {body for _, body in self.committed}
         for body, _ in self.objects.landed:
             if body is not None and body not in winners:
-                assert self.told.get(body, "died") in ("unknown", "died")
+                assert self.outcomes.get(body, "died") in ("unknown", "died")
 
 
 @both_leases
@@ -169,7 +169,7 @@ def test_one_of_all_creators_wins(place, faults, seed):
 
     world.run([writer(n) for n in range(4)], seed, faults)
     assert len(world.committed) <= 1
-    world.strays_are_told()
+    world.strays_are_accounted_for()
     if faults is AWAKE:
         assert all(held for _, held in world.objects.landed)
         assert len(world.objects.landed) <= 1
@@ -210,7 +210,7 @@ def test_no_update_is_lost_or_applied_twice(place, faults, seed):
     world.run([writer(n) for n in range(4)], seed, faults)
     expected = [etag for etag, _ in world.committed]
     assert len(expected) == len(set(expected))
-    world.strays_are_told()
+    world.strays_are_accounted_for()
     if faults is AWAKE:
         assert all(held for _, held in world.objects.landed)
         landed = [body for body, _ in world.objects.landed]
@@ -249,11 +249,11 @@ def test_created_and_deleted_over_and_over(place, seed):
     assert deleted <= Counter(md5(body).hexdigest() for body, _ in world.objects.landed if body is not None)
     for (one, _), (two, _) in zip(world.objects.landed, world.objects.landed[1:], strict=False):
         assert (one is None) != (two is None)
-    world.strays_are_told()
+    world.strays_are_accounted_for()
 
 
 def test_the_faults_reach_what_they_are_for():
-    """Over the seeds: winners, losers, take-overs, sleepers that replaced the winner's object and were told."""
+    """Over the seeds: winners, losers, take-overs, sleepers that replaced the winner's object and were outcomes."""
     seen = {"committed": 0, "lost": 0, "unknown": 0, "replaced": 0, "taken over": 0}
     for seed in range(60):
         world = World("memory")
@@ -267,7 +267,7 @@ def test_the_faults_reach_what_they_are_for():
 
         faults = {Fault.CRASH_AFTER: 0.05, Fault.PAUSE: 0.05, Fault.LOST: 0.05}
         world.run([writer(n) for n in range(4)], seed, faults)
-        for said in world.told.values():
+        for said in world.outcomes.values():
             seen[said] = seen.get(said, 0) + 1
         lease = RecordLeases(world.records).read(PATH, "*")
         seen["taken over"] += lease is not None and lease.generation > 1

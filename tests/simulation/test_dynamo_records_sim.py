@@ -1,4 +1,4 @@
-"""Records on DynamoDB under faults, at the calls of the SDK: nothing lost, nothing twice, nobody told a lie."""
+"""Records on DynamoDB under faults, at the calls of the SDK: nothing lost, nothing twice, no outcome wrong."""
 
 import pytest
 
@@ -20,9 +20,9 @@ def records_of(table, clock):
 
 @simulated
 def test_each_version_has_one_successor(seed):
-    """Four writers create, replace and remove one record; what each was told fits into one history."""
+    """Four writers create, replace and remove one record; what each got fits into one history."""
     table = TableInMemory("partition", "key")
-    told = []
+    confirmed = []
     """(expected version, new version or None for a removal)"""
     in_doubt = []
 
@@ -44,7 +44,7 @@ def test_each_version_has_one_successor(seed):
                     continue
                 match outcome:
                     case Written(etag=etag):
-                        told.append((expected, etag))
+                        confirmed.append((expected, etag))
                     case Unknown():
                         in_doubt.append(expected)
                     case Conflict():
@@ -53,16 +53,16 @@ def test_each_version_has_one_successor(seed):
         return run
 
     run_simulation([writer(n) for n in range(4)], table, seed, faults=STUMBLES)
-    replaced = [expected for expected, _ in told if expected is not None]
-    assert len(replaced) == len(set(replaced)), "two were told that they followed one version"
-    versions = {etag for _, etag in told if etag is not None}
+    replaced = [expected for expected, _ in confirmed if expected is not None]
+    assert len(replaced) == len(set(replaced)), "two followed one version"
+    versions = {etag for _, etag in confirmed if etag is not None}
     ended = {item["version"]["S"] for item in table.items.values()}
-    # A version that somebody wrote is the last, or was followed by a write that was told, or in doubt.
+    # A version that somebody wrote is the last, or was followed by a write that was confirmed, or in doubt.
     assert versions <= {*replaced, *in_doubt, *ended}
 
 
 @simulated
-def test_a_counter_counts_what_was_told(seed):
+def test_a_counter_counts_what_was_confirmed(seed):
     """Between what was confirmed and that with what is in doubt; never above the ceiling."""
     table = TableInMemory("partition", "key")
     begun, totals, in_doubt = [], [], []

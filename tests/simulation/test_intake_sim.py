@@ -205,5 +205,5 @@ def test_without_crashes_nothing_is_queued_twice(seed):
         copies.extend(queue.entries("all", range(1000)))
 
     run_simulation([inlet], world.stores, seed, faults={Fault.THROTTLED: 0.08}, time=world.time)
-    told = [("all", entry.event.key, entry.event.sequencer) for entry in copies]
-    assert sorted(told) == sorted(world.wanted)
+    copied = [("all", entry.event.key, entry.event.sequencer) for entry in copies]
+    assert sorted(copied) == sorted(world.wanted)

@@ -63,7 +63,7 @@ class Bucket(MemoryObjectStore):
 class World:
     kind: str
     announces: bool = False
-    """Writers see to what they are told was not told; otherwise they leave it to the reconciler."""
+    """Writers announce again what they know to be unannounced; otherwise they leave it to the reconciler."""
     pace: float = 1.0
     """How much longer everybody waits before the next round."""
     refused: set = field(default_factory=set)
@@ -274,7 +274,7 @@ def test_every_change_reaches_every_topic(kind, seed):
 
 @simulated
 def test_a_writer_that_sleeps_tells_all_the_same(seed):
-    """Pauses longer than every timeout, at any call; nobody dies, and each sees to what he is told of."""
+    """Pauses longer than every timeout, at any call; nobody dies, and each announces what it has to."""
     world = World(kind="memory", announces=True, pace=5.0)
     world.run(seed, SLEEPY)
     world.check()

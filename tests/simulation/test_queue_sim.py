@@ -110,8 +110,8 @@ class World:
                     continue
                 self.granted.add(reservation.entry.id)
                 self.check_bound()
-                if not queue.fresh(reservation):
-                    queue.abort(reservation)
+                if not queue.fresh_since(reservation.since):
+                    queue.abort_many([reservation])
                     continue
                 todo.pop(0)  # once the write is under way a crash is not made good by the writer
                 self.put(stores["objects"], clock, key, body)
@@ -240,9 +240,9 @@ class World:
 
     def finish(self):
         """At the end: every object that was written was delivered or is a dead letter, and no room is lost."""
-        told = {(key, etag) for _, key, etag in self.handed}
-        told |= {(letter.event.key, letter.event.etag) for letter in self.queue.dead("t")}
-        assert self.written <= told
+        known = {(key, etag) for _, key, etag in self.handed}
+        known |= {(letter.event.key, letter.event.etag) for letter in self.queue.dead("t")}
+        assert self.written <= known
         assert not self.ids()
         reconciler = Reconciler(self.queue, leak_seconds=0.0)
         reconciler.resolve_stale("t", self.objects.head)
@@ -328,7 +328,7 @@ def test_the_bound_holds_whatever_sleeps(kind, seed):
 
 
 @simulated
-def test_a_sleeping_writer_is_told_to_announce_anew(seed):
+def test_a_sleeping_writer_has_to_announce_again(seed):
     """Pauses anywhere, but nobody dies: whatever the resolver made of a reservation, nothing is lost."""
     world = World(kind="memory", settings=TopicSettings(capacity=4, shards=1), seed=seed)
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(3)]
@@ -359,8 +359,8 @@ def test_a_topic_deleted_and_created_again(seed):
     actors = [world.writer(n, [f"k{n}.{i}" for i in range(4)]) for n in range(2)]
     actors += [world.puller(range(1000)), world.reconciler(), recreate]
     run_simulation(actors, world.stores, seed, faults=LOSSY | {Fault.PAUSE: 0.02})
-    told = {(key, etag) for _, key, etag in world.handed}
-    assert world.written - before <= told
+    known = {(key, etag) for _, key, etag in world.handed}
+    assert world.written - before <= known
     assert not world.ids()
 
 

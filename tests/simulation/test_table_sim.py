@@ -9,14 +9,7 @@ from tests.contracts.ignoring_store import IgnoringStore
 from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import Fault
 from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
-from tests.support.slot_writer import (
-    Body,
-    SlotWriter,
-    content_in,
-    content_of,
-    history_of,
-    slot_table,
-)
+from tests.support.slot_writer import Body, SlotWriter, content_in, content_of, history_of, slot_table
 
 SETTINGS = {Fault.LOST: 0.15, Fault.REFUSED: 0.1, Fault.LATE: 0.1, Fault.PAUSE: 0.05}
 
@@ -53,7 +46,7 @@ def actors(bucket, won, writer_of=natively):
                     if commit and isinstance(writer.commit(planned, commit), Written):
                         won.append(commit.commit_id)
                 except (UnavailableError, UnknownOutcomeError, FencedError, AssertionError) as error:
-                    # A seal reports what went wrong as its slot's error; a wrong invariant stays one.
+                    # A stage reports what went wrong as its slot's error; a wrong invariant stays one.
                     if isinstance(error, AssertionError) and "UnavailableError" not in str(error):
                         raise
 

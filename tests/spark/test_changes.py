@@ -151,8 +151,8 @@ def go_through(bucket: Changing, histories: dict[str, History]) -> None:
     bucket.settled()
 
 
-def _too_many(told: str) -> list[str]:
-    return [part.split()[0] for part in told.split("; ") if "rows too many" in part]
+def _too_many(error: str) -> list[str]:
+    return [part.split()[0] for part in error.split("; ") if "rows too many" in part]
 
 
 @both
@@ -278,7 +278,7 @@ def test_a_versioned_bucket(server: S3Server, changing_of: Callable[..., Changin
 
 
 @pytest.mark.parametrize("listing", [False], ids=["entries"])
-def test_what_our_publisher_told_changes_before_its_read(changing_of: Callable[..., Changing]) -> None:
+def test_what_our_publisher_announced_changes_before_its_read(changing_of: Callable[..., Changing]) -> None:
     """An entry with an ETag is believed; if that is no longer there, the next entry tells what is."""
     bucket = changing_of()
     source = bucket.source

@@ -102,7 +102,7 @@ def test_entries_take_the_place_of_listings(lake: Lake) -> None:
     continuous = ContinuousIngest(spark=lake.spark, source=source)
 
     def take(name: str) -> set[str]:
-        """One change, told by the queue; the keys that are committed then."""
+        """One change, announced by an entry; the keys that are committed then."""
         writer.publish([Put(key=f"raw/{name}.jsonl", body=b'{"id": 1}\n')])
         continuous.take({lake.slot(f"{name}.jsonl"): None}, batch=name)
         assert not queue.entries(source.name, [lake.slot(f"{name}.jsonl")]), "what is committed is removed"

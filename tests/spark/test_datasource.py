@@ -242,7 +242,7 @@ def read(lake: Lake, **options: Any) -> DataFrame:
 
 @pytest.mark.spark
 def test_through_spark(lake: Lake, spark: SparkSession) -> None:
-    """Schemas declared and inferred, several filters over one DataFrame, only some slots, and an error as told."""
+    """Schemas declared and inferred, several filters over one DataFrame, only some slots, and an error as shown."""
     lake.put_many({f"{n % 3}/{n}.jsonl": b'{"id": %d, "v": "text"}\n' % n for n in range(30)})
     frame = read(lake, schema="id bigint, v string")
     everything = sorted_by(frame.toArrow().to_pylist(), "_slot", "_key", "id")

@@ -56,7 +56,9 @@ def test_create_overwrite_delete_and_empty(
     lake.put("2.jsonl", [{"id": 2, "v": "filled later"}])
     lake.ingest()
     lake.check()
-    assert lake.history(lake.slot("0.jsonl"))[-1].signal == "signal-1", "a signal not told again stays"
+    assert lake.history(lake.slot("0.jsonl"))[-1].signal == "signal-1", (
+        "a signal that is not given again stays"
+    )
 
 
 def test_nothing_changed_commits_nothing(lake: Lake) -> None:
@@ -307,7 +309,7 @@ def test_on_the_embedded_server(spark: SparkSession, seaweed: S3Server) -> None:
 
 
 @pytest.mark.parametrize("what", ["bucket", "credentials", "endpoint"])
-def test_what_only_an_operator_can_mend(
+def test_what_only_an_operator_can_correct(
     what: str, lake: Lake, ministack: S3Server, seaweed: S3Server
 ) -> None:
     """A missing bucket or refused credentials are the operator's; an unreachable endpoint may come back."""

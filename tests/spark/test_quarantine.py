@@ -63,7 +63,7 @@ def read(proxy: FaultProxy, result: BatchResult) -> int:
 
 
 def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: FaultProxy) -> None:
-    """Given up on the last try, with the others committed; not read again; sent again, it arrives, and leaves it."""
+    """Quarantined on the last try, the others committed; not read again; written again, it is committed."""
     for name in "abc":
         lake.put(f"{name}.jsonl", [{"id": 1}, {"id": 2}])
     lake.ingest()
@@ -75,11 +75,11 @@ def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: Fault
     assert not failed.ok
     assert set(failed.failed_objects) == {"raw/a.jsonl"}
     assert keys(lake) == {"raw/a.jsonl", "raw/b.jsonl", "raw/c.jsonl"}, "its old rows"
-    given_up = lake.ingest(last_attempt=[SLOT]).slots[SLOT]
-    assert given_up.ok
-    assert set(given_up.quarantined) == {"raw/a.jsonl"}
-    assert "AccessDenied" in given_up.quarantined["raw/a.jsonl"]
-    assert (given_up.live_failing, given_up.objects) == (1, 0)
+    result = lake.ingest(last_attempt=[SLOT]).slots[SLOT]
+    assert result.ok
+    assert set(result.quarantined) == {"raw/a.jsonl"}
+    assert "AccessDenied" in result.quarantined["raw/a.jsonl"]
+    assert (result.live_failing, result.objects) == (1, 0)
     assert keys(lake) == {"raw/b.jsonl", "raw/c.jsonl"}
 
     proxy.answered.clear()
@@ -160,7 +160,7 @@ def test_rejects_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None
     fixed.check()
 
 
-def test_continuous_ingest_gives_up_too(lake: Lake, proxy: FaultProxy) -> None:
+def test_continuous_ingest_quarantines_too(lake: Lake, proxy: FaultProxy) -> None:
     """By its own count of attempts; then the slot is not asked for any more."""
     for name in "ab":
         lake.put(f"{name}.jsonl", [{"id": 1}])

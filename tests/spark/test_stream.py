@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import ConflictError, CorruptError, UnavailableError, UsageError
+from s3notify_platform.ingest import source as sources
 from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Entry, NotificationQueue, TopicSettings
@@ -40,7 +41,7 @@ def put(name: str, *ids: int) -> Put:
     return Put(key=f"raw/{name}.jsonl", body=b"".join(b'{"id": %d}\n' % n for n in ids))
 
 
-def told(rows: list[dict[str, Any]]) -> list[tuple[str, str, Any]]:
+def changes_of(rows: list[dict[str, Any]]) -> list[tuple[str, str, Any]]:
     return sorted((row["_change"], row["_key"], row["id"] or 0) for row in rows)
 
 
@@ -49,12 +50,12 @@ def test_what_was_there_then_what_changes(lake: Lake) -> None:
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})
     query = Query(lake)
     (first,) = query.drain()
-    assert told(first) == sorted(("row", f"raw/{n}.jsonl", n) for n in range(12))
+    assert changes_of(first) == sorted(("row", f"raw/{n}.jsonl", n) for n in range(12))
     assert query.drain() == []
     old = lake.store.head("raw/2.jsonl")
     publish(lake, put("2", 20, 21), Delete(key="raw/3.jsonl"), put("new", 99))
     changes = [row for rows in query.drain() for row in rows]
-    assert told(changes) == [
+    assert changes_of(changes) == [
         ("gone", "raw/2.jsonl", 0),
         ("gone", "raw/3.jsonl", 0),
         ("row", "raw/2.jsonl", 20),
@@ -67,7 +68,7 @@ def test_what_was_there_then_what_changes(lake: Lake) -> None:
     query.drain()
     publish(lake, put("empty", 5), Put(key="raw/bad.jsonl", body=b"broken\n"))
     later = [row for rows in query.drain() for row in rows]
-    assert told(later) == [
+    assert changes_of(later) == [
         ("gone", "raw/empty.jsonl", 0),
         ("reject", "raw/bad.jsonl", 0),
         ("row", "raw/empty.jsonl", 5),
@@ -79,7 +80,8 @@ def test_an_idle_poll_is_one_head(lake: Lake, monkeypatch: pytest.MonkeyPatch) -
     """And no LIST, of the keyspace or of the bucket; none at all if it comes too soon after another."""
     publish(lake, *(put(str(n), n) for n in range(5)))
     counted = CountingStore(lake.store)
-    monkeypatch.setattr(streaming, "shared_store", lambda _: counted)
+    for module in (streaming, sources):
+        monkeypatch.setattr(module, "shared_store", lambda _: counted)
     query = Query(lake)
     query.drain()
     for _ in range(3):
@@ -110,34 +112,35 @@ def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: 
     plain = Publisher(lake.store, prefix=source.location.keyspace_prefix, slots=source.location.slots)
     writer = QueuedPublisher(plain, queue, bucket=source.input.bucket.bucket)
     counted = CountingStore(lake.store)
-    monkeypatch.setattr(streaming, "shared_store", lambda _: counted)
+    for module in (streaming, sources):
+        monkeypatch.setattr(module, "shared_store", lambda _: counted)
     query = Query(lake, options={"topic": "own"})
 
-    def told_of(*changes: Put | Delete) -> list[tuple[str, str]]:
+    def published(*changes: Put | Delete) -> list[tuple[str, str]]:
         writer.publish(changes)
         rows = [row for rows in query.drain() for row in rows]
         assert not queue.entries("own", source.location.all_slots()), "what is done is removed"
         return sorted((row["_change"], row["_key"]) for row in rows)
 
     lake.put("old.jsonl", b'{"id": 1}\n')
-    assert told_of(put("a", 1)) == [("row", "raw/a.jsonl"), ("row", "raw/old.jsonl")]
+    assert published(put("a", 1)) == [("row", "raw/a.jsonl"), ("row", "raw/old.jsonl")]
     neighbour = next(f"n{n}.jsonl" for n in range(999) if lake.slot(f"n{n}.jsonl") == lake.slot("a.jsonl"))
     lake.put(neighbour, b'{"id": 3}\n')
     counted.counts.clear()
-    assert told_of(put("a", 2)) == [("gone", "raw/a.jsonl"), ("row", "raw/a.jsonl")], "nothing was listed"
+    assert published(put("a", 2)) == [("gone", "raw/a.jsonl"), ("row", "raw/a.jsonl")], "nothing was listed"
     # HEADs: the root, twice; the slot's signal. LISTs: the keyspace; heads, to plan and to settle.
     assert (counted.counts["HEAD"], counted.counts["LIST"]) == (3, 3)
-    assert told_of(Delete(key="raw/a.jsonl"), put("b", 4)) == [
+    assert published(Delete(key="raw/a.jsonl"), put("b", 4)) == [
         ("gone", "raw/a.jsonl"),
         ("row", "raw/b.jsonl"),
     ]
     counted.counts.clear()
-    assert told_of() == []
+    assert published() == []
     assert dict(counted.counts) == {"HEAD": 1}, "an idle poll"
     publish(lake, Put(key=f"raw/{neighbour}", body=b'{"id": 5}\n'))
-    assert told_of() == [("row", f"raw/{neighbour}")], "somebody does not queue, so it was listed"
+    assert published() == [("row", f"raw/{neighbour}")], "somebody does not queue, so it was listed"
     publish(lake, Put(key=f"raw/{neighbour}", body=b'{"id": 7}\n'))
-    hidden = told_of(put("a", 8))
+    hidden = published(put("a", 8))
     assert ("row", f"raw/{neighbour}") in hidden, "though a later signal of its slot was of one who queues"
     query.check()
     queue.topics.delete("own")
@@ -150,7 +153,7 @@ def test_entries_of_a_topic_take_the_place_of_listings(lake: Lake, monkeypatch: 
 def test_a_topic_that_goes_while_its_entries_are_read_loses_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, force: bool
 ) -> None:
-    """What they would have told of is compared by the next micro-batch."""
+    """What they would have announced is compared by the next micro-batch."""
     source = lake.source
     queue = source.location.queue()
     settings = TopicSettings(
@@ -234,7 +237,8 @@ def test_killed_anywhere_every_row_is_there_once(
     random = Random(seed)
     lake.source.settle_commit_mode(lake.store)
     store = Flaky(lake.store, random)
-    monkeypatch.setattr(streaming, "shared_store", lambda _: store)
+    for module in (streaming, sources):
+        monkeypatch.setattr(module, "shared_store", lambda _: store)
     query = Query(lake, options={"max_objects": random.choice([2, 5, 100])})
 
     def dies(point: str) -> bool:
@@ -294,7 +298,7 @@ def test_an_older_checkpoint_is_refused(lake: Lake) -> None:
     with pytest.raises(CorruptError, match="begin with a new checkpoint"):
         stale.batch()
     again = Query(lake)
-    assert [told(rows) for rows in again.drain()] == [[("row", "raw/0.jsonl", 2)]], (
+    assert [changes_of(rows) for rows in again.drain()] == [[("row", "raw/0.jsonl", 2)]], (
         "a new one reads everything"
     )
 

@@ -1,4 +1,4 @@
-"""Tasks say themselves what they have read and sealed, and the driver commits nothing else."""
+"""Tasks say themselves what they have read and staged, and the driver commits nothing else."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +58,7 @@ def seen(chain: TaskChain) -> ChainState:
 
 
 @pytest.mark.parametrize("transformed", [False, True])
-def test_each_slot_is_ended_by_the_task_that_sealed_it(
+def test_each_slot_is_ended_by_the_task_that_staged_it(
     filled: Lake, kept: list[TaskChain], transformed: bool
 ) -> None:
     """In both kinds of job: the chain is acked, and belongs to the run. Objects are named if other tasks read them."""
@@ -104,7 +104,7 @@ def test_big_objects_that_stay_whole(cutting: Lake, kept: list[TaskChain]) -> No
 def test_a_slot_with_much_more_to_read_than_others(
     lake_of: Callable[..., Lake], kept: list[TaskChain], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its objects are dealt to several tasks, so they are named."""
+    """Its objects are assigned to several tasks, so they are named."""
     monkeypatch.setattr(splitting, "TASK_BYTES", 1 << 20)
     lake = lake_of(slots=2)
     slots = {f"{n}.jsonl": lake.slot(f"{n}.jsonl") for n in range(40)}
@@ -119,7 +119,7 @@ def test_a_slot_with_much_more_to_read_than_others(
 
 
 def test_too_many_children(cutting: Lake, kept: list[TaskChain], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then slots alone are, as in a job whose tasks seal what they read."""
+    """Then slots alone are, as in a job whose tasks stage what they read."""
     monkeypatch.setattr(staging_jobs, "CHILDREN_MAX", 8)
     cutting.put_many(BODIES)
     (result,) = cutting.ingest().slots.values()
@@ -129,7 +129,7 @@ def test_too_many_children(cutting: Lake, kept: list[TaskChain], monkeypatch: py
 
 
 def test_one_stamp_for_each_task(spark: SparkSession, ministack: S3Server) -> None:
-    """However many objects and parts there are: one to begin all parts, one for each task that reads or seals."""
+    """However many objects and parts there are: one to begin all parts, one for each task that reads or stages."""
     config = ministack.config(ministack.make_bucket())
     with FaultProxy(ministack.endpoint_url) as proxy:
         lake = Lake.of(spark, config, slots=1, schema="a bigint", split_bytes=PART)
@@ -141,7 +141,7 @@ def test_one_stamp_for_each_task(spark: SparkSession, ministack: S3Server) -> No
         assert result.rows == 2020
         puts = [r for r in proxy.answered if r.method == "PUT" and "/records/tasks" in r.path]
         writes = [r for r in puts if r.status == 200 and b'"children"' in r.body]
-    kinds = ["opened", "parts begun", "read", "read", "sealed"]  # and forgotten
+    kinds = ["opened", "parts begun", "read", "read", "staged"]  # and forgotten
     assert len(writes) == len(kinds)
 
 
@@ -169,14 +169,14 @@ def test_a_slot_that_no_task_has_answered_for_is_not_committed(
 def test_a_slot_with_a_part_that_no_task_has_answered_for_is_not_committed(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although the slot was sealed; another slot of the job is, and the next run takes it in."""
+    """Although the slot was staged; another slot of the job is, and the next run takes it in."""
     lake = lake_of(slots=2, schema="a bigint", split_bytes=PART)
     keys = {lake.slot(f"{n}.jsonl"): f"{n}.jsonl" for n in range(20)}
     lake.put_many(dict.fromkeys(keys.values(), BODIES["big.jsonl"]))
     cut = TaskChain.cut
 
     def forgetful(chain: TaskChain, objects: Mapping[str, str], work: Sequence[Split]) -> list[str]:
-        """Its task is told of another part in its place."""
+        """Its task gets another part in its place."""
         names = cut(chain, objects, work)
         assert "1/0/2" in names
         return ["1/0/1" if name == "1/0/2" else name for name in names]
@@ -196,7 +196,7 @@ def test_a_slot_with_a_part_that_no_task_has_answered_for_is_not_committed(
 def test_a_task_that_cannot_say_so_fails_and_does_not_hang(
     filled: Lake, monkeypatch: pytest.MonkeyPatch, how: str, big: bool
 ) -> None:
-    """The chain was given up, or is gone: the job fails with the reason, and nothing is committed.
+    """The chain was failed, or is gone: the job fails with the reason, and nothing is committed.
 
     Where objects are big, it is the driver that cannot say that their parts begin.
     """
@@ -207,7 +207,7 @@ def test_a_task_that_cannot_say_so_fails_and_does_not_hang(
     def broken(cls: type[TaskChain], *args: object, **kwargs: object) -> TaskChain:
         chain = opened(cls, *args, **kwargs)
         if how == "failed":
-            chain.chains().fail(chain.tag, "given up")
+            chain.chains().fail(chain.tag, "out of time")
         else:
             chain.chains().delete(chain.tag)
         return chain
@@ -216,22 +216,22 @@ def test_a_task_that_cannot_say_so_fails_and_does_not_hang(
     slot = filled.slot("0.jsonl")
     result = filled.ingest([slot])
     assert result.slots[slot].status == "failed"
-    assert ("given up" if how == "failed" else "was forgotten") in result.slots[slot].error
+    assert ("out of time" if how == "failed" else "was forgotten") in result.slots[slot].error
     assert filled.history(slot) == []
 
 
-def test_progress_is_told_while_the_job_runs(lake: Lake) -> None:
+def test_progress_is_reported_while_the_job_runs(lake: Lake) -> None:
     """From the chain, which anybody can read."""
     chain = TaskChain.opened(lake.source, "run", lake.source.location.all_slots())
     chain.stamp(map(str, lake.source.location.all_slots()[:3]), lake.store)
-    told: list[str] = []
+    messages: list[str] = []
     heard = threading.Event()
 
     def progress(message: str) -> None:
-        told.append(message)
+        messages.append(message)
         heard.set()
 
     with chain.watched(progress, seconds=0.01):
         assert heard.wait(10)
-    assert told[0] == "3 of 8 slots staged"
+    assert messages[0] == "3 of 8 slots staged"
     assert chain.missing() == set(lake.source.location.all_slots()[3:])

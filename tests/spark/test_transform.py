@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.spark import jobs as staging_jobs
+from s3notify_platform.spark import failures
 from s3notify_platform.spark.jobs import spark_ingest
 from tests.support.spark import Lake
 
@@ -82,7 +82,7 @@ def test_a_column_whose_type_changes(lake: Lake) -> None:
 
 
 def test_it_fails_for_the_rows_of_one_slot(lake_of: Callable[..., Lake]) -> None:
-    """That slot alone fails, with the reason; the others are committed. Once mended, it is too."""
+    """That slot alone fails, with the reason; the others are committed. Once corrected, it is too."""
     lake = lake_of(slots=5)
     for number in range(24):
         lake.put(f"{number}.jsonl", [{"id": number}])
@@ -104,7 +104,7 @@ def test_it_fails_for_the_rows_of_one_slot(lake_of: Callable[..., Lake]) -> None
 
 def test_it_fails_for_all_rows(lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
     """All slots fail after a bounded number of jobs."""
-    monkeypatch.setattr(staging_jobs, "MAX_FAILED_JOBS", 4)
+    monkeypatch.setattr(failures, "MAX_FAILED_JOBS", 4)
     lake = lake_of(slots=40)
     for number in range(60):
         lake.put(f"{number}.jsonl", [{"id": number}])

@@ -1,6 +1,5 @@
 """A source in memory for tests of the planner: publisher, tables, runs as Dagster keeps them, and a clock."""
 
-import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,28 +20,9 @@ from s3notify_platform.slots import Slot, partition_keys
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HandClock
 
 PREFIX = "k/"
-
-
-class ManualClock:
-    """Time that moves only by calls of a test; randomness from a seed."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self._dice = random.Random("batches")
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall_ms(self) -> int:
-        return int(self.now * 1000)
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-    def random_bytes(self, count: int) -> bytes:
-        return self._dice.randbytes(count)
 
 
 @dataclass
@@ -72,7 +52,7 @@ class World:
     settings: BatchSettings = field(default_factory=BatchSettings)
 
     def __post_init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = HandClock()
         self.keyspace = CountingStore(MemoryObjectStore(clock=self.clock))
         self.record_objects = CountingStore(MemoryObjectStore(clock=self.clock))
         records = ObjectRecordStore(self.record_objects, "r/", clock=self.clock)

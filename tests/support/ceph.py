@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from s3notify_platform.local.process import free_ports
 from s3notify_platform.local.server import _LAUNCHER
 from s3notify_platform.stores.config import S3Config
 from tests.support.servers import S3Server
+from tests.support.waiting import until
 
 PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin")
 REGION = "default"
@@ -214,12 +214,12 @@ class Ceph:
         return done.stdout
 
     def wait(self, what: str, condition: Any, seconds: float) -> None:
-        ends = time.monotonic() + seconds
-        while not condition():
+        def holds() -> Any:
             dead = [process.args for process in self._processes if process.poll() not in (None, -9, -15, 0)]
             assert not dead, f"{what}: a daemon ended: {dead}\n{self.tail()}"
-            assert time.monotonic() < ends, f"{what}: not within {seconds:g} s\n{self.tail()}"
-            time.sleep(0.1)
+            return condition()
+
+        until(holds, seconds=seconds, why=lambda: f"{what}\n{self.tail()}")
 
     def tail(self) -> str:
         """The ends of the logs."""

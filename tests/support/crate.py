@@ -1,6 +1,6 @@
 """Writers of object_store's own DynamoCommit: obstore 0.8.2, in a process and a folder of its own.
 
-Later versions no longer have it, so it cannot share our environment. `Crate` starts the process, which is told
+Later versions no longer have it, so it cannot share our environment. `Crate` starts the process, which gets
 by JSON lines what to do, in threads that begin together.
 """
 

@@ -149,6 +149,12 @@ def raw_endpoint(behave):
         thread.join(5)
 
 
+def hang(connection):
+    """Reads, and answers nothing, until the peer goes."""
+    while connection.recv(65536):
+        pass
+
+
 def read_request(connection):
     """The bytes of a request, as far as they come."""
     got = b""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -62,8 +63,14 @@ def _needs(request: Answered) -> list[Need]:
 
 
 def refused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
-    """What the policy does not grant."""
-    return {need for need in wanted if not any(_grants(grant, need) for grant in _pairs(policy))}
+    """What the policy does not grant, or denies."""
+    granted, denied = _pairs(policy), _pairs(policy, "Deny")
+    return {
+        need
+        for need in wanted
+        if not any(_grants(grant, need) for grant in granted)
+        or any(_grants(denial, need) for denial in denied)
+    }
 
 
 def unused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
@@ -71,13 +78,20 @@ def unused(policy: dict[str, object], wanted: Iterable[Need]) -> set[Need]:
     return {grant for grant in _pairs(policy) if not any(_grants(grant, need) for need in wanted)}
 
 
-def _pairs(policy):
+def _pairs(policy, effect="Allow"):
     return {
-        (action, statement["Resource"]) for statement in policy["Statement"] for action in statement["Action"]
+        (action, resource)
+        for statement in policy["Statement"]
+        if statement["Effect"] == effect
+        for action in statement["Action"]
+        for resource in _several(statement["Resource"])
     }
+
+
+def _several(found):
+    return [found] if isinstance(found, str) else found
 
 
 def _grants(grant: Need, need: Need) -> bool:
     (action, resource), (wanted, arn) = grant, need
-    fits = arn.startswith(resource[:-1]) if resource.endswith("*") else arn == resource
-    return action == wanted and fits
+    return action == wanted and fnmatchcase(arn, resource)

@@ -63,7 +63,7 @@ def differences(place: Place) -> str:
 def differing(place: Place) -> dict[str, str]:
     """The same, by key."""
     s3 = place.client()
-    told: dict[str, list[str]] = {}
+    wrong: dict[str, list[str]] = {}
     for what, bucket, table in zip(
         ("row", "reject"), _of_bucket(s3, place), _of_table(s3, place), strict=True
     ):
@@ -72,10 +72,10 @@ def differing(place: Place) -> dict[str, str]:
             for row in rows.elements():
                 by_key.setdefault(row[0], []).append(row[1:])
             for key, of_key in by_key.items():
-                told.setdefault(key, []).append(
+                wrong.setdefault(key, []).append(
                     f"{len(of_key)} {what}s {name}, like {sorted(of_key, key=str)[:2]}"
                 )
-    return {key: "; ".join(parts) for key, parts in told.items()}
+    return {key: "; ".join(parts) for key, parts in wrong.items()}
 
 
 def rows_of(place: Place) -> Counter[str]:

@@ -1,25 +1,38 @@
 """What tests of lease commits share: a clock that moves only by calls, and leases that are watched."""
 
 import secrets
+from dataclasses import replace
 
 from s3notify_platform.ports import ETag
-from s3notify_platform.protocols.conditional_commit import CommitLease, DynamoCommit, Leases, LeaseSettings
-from s3notify_platform.stores.memory import MemoryRecordStore
+from s3notify_platform.protocols.conditional_commit import (
+    EXPECTED,
+    CommitLease,
+    DynamoCommit,
+    Granted,
+    Leases,
+    LeaseSettings,
+)
+from s3notify_platform.protocols.updates import WRITER
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.contracts.ignoring_store import IgnoringStore
+from tests.support.clocks import HandClock
 from tests.support.record_leases import RecordLeases
 
+PATH = "commits/1"
+TIMEOUT = LeaseSettings().timeout_seconds
+NO_CONDITIONS = {"create", "match", "delete", "copy"}
 
-class ManualClock:
-    """Sleeping moves it, and whoever sets `now`."""
+
+class ManualClock(HandClock):
+    """At another rate than elapsed time, and with ids of its own."""
 
     def __init__(self, rate=1.0):
-        self.now = 1000.0
+        super().__init__()
         self.rate = rate
 
     def monotonic(self):
         return self.now * self.rate
-
-    def wall_ms(self):
-        return 1_700_000_000_000 + int(self.now * 1000)
 
     def sleep(self, seconds):
         assert seconds >= 0
@@ -65,3 +78,46 @@ def lease_commit(store, leases, clock, **settings):
 
 def etag_of(store, path) -> ETag:
     return store.head(path).etag
+
+
+class HookedStore(CountingStore):
+    """Calls `before` and `after` around each call, with its name. Keeps no conditions, as in life."""
+
+    def __init__(self):
+        super().__init__(IgnoringStore(MemoryObjectStore(), NO_CONDITIONS))
+        self.before = lambda method: None
+        self.after = lambda method: None
+
+    def __getattribute__(self, name):
+        found = super().__getattribute__(name)
+        if name not in {"put", "delete", "copy", "head"}:
+            return found
+
+        def call(*args, **kwargs):
+            self.before(name)
+            result = found(*args, **kwargs)
+            self.after(name)
+            return result
+
+        return call
+
+
+def once(action):
+    """`action` at the first call only."""
+    todo = [action]
+    return lambda *_: todo and todo.pop()()
+
+
+def on(name, action):
+    """`action` at the first call of this name only."""
+    todo = [action]
+    return lambda called: called == name and todo and todo.pop()()
+
+
+def taken_over_by_another(leases, store=None, body=b"other", etag="*"):
+    """What another writer does when the lease that it found has run out."""
+    found = leases.leases.read(PATH, etag)
+    taken = replace(found, generation=found.generation + 1, writer="other")
+    assert leases.leases.put(taken, seen=found) == Granted()
+    if store:
+        store.store.put(PATH, body, metadata={WRITER: "other", EXPECTED: etag})

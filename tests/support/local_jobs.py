@@ -1,21 +1,21 @@
 """The engine's jobs without Spark: the functions of its tasks, called one after the other in this process."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from s3notify_platform.ingest.compare import comparer, follower, lister
 from s3notify_platform.ingest.listing_chains import begin_listing
-from s3notify_platform.ingest.plan import Plan, Readers, SlotPlan, collected, refuse_missing
+from s3notify_platform.ingest.plan import Plan, SlotPlan, collected, refuse_missing
 from s3notify_platform.ingest.reader import SplitReader
-from s3notify_platform.ingest.run_state import Run
+from s3notify_platform.ingest.results import Run
 from s3notify_platform.ingest.slot_writer import StageContext, read_stager
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.splits import assign_splits, is_big, work_rows
+from s3notify_platform.ingest.splits import assign_splits, work_rows
 from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.ingest.wire import LISTED, PLANNED, STAGED, WORK, Requests, Staged
-from s3notify_platform.protocols.source_enumerator import CommittedSlots
+from s3notify_platform.protocols.source_enumerator import CommittedSlots, assign_slots
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.schema import TableSchema
 
@@ -28,7 +28,6 @@ class LocalJobs:
 
     source: Source
     width: int = 3
-    readers: Readers = field(default_factory=Readers)
 
     def plan(
         self, slots: Iterable[Slot], *, listing: bool = True, skip: frozenset[str] = frozenset()
@@ -43,7 +42,7 @@ class LocalJobs:
             rows = pa.Table.from_batches(batches).sort_by("slot").to_batches()
             planned = comparer(self.source, quota, skip)(iter(rows))
         else:
-            parts = self.readers.assign(wanted, self.width)
+            parts = assign_slots(wanted, min(self.width, len(wanted))).ranges
             planned = follower(self.source, parts, quota, skip)(_numbers(len(parts)))
         found = collected(self.source.name, PLANNED.read(planned))
         refuse_missing(found, committed, self.source)
@@ -77,7 +76,7 @@ class LocalJobs:
             evolving=evolving,
             chain=chain,
         )
-        assigned = assign_splits(slots, splits, self.width, big=lambda split: is_big(split, self.source))
+        assigned = assign_splits(slots, splits, self.width, self.source)
         assert assigned.together
         work = work_rows(slots, assigned)
         reader = SplitReader(source=self.source, schema=pa.schema([("a", pa.int64())]), inferred=False)

@@ -3,8 +3,13 @@
 from collections import Counter
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.push import Delivered
+from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
 from s3notify_platform.channels.delivery.worker import Delivery
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
+
+GONE = Down(error="refused", reached=False)
+SILENT = Down(error="timed out", reached=True)
 
 ENDPOINT = Endpoint(url="https://hooks.example.com/", batch_size=8, concurrency=2).dumps()
 
@@ -15,7 +20,7 @@ class FakePush:
     def __init__(self, answer=lambda _: Delivered(), *, before=lambda: None):
         self.answer = answer
         self.before = before
-        self.told = Counter()
+        self.delivered = Counter()
         self.entries = []
         self.sizes = []
         self.closed = False
@@ -27,7 +32,7 @@ class FakePush:
             answer = self.answer(batch)
             self.sizes.append(len(batch))
             if answer == Delivered():
-                self.told.update(entry.event.key for entry in batch)
+                self.delivered.update(entry.event.key for entry in batch)
                 self.entries += batch
             answers.append(answer)
         return answers
@@ -63,3 +68,33 @@ class SteppedDelivery(Delivery):
 
     def stop(self):
         self._end()
+
+
+def queue_over(records, clock):
+    return NotificationQueue(records, clock=clock, parallelism=1)
+
+
+def create(queue, name="t", **fields):
+    queue.topics.create(name, TopicSettings(**{"capacity": 200, "shards": 1, "endpoint": ENDPOINT} | fields))
+
+
+def push(queue, count, topic="t"):
+    queue.push_many(topic, [Event(key=f"k{n:03}") for n in range(count)])
+
+
+def refusing(*keys):
+    def answer(entries):
+        return Rejected(error="HTTP 400") if {e.event.key for e in entries} & {*keys} else Delivered()
+
+    return answer
+
+
+def run_for(delivery, clock, seconds, step=0.25):
+    """Beats every `BEAT_SECONDS`, turns in between."""
+    ends, beat_at = clock.now + seconds, clock.now
+    while clock.now < ends:
+        if clock.now >= beat_at:
+            delivery.beat()
+            beat_at = clock.now + BEAT_SECONDS
+        delivery.turn()
+        clock.now += step

@@ -24,17 +24,17 @@ def take(
     *,
     inferred: bool = False,
     mismatches: Mismatches = "quarantine",
-    told: list[Parsed] | None = None,
+    seen: list[Parsed] | None = None,
 ) -> tuple[list[Row], list[Reject]]:
-    """Rows as (object, offset, values), and rejects, in the order of their places; `told` gets what was parsed."""
+    """Rows as (object, offset, values), and rejects, in the order of their places; `seen` gets what was parsed."""
     rows: list[Row] = []
     rejects: list[Reject] = []
     target = Target(schema=schema, inferred=inferred, rescue=mismatches == "rescue")
     for parsed in FORMATS[fmt].parse([("k", body) for body in objects], target):
         assert parsed.table.schema == (schema.append(RESCUED) if mismatches == "rescue" else schema)
         parsed.table.validate(full=True)
-        if told is not None:
-            told.append(parsed)
+        if seen is not None:
+            seen.append(parsed)
         assert parsed.table.num_rows == len(parsed.index) == len(parsed.offset)
         rows += zip(parsed.index.tolist(), parsed.offset.tolist(), parsed.table.to_pylist(), strict=True)
         rejects += parsed.rejects

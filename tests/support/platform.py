@@ -20,6 +20,8 @@ from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.layout import TableLayout
+from tests.contracts.fault_proxy import FaultProxy
+from tests.support.waiting import until
 
 BUCKET = "s3notify-e2e"
 KEYSPACE = "_s3notify/orders/keyspace/"
@@ -28,8 +30,9 @@ KEYSPACE = "_s3notify/orders/keyspace/"
 class Platform:
     """What a test does with a running platform."""
 
-    def __init__(self, server: LocalS3Server, dagster: DagsterDev) -> None:
+    def __init__(self, server: LocalS3Server, dagster: DagsterDev, proxy: FaultProxy) -> None:
         self.server = server
+        self.proxy = proxy
         self.dagster = dagster
         self.store = S3ObjectStore(server.config(BUCKET))
         self.queue = NotificationQueue(queue_records(server.config(BUCKET)))
@@ -91,10 +94,7 @@ class Platform:
 
     def until(self, what: str, condition: Callable[[], bool], seconds: float = 180.0) -> None:
         """Wait for a condition of the running system; fails with `what` after `seconds`."""
-        ends = SYSTEM_CLOCK.monotonic() + seconds
-        while not condition():
-            assert SYSTEM_CLOCK.monotonic() < ends, f"{what}: not within {seconds:.0f} s; {self.tail()}"
-            SYSTEM_CLOCK.sleep(0.5)
+        until(condition, seconds=seconds, why=lambda: f"{what}; {self.tail()}")
 
     def tail(self) -> str:
         """The end of Dagster's log."""
@@ -102,17 +102,23 @@ class Platform:
 
 
 @contextmanager
-def running(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Platform]:
-    """A platform with its data in `folder`, and `more` in Dagster's environment."""
-    with LocalS3Server(folder / "s3") as server:
+def running(
+    folder: Path, more: Mapping[str, str] | None = None, *, proxied: bool = False
+) -> Iterator[Platform]:
+    """A platform with its data in `folder`, and `more` in Dagster's environment.
+
+    `proxied`: what Dagster starts reaches the server through `Platform.proxy`, the test directly.
+    """
+    with LocalS3Server(folder / "s3") as server, FaultProxy(server.endpoint_url) as proxy:
         server.create_bucket(BUCKET)
         environment = {
             **server.environment(),
-            **java_environment(folder / "java"),
+            **({"AWS_ENDPOINT_URL": proxy.url} if proxied else {}),
+            **java_environment(),
             "S3NOTIFY_DEMO_BUCKET": BUCKET,
             **(more or {}),
         }
         (port,) = free_ports(1, SYSTEM_CLOCK)
         with DagsterDev(folder / "dagster", port=port, environment=environment) as dagster:
             dagster.wait_ready()
-            yield Platform(server, dagster)
+            yield Platform(server, dagster, proxy)

@@ -64,7 +64,7 @@ class Recorder:
             if found == "/" + path
         ]
 
-    def told(self, path: str = "") -> list[str]:
+    def posted_keys(self, path: str = "") -> list[str]:
         """The keys of all records accepted, duplicates included."""
         return [key for post in self.posts(path) for key in post.keys]
 
@@ -79,7 +79,9 @@ class Recorder:
     def wait(self, distinct: int, path: str = "", *, seconds: float = 60.0) -> float:
         """Wait for records of so many distinct keys; when the last came. Fails after `seconds`."""
         came = self._ask("wait", distinct, "/" + path, seconds)
-        assert came is not None, f"{len(set(self.told(path)))} of {distinct} keys came within {seconds:g} s"
+        assert came is not None, (
+            f"{len(set(self.posted_keys(path)))} of {distinct} keys came within {seconds:g} s"
+        )
         return float(came)
 
     def _ask(self, *command: Any) -> Any:

@@ -53,7 +53,7 @@ def definitions(make=None) -> dg.Definitions:
     job, sensor = build_service(
         "deliver",
         make or (lambda io: Delivery(io.source.location.queue(), egress=LOOPBACK)),
-        io_key=assets.io_key,
+        assets,
     )
     return dg.Definitions(jobs=[job], sensors=[sensor], resources={assets.io_key: assets.io})
 

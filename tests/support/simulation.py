@@ -155,7 +155,7 @@ class _Worker:
 
 
 class Simulation:
-    """One run. Use `run_simulation`."""
+    """One run. Use `run_simulation`. `restarts` bounds the lives of an actor that crashes."""
 
     def __init__(
         self,
@@ -262,23 +262,12 @@ class _ActorStore:
         return call
 
 
-def run_simulation(
-    actors: Sequence[Actor],
-    store: Any,
-    seed: int,
-    *,
-    faults: Mapping[Fault, float] | None = None,
-    restarts: int = 10,
-    clock_rates: Sequence[float] | None = None,
-    time: VirtualTime | None = None,
-) -> History:
+def run_simulation(actors: Sequence[Actor], store: Any, seed: int, **options: Any) -> History:
     """Run the actors over one store, or over a mapping of named ones, and return what happened.
 
-    An actor's own exception ends the run and is raised. `restarts` bounds the lives of an actor that crashes.
+    An actor's own exception ends the run and is raised. `options` are those of `Simulation`.
     """
-    return Simulation(
-        actors, store, seed, faults=faults, restarts=restarts, clock_rates=clock_rates, time=time
-    ).run()
+    return Simulation(actors, store, seed, **options).run()
 
 
 def simulated(test: Callable[..., None]) -> Callable[..., None]:

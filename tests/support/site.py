@@ -85,7 +85,7 @@ class Site:
         raise AssertionError(slot)
 
     def write(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:
-        """Publish one object of one row in each of these slots: told to the queue, then signalled."""
+        """Publish one object of one row in each of these slots: queued, then signalled."""
         self.publish([Put(key=self.key(slot, number), body=body or self.line(slot)) for slot in slots])
 
     def write_unqueued(self, *slots: int, body: bytes | None = None, number: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The writer of one slot without Spark: plans, seals and commits as a run does, over any object store."""
+"""The writer of one slot without Spark: plans, stages and commits as a run does, over any object store."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -116,7 +116,7 @@ class SlotWriter:
             evolving=False,
             chain=None,  # type: ignore[arg-type] - as the source
         )
-        stage = SlotStage.of(SLOT, context, self.table, self.clock)
+        stage = SlotStage(slot=SLOT, context=context, table=self.table, clock=self.clock)
         for first in range(0, max(1, len(planned.changes.read)), window):
             self._read(stage, planned.changes.read[first : first + window], bucket, at_most, unreadable or {})
         row = stage.finish()

@@ -1,20 +1,27 @@
 """Objects in memory read split by split, and what came of it."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import strategies as st
 
 from s3notify_platform.formats.base import Limits, SplitEnd
 from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target
-from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.formats.registry import FORMATS, fixed_schema
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
+
+AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
+SCHEMAS = {"jsonl": AB, "csv": AB, "text": fixed_schema("text")}
+places = st.lists(st.integers(0, 10_000), max_size=6)
 
 TINY = Limits(chunk_bytes=7, block_bytes=11, record_bytes=1 << 20)
 
@@ -98,3 +105,10 @@ def cut(body: bytes, places: Sequence[int], fmt: str, key: str = "k") -> list[Sp
         Split(version=one.version, start=one.start, end=one.end, in_quotes=quoted)
         for one, quoted in zip(made, starts, strict=True)
     ]
+
+
+def parquet_of(rows: int, group: int) -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"a": list(range(rows)), "b": [f"row {n}" * (1 + n % 7) for n in range(rows)]})
+    pq.write_table(table, sink, row_group_size=group, compression="none", use_dictionary=False)
+    return sink.getvalue()

@@ -1,7 +1,7 @@
 """A streaming query as Spark runs one, in one process: offset log, sink, commit log, source; killed anywhere.
 
 The order is MicroBatchExecution's: an offset is logged before its batch runs, the batch is committed in the log after
-the sink has it, and the source is told after that. A batch that was logged and not committed is run again.
+the sink has it, and the source is informed after that. A batch that was logged and not committed is run again.
 """
 
 import json
@@ -83,7 +83,7 @@ class Query:
             self.committed += 1
             self._at("committed")
             reader.commit(json.loads(end))
-            self._at("source told")
+            self._at("source informed")
             return rows
         except Killed:
             self.reader = None

@@ -1,5 +1,5 @@
 // A stand-in for the npm package xor-ack-dynamodb, which the npm registry no longer has: not its source, but its
-// wire behaviour as it is documented, written anew over the same SDK (aws-sdk 2, DocumentClient).
+// wire behaviour as it is documented, written over the same SDK (aws-sdk 2, DocumentClient).
 //
 //   create  put {key, stamp} if the key is absent
 //   stamp   consistent get, XOR; then delete if the result is zero, else put {key, stamp}: the whole item, so

@@ -10,10 +10,14 @@ from click.testing import CliRunner
 from s3notify_platform.cli import main
 from s3notify_platform.deploy import ROLES, Places, Tables, cloudformation, policy, terraform
 from s3notify_platform.errors import UsageError
-from s3notify_platform.stores.config import DynamoConfig
+from s3notify_platform.ingest.location import Location
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, describe, examine
+from s3notify_platform.table.layout import Generation
+from tests.support.iam import refused
 
 TABLES = Tables(records="records", leases="leases", region="eu-central-1")
 PLACES = Places(
@@ -142,7 +146,8 @@ def test_terraform_says_the_same():
 def test_policies_name_every_resource(role):
     """No wildcard but at the end of a prefix; no action but single ones; tables of one account and region."""
     for statement in policy(role, PLACES)["Statement"]:
-        assert statement["Effect"] == "Allow"
+        if statement["Effect"] == "Deny":
+            continue
         assert not any("*" in action for action in statement["Action"])
         resource = statement["Resource"]
         assert resource.rstrip("*").count("*") == 0
@@ -162,21 +167,51 @@ def test_policies_name_every_resource(role):
             assert (role, resource) == ("inlet", "arn:aws:sqs:eu-central-1:123456789012:events")
 
 
+def allowed(role, places):
+    statements = policy(role, places)["Statement"]
+    return {s["Resource"]: s["Action"] for s in statements if s["Effect"] == "Allow"}
+
+
 def test_who_needs_the_queue_of_notifications():
     """In the table if there is one, else below its prefix of the platform's bucket."""
     queue = "arn:aws:s3:::platform/_s3notify/queue/*"
     for role in ("publisher", "inlet", "outlet"):
-        by_table = {s["Resource"]: s["Action"] for s in policy(role, PLACES)["Statement"]}
+        by_table = allowed(role, PLACES)
         assert queue not in by_table
         assert "dynamodb:UpdateItem" in by_table["arn:aws:dynamodb:eu-central-1:123456789012:table/records"]
-        bare = {
-            s["Resource"]: s["Action"] for s in policy(role, replace(PLACES, tables=Tables()))["Statement"]
-        }
+        bare = allowed(role, replace(PLACES, tables=Tables()))
         assert bare[queue] == ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
         assert bare["arn:aws:s3:::platform"] == ["s3:ListBucket"]
         signals = bare.get("arn:aws:s3:::platform/_s3notify/orders/keyspace/*")
         assert signals == (None if role == "outlet" else ["s3:PutObject"])
     assert "queue" not in json.dumps(policy("writer", PLACES))
+
+
+@pytest.mark.parametrize("role", ["writer", "publisher"])
+@pytest.mark.parametrize("prefix", ["", "raw/", "_s3", "_s3notify/orders/"])
+@pytest.mark.parametrize("own", ["_s3notify/orders/", "elsewhere/of/ours/"])
+def test_writers_never_change_what_the_platform_has_made(role, prefix, own):
+    """Whatever their prefix: commits, files, records and settings are denied; objects, signals and queue are not."""
+    places = Places(
+        bucket="b", prefix=prefix, platform_bucket="b", platform_prefix=own, keyspace_prefix=f"{own}keyspace/",
+        tables=Tables(),
+    )  # fmt: skip
+    location = Location(name="orders", platform=S3Config(bucket="b"), platform_prefix=own)
+    layouts = (location.layout, location.table_layout("paid"))
+    keys = [
+        *(layout.commit(Slot(7), Generation(3)) for layout in layouts),
+        *(f"{layout.prefix}data/x.parquet" for layout in layouts),
+        f"{own}records/ack.x/head", f"{own}streams/s/c/1", f"{own}store.json",
+    ]  # fmt: skip
+    changes = {
+        (f"s3:{action}", f"arn:aws:s3:::b/{key}") for action in ("PutObject", "DeleteObject") for key in keys
+    }
+    granted = policy(role, places)
+    assert refused(granted, changes) == changes
+    signals = [f"{own}keyspace/7", f"{own}keyspace/_"]
+    queue = ["_s3notify/queue/queue.orders.3/1"] if role == "publisher" else []
+    needed = {("s3:PutObject", f"arn:aws:s3:::b/{key}") for key in (f"{prefix}a", *signals, *queue)}
+    assert refused(granted, needed) == set()
 
 
 def test_policies_without_tables_name_none():
@@ -208,6 +243,8 @@ def test_policies_in_other_partitions():
         )
         for statement in policy("run", places)["Statement"]:
             assert statement["Resource"].startswith(f"arn:{partition}:")
+        (denial,) = [s for s in policy("writer", places)["Statement"] if s["Effect"] == "Deny"]
+        assert all(resource.startswith(f"arn:{partition}:") for resource in denial["Resource"])
 
 
 def test_init_prints_policies():
@@ -218,7 +255,7 @@ def test_init_prints_policies():
     assert list(json.loads(result.output)) == list(ROLES)
     result = run(*common, *NAMED, "--account", "123456789012", "--role", "writer")
     statements = json.loads(result.output)["Statement"]
-    assert {s["Resource"] for s in statements} >= {
+    assert {s["Resource"] for s in statements if s["Effect"] == "Allow"} >= {
         "arn:aws:s3:::landing/raw/*",
         "arn:aws:s3:::landing/_s3notify/orders/keyspace/*",
     }

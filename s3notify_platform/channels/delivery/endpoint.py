@@ -1,4 +1,4 @@
-"""The endpoint of a topic, the networks that a worker may connect to, and the signature of requests. Pure.
+"""The endpoint of a topic, the networks that a worker may connect to, and the signature of requests. No requests.
 
 Two parties decide where data goes. The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The
 operator of the worker sets the networks that it may reach (`Egress`, an option of the worker, never of a topic). So a
@@ -6,7 +6,7 @@ topic cannot make the worker send requests to hosts that only the worker can rea
 addresses must be permitted, and the connection goes to a checked address, with TLS verified for the name.
 
 Of the worker's environment a topic may name one HMAC key only, in a variable that begins with `S3NOTIFY_PUSH_`: a topic
-cannot make the worker use any other secret, and no secret is ever sent.
+cannot make the worker use any other secret, and no secret is ever sent. Of its files it may name one of `ca_folder`.
 
 The request
     POST, `content-type: application/json`, body: the S3 event message, `{"Records": […]}`
@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -75,7 +76,7 @@ class Endpoint:
     timeout_seconds: float = 10.0
     """For one request as a whole, from connecting to the answer's status."""
     ca_file: str = ""
-    """File on the worker with certificates to trust, instead of the system's."""
+    """Certificates to trust instead of the system's: a file in the worker's folder for them, see `Egress`."""
     verify: bool = True
     """Check the certificate; False only for workers that allow plain HTTP too."""
 
@@ -127,21 +128,25 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Egress:
-    """The networks that a worker may connect to. Default: https, to addresses of the public internet."""
+    """What a worker may connect to, and read for it. Default: https, to addresses of the public internet."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     """Also permitted, even if private or loopback."""
     allow_http: bool = False
     """Also plain HTTP, and TLS that is not verified."""
+    ca_folder: Path | None = None
+    """The folder of the files that topics may name as `ca_file`; None: they may name none."""
 
     @classmethod
-    def of(cls, networks: Iterable[str], *, allow_http: bool = False) -> "Egress":
+    def of(
+        cls, networks: Iterable[str], *, allow_http: bool = False, ca_folder: str | None = None
+    ) -> "Egress":
         """From CIDR notation. `UsageError` for anything else."""
         try:
             parsed = tuple(ip_network(network) for network in networks)
         except ValueError as error:
             raise UsageError(f"no valid network: {error}; give it like 10.1.0.0/16") from None
-        return cls(networks=parsed, allow_http=allow_http)
+        return cls(networks=parsed, allow_http=allow_http, ca_folder=Path(ca_folder) if ca_folder else None)
 
     def check(self, endpoint: Endpoint) -> None:
         """`UsageError` if this worker must not connect to the endpoint, whatever its address."""
@@ -151,6 +156,23 @@ class Egress:
             raise UsageError(f"{endpoint.url!r} is not https, and this worker does not allow http")
         if not endpoint.verify:
             raise UsageError(f"{endpoint.url!r} has verify=false, and this worker does not allow http")
+
+    def certificates(self, endpoint: Endpoint) -> Path | None:
+        """The file of certificates to trust for the endpoint; None: the system's.
+
+        `UsageError` if it is not in this worker's folder, links followed; that says nothing of what is elsewhere.
+        """
+        if not endpoint.ca_file:
+            return None
+        if self.ca_folder is None:
+            raise UsageError(
+                f"{endpoint.url!r} names the ca_file {endpoint.ca_file!r}, and this worker has no --ca-folder"
+            )
+        folder = self.ca_folder.resolve()
+        found = (folder / endpoint.ca_file).resolve()
+        if not found.is_relative_to(folder):
+            raise UsageError(f"ca_file {endpoint.ca_file!r} of {endpoint.url!r} is not in {str(folder)!r}")
+        return found
 
     def permits(self, address: str) -> bool:
         """Whether a connection to this IP address may be made. Pure.

@@ -10,10 +10,10 @@ import os
 import socket
 import ssl
 from collections.abc import Iterable, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -95,12 +95,13 @@ class Pusher:
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if endpoint.encrypted else 80)
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._tls = _tls(endpoint) if endpoint.encrypted else None
+        self._tls = _tls(endpoint, egress) if endpoint.encrypted else None
         self._secret = _secret(endpoint)
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="push")
         self._lock = Lock()
         self._idle: list[_Connection] = []
         self._open: set[_Connection] = set()
+        self._lookup: Future[list[str]] | None = None
         self._closed = False
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
@@ -178,7 +179,7 @@ class Pusher:
         return _judge(response.status, response.getheader("retry-after"), text)
 
     def _connect(self, deadline: float) -> "_Connection":
-        addresses = self._addresses()
+        addresses = self._addresses(deadline)
         for number, address in enumerate(addresses):
             left = (deadline - self._clock.monotonic()) / (len(addresses) - number)
             try:
@@ -201,10 +202,19 @@ class Pusher:
             return connection
         raise OSError(f"{self._host!r} has no address")
 
-    def _addresses(self) -> list[str]:
-        """The addresses of the name, all permitted. One lookup: the connection goes to an address checked here."""
-        found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    def _addresses(self, deadline: float) -> list[str]:
+        """The addresses of the name, all permitted. One lookup: the connection goes to an address checked here.
+
+        A lookup cannot be cut off: it is awaited until the deadline, and by all requests that need it meanwhile.
+        """
+        with self._lock:
+            if self._lookup is None or self._lookup.done():
+                self._lookup = _lookup(self._host, self._port)
+            lookup = self._lookup
+        try:
+            addresses = lookup.result(max(0.0, deadline - self._clock.monotonic()))
+        except TimeoutError:
+            raise TimeoutError(f"the name {self._host!r} was not resolved in time") from None
         for address in addresses:
             if not self._egress.permits(address):
                 raise OSError(
@@ -347,9 +357,25 @@ def _judge(status: int, retry_after: str | None, text: bytes) -> Answer:
     return Rejected(error=error)
 
 
-def _tls(endpoint: Endpoint) -> ssl.SSLContext:
+def _lookup(host: str, port: int) -> "Future[list[str]]":
+    """The addresses of a name, looked up in a thread, which the end of the process does not wait for."""
+    future: Future[list[str]] = Future()
+
+    def look() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            future.set_result(list(dict.fromkeys(str(entry[4][0]) for entry in found)))
+        except (OSError, ValueError) as error:
+            future.set_exception(error)
+
+    Thread(target=look, name=f"lookup {host}", daemon=True).start()
+    return future
+
+
+def _tls(endpoint: Endpoint, egress: Egress) -> ssl.SSLContext:
+    certificates = egress.certificates(endpoint)
     try:
-        context = ssl.create_default_context(cafile=endpoint.ca_file or None)
+        context = ssl.create_default_context(cafile=certificates)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"ca_file {endpoint.ca_file!r} of {endpoint.url!r}: {error}") from error
     if not endpoint.verify:

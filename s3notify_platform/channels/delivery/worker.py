@@ -253,6 +253,9 @@ class DeliverySettings(ServiceSettings):
     allow_http: bool = Field(
         default=False, description="Permit http:// endpoints, and TLS that is not verified."
     )
+    ca_folder: str | None = Field(
+        default=None, description="Folder of the files that topics may name as ca_file; else none may."
+    )
     poll_seconds: float = Field(
         default=POLL_SECONDS,
         ge=0.1,
@@ -262,5 +265,5 @@ class DeliverySettings(ServiceSettings):
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`."""
-        egress = Egress.of(self.allow_networks, allow_http=self.allow_http)
+        egress = Egress.of(self.allow_networks, allow_http=self.allow_http, ca_folder=self.ca_folder)
         return Delivery(context.queue, egress=egress, name=context.name, poll_seconds=self.poll_seconds)

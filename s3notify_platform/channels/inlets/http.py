@@ -12,6 +12,9 @@ none, the sender has to send it again; duplicates are harmless.
 | 408, 413, 431 | too slow, too large |
 | 503 with Retry-After | a topic is full, the store is unavailable, or all connections are taken |
 
+All connections of one address that have not shown the secret yet take a quarter of `max_connections` at most, each for
+3 s; see `http_server`.
+
 Authentication is mandatory: a secret from a named environment variable, in one of
     authorization: Bearer SECRET, authorization: SECRET     MinIO's `auth_token`, with or without `Bearer`
     authorization: Basic …                                  the password is the secret, with any user name: Ceph's
@@ -40,6 +43,7 @@ import ssl
 from base64 import b64decode
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
@@ -50,7 +54,7 @@ from typing import Final
 
 from pydantic import Field
 
-from s3notify_platform.channels.inlets.http_server import Answer, Head, HttpServer, Limits
+from s3notify_platform.channels.inlets.http_server import Answer, Head, HttpServer, Limits, SparseLog
 from s3notify_platform.channels.inlets.intake import Intake, intake_of
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.errors import S3NotifyError, UsageError
@@ -68,7 +72,7 @@ BATCH_EVENTS: Final = 500
 """About how many events are in one batch."""
 
 ANSWER_SECONDS: Final = 60.0
-"""A post that is not durable by then is answered 503; it may become durable later."""
+"""A post that is not durable by then is answered 503; dropped if it still waits, else it may become durable later."""
 
 GRACE_SECONDS: Final = 8.0
 """Time for posts in progress at a clean stop."""
@@ -175,8 +179,11 @@ class HttpInlet:
         self._tls = settings.tls()
         self._intake = intake
         self._limits = limits or Limits(
-            connections=settings.max_connections, body_bytes=settings.max_body_bytes
+            connections=settings.max_connections,
+            strangers=max(1, settings.max_connections // 4),
+            body_bytes=settings.max_body_bytes,
         )
+        self._log = SparseLog(log)
         self._counts: Counter[str] = Counter()
         self._posts: deque[_Post] = deque()
         self._more = Condition()
@@ -250,7 +257,12 @@ class HttpInlet:
         with self._more:
             self._posts.append(post)
             self._more.notify()
-        return await post.answer
+        try:
+            return await post.answer
+        except asyncio.CancelledError:  # it is answered otherwise: nobody waits for it any more
+            with self._more, suppress(ValueError):
+                self._posts.remove(post)
+            raise
 
     async def _serve(self, stop: Stop, progress: Progress) -> None:
         server = HttpServer(self, self._limits)
@@ -300,8 +312,8 @@ class HttpInlet:
             for post in batch:
                 post.resolve(_later("see the inlet's log", 30.0))
             return
-        except Exception:
-            log.exception("a batch of %d posts could not be handled", len(batch))
+        except Exception:  # noqa: BLE001 - it is logged, and the senders keep their posts
+            self._log.warning("a batch of %d posts could not be handled", len(batch), exc_info=True)
             for post in batch:
                 post.resolve(_later("see the inlet's log", 5.0))
             return
@@ -318,7 +330,7 @@ class HttpInlet:
         try:
             kept = self._intake.poison.keep(body, origin="http", reason=reason)
         except S3NotifyError as error:
-            log.warning("a malformed post could not be kept: %s", error)
+            self._log.warning("a malformed post could not be kept: %s", error)
             return _later("the store is unavailable", 1.0)
         text = "no S3 event message" + ("" if kept else "; not kept, since too many are kept already")
         return Answer(status=HTTPStatus.BAD_REQUEST, text=text)

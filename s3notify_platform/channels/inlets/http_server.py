@@ -5,24 +5,41 @@ body, and waitress has no TLS. h11 implements the protocol; this module adds con
 
 | what | bound |
 |---|---|
-| connections | `Limits.connections`; one more is answered 503 and closed |
-| TLS handshake; a request, from its first byte to its last | `request_seconds` for each |
+| connections, counted when they are accepted | `connections`; one more is closed, without TLS after a 503 |
+| of them, those of one address that had no request admitted yet | `strangers`; one more likewise |
+| from accepting to the head of the first admitted request, TLS included | `stranger_seconds` (408) |
+| a later request, from its first byte to its last; the body of the first; writing an answer | `request_seconds` (408) |
+| between two requests | `idle_seconds` |
 | request head; body | about `head_bytes` (431); `body_bytes` (413), and never more than its declared length |
-| before the first request, writing an answer; between two requests | `request_seconds`; `idle_seconds` |
 
-A request is admitted by its head alone: the body of a refused one is not read.
+A request is admitted by its head alone: the body of a refused one is not read. So whoever has no secret holds at most
+`strangers` connections of each address, each for `stranger_seconds`.
 """
 
 import asyncio
+import logging
+import socket
 import ssl
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 import h11
 
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+
+log = logging.getLogger(__name__)
+
+LOG_SECONDS: Final = 10.0
+
+_ACCEPT_SECONDS: Final = 0.1
+_TOO_MANY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n"
+    b"content-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n\r\ntoo many connections\n"
+)
 _CHUNK: Final = 64 * 1024
 _DRAIN_SECONDS: Final = 1.0
 _DRAIN_BYTES: Final = 256 * 1024
@@ -33,8 +50,10 @@ class Limits:
     """Bounds of a server; see the table above. A body is held in memory: `connections * body_bytes` at most."""
 
     connections: int = 128
+    strangers: int = 32
     head_bytes: int = 16 * 1024
     body_bytes: int = 1024 * 1024
+    stranger_seconds: float = 3.0
     request_seconds: float = 10.0
     idle_seconds: float = 60.0
 
@@ -80,6 +99,25 @@ class _RefusedError(Exception):
         self.answer = answer
 
 
+class SparseLog:
+    """A logger of at most one line in `LOG_SECONDS`, since whoever connects can cause as many as they like."""
+
+    def __init__(self, log: logging.Logger, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._log = log
+        self._clock = clock
+        self._next_at = clock.monotonic()
+        self._left_out = 0
+
+    def warning(self, text: str, *values: object, exc_info: bool = False) -> None:
+        """Log this, with the number of lines that were left out before; or leave it out."""
+        if self._clock.monotonic() < self._next_at:
+            self._left_out += 1
+            return
+        self._next_at = self._clock.monotonic() + LOG_SECONDS
+        self._log.warning(f"{text} (%d lines left out)", *values, self._left_out, exc_info=exc_info)
+        self._left_out = 0
+
+
 class HttpServer:
     """Serves an application on one address, until it is closed."""
 
@@ -88,25 +126,35 @@ class HttpServer:
         self._limits = limits
         self._open: set[asyncio.Task[None]] = set()
         self._busy: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._strangers: Counter[str] = Counter()
+        self._listeners: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._tls: ssl.SSLContext | None = None
         self._closing = False
+        self._log = SparseLog(log)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[str, int]:
         """Listen; returns the actual address. `OSError` if it cannot listen there."""
-        arguments = {} if tls is None else {"ssl_handshake_timeout": self._limits.request_seconds}
-        self._server = await asyncio.start_server(
-            self._connected, host, port, ssl=tls, limit=_CHUNK, backlog=256, **arguments
-        )
-        address = self._server.sockets[0].getsockname()
-        return str(address[0]), int(address[1])
+        loop = asyncio.get_running_loop()
+        self._tls = tls
+        try:
+            for family, *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                self._listeners.append(socket.create_server(address, family=family, backlog=256))
+                self._listeners[-1].setblocking(False)
+        except OSError:
+            self._close_listeners()
+            raise
+        self._accepting = {asyncio.create_task(self._accept(listener)) for listener in self._listeners}
+        actual = self._listeners[0].getsockname()
+        return str(actual[0]), int(actual[1])
 
     async def close(self, grace_seconds: float) -> None:
         """Accept no more connections, close the idle ones, and the busy ones after `grace_seconds`."""
         self._closing = True
-        assert self._server is not None, "started before"
-        self._server.close()
-        for task in self._open - self._busy:
+        for task in self._accepting | (self._open - self._busy):
             task.cancel()
+        await asyncio.wait(self._accepting)
+        self._close_listeners()
         if self._open:
             await asyncio.wait(self._open, timeout=grace_seconds)
         for task in self._open:
@@ -114,37 +162,74 @@ class HttpServer:
         if self._open:
             await asyncio.wait(self._open, timeout=1.0)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                peer, (host, *_) = await loop.sock_accept(listener)
+            except OSError as error:
+                self._log.warning("a connection could not be accepted: %s", error)
+                await asyncio.sleep(_ACCEPT_SECONDS)  # there may be no file descriptor left
+                continue
+            if len(self._open) >= self._limits.connections or self._strangers[host] >= self._limits.strangers:
+                _turn_away(peer, plain=self._tls is None)
+                continue
+            self._strangers[host] += 1
+            self._open.add(asyncio.create_task(self._connected(peer, host)))
+
+    async def _connected(self, peer: socket.socket, host: str) -> None:
         task = asyncio.current_task()
-        assert task is not None, "the server makes one for each connection"
-        connection = _Connection(reader, writer, self._limits)
+        assert task is not None, "each connection has one"
+        loop = asyncio.get_running_loop()
+        connection = None
         try:
-            if len(self._open) >= self._limits.connections:
-                await connection.refuse(_error(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections"))
-                return
-            self._open.add(task)
-            wait = self._limits.request_seconds
-            while not self._closing and await connection.await_request(wait):
+            ends = loop.time() + self._limits.stranger_seconds
+            async with asyncio.timeout_at(ends):
+                connection = await _Connection.opened(peer, self._tls, self._limits)
+            while not self._closing and await connection.await_request(ends):
                 self._busy.add(task)
-                if not await self._serve(connection):
+                if connection.admitted:
+                    ends = loop.time() + self._limits.request_seconds
+                if not await self._serve(connection, ends, host):
                     return
                 self._busy.discard(task)
-                wait = self._limits.idle_seconds
+                ends = loop.time() + (
+                    self._limits.idle_seconds if connection.admitted else self._limits.stranger_seconds
+                )
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
             pass  # the connection ends: the peer sends again what was not answered
+        except Exception:  # noqa: BLE001 - a defect that one connection meets must not end the others
+            self._log.warning("a connection failed", exc_info=True)
         finally:
-            self._open.discard(task)
+            if connection is not None:
+                await connection.close()
+            if connection is None or not connection.admitted:
+                self._forget(host)
             self._busy.discard(task)
-            await _close(writer)
+            self._open.discard(task)
 
-    async def _serve(self, connection: "_Connection") -> bool:
+    def _forget(self, host: str) -> None:
+        """One stranger less at this address."""
+        self._strangers[host] -= 1
+        if not self._strangers[host]:
+            del self._strangers[host]
+
+    async def _serve(self, connection: "_Connection", ends: float, host: str) -> bool:
         """Serve one request; whether the connection can have another one."""
         try:
-            async with asyncio.timeout(self._limits.request_seconds):
+            async with asyncio.timeout_at(ends) as deadline:
                 head = await connection.head()
                 early = self._application.admit(head)
                 if early is not None and head.has_body:
                     raise _RefusedError(early)
+                if early is None and not connection.admitted:
+                    connection.admitted = True
+                    self._forget(host)
+                    deadline.reschedule(asyncio.get_running_loop().time() + self._limits.request_seconds)
                 body = await connection.body()
         except TimeoutError:
             await connection.refuse(_error(HTTPStatus.REQUEST_TIMEOUT, "the request took too long"))
@@ -167,16 +252,35 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._limits = limits
+        self.admitted = False
+        """Whether one of its requests was admitted."""
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
 
-    async def await_request(self, seconds: float) -> bool:
+    @classmethod
+    async def opened(cls, peer: socket.socket, tls: ssl.SSLContext | None, limits: Limits) -> Self:
+        """The connection of an accepted socket, after the handshake. The caller limits the time."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_CHUNK)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, peer, ssl=tls)
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop), limits)
+
+    async def close(self) -> None:
+        """Close, after the answer was sent, if the peer reads it soon."""
+        self._writer.close()
+        with suppress(OSError, TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()
+
+    async def await_request(self, ends: float) -> bool:
         """Wait for the first byte of a request; False if there is none in time, or the peer has disconnected."""
         if self._http.our_state is h11.DONE:
             self._http.start_next_cycle()
         if self._http.trailing_data[0]:
             return True
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout_at(ends):
                 data = await self._reader.read(self._limits.head_bytes)
             if data:
                 self._http.receive_data(data)
@@ -250,13 +354,11 @@ class _Connection:
         return _error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {self._limits.body_bytes} bytes")
 
 
-async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close, after the answer was sent, if the peer reads it soon."""
-    writer.close()
-    with suppress(OSError, TimeoutError, asyncio.CancelledError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            await writer.wait_closed()
-    writer.transport.abort()
+def _turn_away(peer: socket.socket, *, plain: bool) -> None:
+    with suppress(OSError):
+        if plain:
+            peer.send(_TOO_MANY)
+    peer.close()
 
 
 def _error(status: HTTPStatus, text: str) -> Answer:

@@ -8,7 +8,8 @@ from pydantic import Field
 from s3notify_platform.channels.inlets.pull import PullInletSettings
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.ports import MessageQueue
-from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
+from s3notify_platform.stores.config import SqsConfig
+from s3notify_platform.stores.sqs import SqsQueue
 
 
 class SqsInletSettings(PullInletSettings):

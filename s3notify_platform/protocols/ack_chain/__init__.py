@@ -37,11 +37,6 @@ Reading order: chains (the client), plans (what each operation does to a record)
 """
 
 from s3notify_platform.protocols.ack_chain.chains import ATTEMPTS, AckChains
-from s3notify_platform.protocols.ack_chain.plans import (
-    OPERATIONS_MAX,
-    PAYLOAD_MAX,
-    STAMP_BYTES_MIN,
-)
 from s3notify_platform.protocols.ack_chain.record import pack_names, unpack_names
 from s3notify_platform.protocols.ack_chain.stamps import (
     Acked,
@@ -50,8 +45,6 @@ from s3notify_platform.protocols.ack_chain.stamps import (
     ChainState,
     Stamped,
     StampOutcome,
-    Status,
-    Tag,
     child_stamp,
     in_order,
     new_stamp,
@@ -61,9 +54,6 @@ from s3notify_platform.protocols.ack_chain.stamps import (
 
 __all__ = [
     "ATTEMPTS",
-    "OPERATIONS_MAX",
-    "PAYLOAD_MAX",
-    "STAMP_BYTES_MIN",
     "AckChains",
     "Acked",
     "AlreadyAcked",
@@ -71,8 +61,6 @@ __all__ = [
     "ChainState",
     "StampOutcome",
     "Stamped",
-    "Status",
-    "Tag",
     "child_stamp",
     "in_order",
     "new_stamp",

@@ -1,7 +1,6 @@
 """The client of ack chains: sends plans to a record store. The package's docstring says what they guarantee."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -88,7 +87,7 @@ class AckChains:
         if children and xor_all(children.values()) != stamp:
             raise UsageError(f"chain {tag!r}: its stamp is not the XOR of its children's stamps")
         names = frozenset(children or ())
-        return self._create(tag, self._chain(stamp, names, deadline_seconds, payload))
+        return self._create(tag, stamp, names, deadline_seconds, payload)
 
     def open_batch(
         self,
@@ -104,8 +103,7 @@ class AckChains:
             raise UsageError(f"chain {tag!r} has no children: it could never be acked")
         seed = self._clock.random_bytes(SEED_BYTES)
         stamp = xor_all(child_stamp(seed, name) for name in names)
-        chain = replace(self._chain(stamp, names, deadline_seconds, payload), seed=seed)
-        return self._create(tag, chain)
+        return self._create(tag, stamp, names, deadline_seconds, payload, seed=seed)
 
     def stamp(
         self,
@@ -122,7 +120,7 @@ class AckChains:
         a repeated call is a new stamp. If all its children were finished before, it changes nothing; if only some
         were, it cannot be split: `UsageError`.
         """
-        return self._stamp(self._planned(tag, children, starts, operation_id, raw=check_stamp(stamp)))
+        return self._stamp(tag, children, starts, operation_id, raw=check_stamp(stamp))
 
     def stamp_children(
         self, tag: str, names: Iterable[str], operation_id: str | None = None, *, starts: Iterable[str] = ()
@@ -132,7 +130,7 @@ class AckChains:
         Idempotent by name: children that any caller finished before are left out. With the operation id, the
         retry of the stamp that acked the chain returns `Acked` again.
         """
-        return self._stamp(self._planned(tag, names, starts, operation_id))
+        return self._stamp(tag, names, starts, operation_id)
 
     def fail(self, tag: str, reason: str) -> ChainState:
         """Close an open chain as failed. Returns the state afterwards; a closed chain stays as it is. 2 requests."""
@@ -183,26 +181,32 @@ class AckChains:
 
     # Beginning a chain
 
-    def _chain(
-        self, stamp: bytes, names: frozenset[str], deadline_seconds: float | None, payload: str
-    ) -> Chain:
+    def _create(
+        self,
+        tag: str,
+        stamp: bytes,
+        names: frozenset[str],
+        deadline_seconds: float | None,
+        payload: str,
+        *,
+        seed: bytes = b"",
+    ) -> ChainState:
+        if not tag:
+            raise UsageError("an ack chain needs a tag")
         if deadline_seconds is not None and deadline_seconds <= 0:
             raise UsageError(f"deadline_seconds={deadline_seconds}: must be above 0")
         if len(payload) > PAYLOAD_MAX:
             raise UsageError(f"a payload of {len(payload)} characters: at most {PAYLOAD_MAX}")
-        return Chain(
+        chain = Chain(
             identity=unique_name(self._clock),
             stamp=stamp,
             children=names,
             missing=names,
+            seed=seed,
             deadline_seconds=deadline_seconds,
             created_ms=self._clock.wall_ms(),
             payload=payload,
         )
-
-    def _create(self, tag: str, chain: Chain) -> ChainState:
-        if not tag:
-            raise UsageError("an ack chain needs a tag")
         opened = facts(tag, chain)
         outcome = self._updates.create(self._partition, tag, encode(chain))
         if isinstance(outcome, Stored):
@@ -217,16 +221,16 @@ class AckChains:
 
     # Stamping
 
-    def _planned(
+    def _stamp(
         self,
         tag: str,
         ending: Iterable[str],
         beginning: Iterable[str],
         operation_id: str | None,
         raw: bytes | None = None,
-    ) -> Stamp:
+    ) -> StampOutcome:
         drawn = operation_id if operation_id is not None else unique_name(self._clock)
-        return Stamp(
+        plan = Stamp(
             tag=tag,
             operation=blake3(drawn.encode("utf-8")).digest(length=OPERATION_BYTES),
             ending=frozenset(ending),
@@ -234,9 +238,7 @@ class AckChains:
             expires_ms=self._expiry_ms(),
             raw=raw,
         )
-
-    def _stamp(self, stamp: Stamp) -> StampOutcome:
-        return self._change(stamp, stamp.tag)
+        return self._change(plan, tag)
 
     # Changing a record
 
@@ -249,8 +251,8 @@ class AckChains:
         """The plans' results, after at most one write that holds all of their changes."""
 
         def decide(record: Record | None) -> tuple[bytes | None, Sequence[Any]]:
-            combined = combine(_existing(tag, record), plans)
-            return None if combined.after is None else encode(combined.after), combined.results
+            after, results = combine(_existing(tag, record), plans)
+            return None if after is None else encode(after), results
 
         return self._updates.change(self._partition, tag, decide)[0]
 

@@ -31,29 +31,21 @@ PAYLOAD_MAX = 100_000
 OPERATIONS_MAX = 2_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Combined:
-    """One write for several plans: the record, None if none of them changes it, and each one's result."""
+def combine(chain: Chain, plans: Sequence[Plan[Any]]) -> tuple[Chain | None, list[Any]]:
+    """One write for several plans, each applied to what the plans before it return: as if sent one after another.
 
-    after: Chain | None
-    results: tuple[Any, ...]
-    """In the order of the plans. The error of a plan is its result, and does not affect the others."""
-
-
-def combine(chain: Chain, plans: Sequence[Plan[Any]]) -> Combined:
-    """Each plan applied to the record that the plans before it return: as if sent one after another."""
-    changed = False
-    results: list[Any] = []
+    The record to write (None: no change), and each plan's result. An error of a plan is its result, and does not
+    affect the others.
+    """
+    before, results = chain, []
     for plan in plans:
         try:
             after, result = plan(chain)
         except S3NotifyError as error:
-            results.append(error)
-            continue
-        if after is not None:
-            chain, changed = after, True
+            after, result = None, error
+        chain = chain if after is None else after
         results.append(result)
-    return Combined(after=chain if changed else None, results=tuple(results))
+    return None if chain is before else chain, results
 
 
 # Stamps on one record

@@ -3,7 +3,7 @@
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 
 from s3notify_platform.errors import CorruptError
@@ -88,51 +88,38 @@ def _numbers(runs: Iterable[object]) -> Iterator[int]:
 
 def encode(chain: Chain) -> bytes:
     """The record's bytes."""
-    fields: dict[str, object] = {
+    body = {field.name: getattr(chain, field.name) for field in fields(chain)} | {
         "v": 1,
-        "id": chain.identity,
         "stamp": chain.stamp.hex(),
-        "status": chain.status,
         "children": pack_names(chain.children),
         "missing": pack_names(chain.missing),
         "seed": chain.seed.hex(),
         "operations": b64encode(b"".join(chain.operations)).decode("ascii"),
         "last": chain.last.hex(),
-        "deadline_seconds": chain.deadline_seconds,
-        "created_ms": chain.created_ms,
-        "expires_ms": chain.expires_ms,
-        "reason": chain.reason,
-        "payload": chain.payload,
     }
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
 def decode(key: str, value: bytes) -> Chain:
     """The chain that was encoded; `CorruptError` for anything else."""
     try:
-        fields = json.loads(value)
-        if fields["v"] != 1 or fields["status"] not in ("open", "acked", "failed"):
-            raise CorruptError(f"ack chain {key!r}: version {fields['v']}, status {fields['status']}")
-        operations = b64decode(fields["operations"], validate=True)
+        body = json.loads(value)
+        if (version := body.pop("v")) != 1 or body["status"] not in ("open", "acked", "failed"):
+            raise CorruptError(f"ack chain {key!r}: version {version}, status {body['status']}")
+        operations = b64decode(body["operations"], validate=True)
+        starts = range(0, len(operations), OPERATION_BYTES)
         return Chain(
-            identity=fields["id"],
-            stamp=bytes.fromhex(fields["stamp"]),
-            status=fields["status"],
-            children=unpack_names(fields["children"]),
-            missing=unpack_names(fields["missing"]),
-            seed=bytes.fromhex(fields["seed"]),
-            operations=tuple(
-                operations[start : start + OPERATION_BYTES]
-                for start in range(0, len(operations), OPERATION_BYTES)
-            ),
-            last=bytes.fromhex(fields["last"]),
-            deadline_seconds=fields["deadline_seconds"],
-            created_ms=fields["created_ms"],
-            expires_ms=fields["expires_ms"],
-            reason=fields["reason"],
-            payload=fields["payload"],
+            **body
+            | {
+                "stamp": bytes.fromhex(body["stamp"]),
+                "children": unpack_names(body["children"]),
+                "missing": unpack_names(body["missing"]),
+                "seed": bytes.fromhex(body["seed"]),
+                "operations": tuple(operations[start : start + OPERATION_BYTES] for start in starts),
+                "last": bytes.fromhex(body["last"]),
+            }
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"ack chain {key!r} holds {value[:80]!r}") from error
 
 

@@ -64,14 +64,9 @@ Differs from object_store: a finished lease is marked done, so create, delete, c
 lease put whose answer was missing is recognised as one's own. A write in doubt is looked up, not reported as failed.
 A write that outlasts its lease is noticed.
 
-Reading order: contract, operations, native, leases.
+Reading order: operations, native, leases.
 """
 
-from s3notify_platform.protocols.conditional_commit.contract import (
-    EXPECTED,
-    CommitOutcome,
-    ConditionalCommit,
-)
 from s3notify_platform.protocols.conditional_commit.leases import (
     BEGIN_WITHIN,
     ROUNDS,
@@ -84,6 +79,11 @@ from s3notify_platform.protocols.conditional_commit.leases import (
     Occupied,
 )
 from s3notify_platform.protocols.conditional_commit.native import NativeCommit, judge
+from s3notify_platform.protocols.conditional_commit.operations import (
+    EXPECTED,
+    CommitOutcome,
+    ConditionalCommit,
+)
 
 __all__ = [
     "BEGIN_WITHIN",

@@ -7,9 +7,13 @@ from typing import Protocol, assert_never
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import Conflict, ETag, ObjectMeta, ObjectStore, Unknown, WriteOutcome, Written
-from s3notify_platform.protocols.conditional_commit.contract import EXPECTED, CommitOutcome
-from s3notify_platform.protocols.conditional_commit.operations import Commits, Operation
-from s3notify_platform.protocols.updates import ATTEMPTS, WRITER, pause, resolve
+from s3notify_platform.protocols.conditional_commit.operations import (
+    EXPECTED,
+    CommitOutcome,
+    ConditionalCommit,
+    Operation,
+)
+from s3notify_platform.protocols.updates import ATTEMPTS, WRITER, answered, pause, resolve
 
 ROUNDS = 20
 """How many leases of others one call waits for, or of its own it gets too late, before it fails."""
@@ -85,7 +89,7 @@ class LeaseSettings:
             raise UsageError(f"{self}: ttl_seconds must be far above timeout_seconds × max_clock_skew_rate")
 
 
-class DynamoCommit(Commits):
+class DynamoCommit(ConditionalCommit):
     """Commits by leases, on a store without conditions, compatible with writers of object_store's DynamoCommit.
 
     Of all calls with one precondition at most one gets `Written`. See Limits in the package's docstring for a write
@@ -113,7 +117,7 @@ class DynamoCommit(Commits):
             if not operation.holds(self._look(operation.path)):
                 return Conflict()
             lease = self._lease(operation, writer, generation=seen.generation + 1 if seen else 0)
-            match self._put(lease, seen):
+            match self._put_lease(lease, seen):
                 case Granted():
                     if self._age(began) <= BEGIN_WITHIN:
                         return self._write(operation, lease, writer, began)
@@ -164,7 +168,7 @@ class DynamoCommit(Commits):
                 return operation.sent(conditional=False, labels=labels)
             except (
                 UnavailableError
-            ) as error:  # without a condition, a refusal does not prove that nothing was applied
+            ) as error:  # without a condition, that does not prove that nothing was applied
                 return Unknown(cause=str(error))
 
         def look() -> Written | None:
@@ -186,7 +190,7 @@ class DynamoCommit(Commits):
         except UnknownOutcomeError:
             raise
         except S3NotifyError:
-            self._put(self._done(lease), lease)
+            self._put_lease(self._done(lease), lease)
             raise
         assert isinstance(outcome, Written), "a write without a condition has no conflict"
         return self._confirm(operation, lease, writer, began, outcome.etag)
@@ -195,11 +199,16 @@ class DynamoCommit(Commits):
         self, operation: Operation, lease: CommitLease, writer: str, began: float, etag: ETag | None
     ) -> Written:
         path, overran = operation.path, self._age(began) > 1
-        if overran and not self._still_ours(operation, writer):
-            raise UnknownOutcomeError(
-                f"commit of {path!r}: outlasted its lease, and another's write is there now"
-            )
-        match self._put(self._done(lease), lease):
+        if overran:
+            try:
+                ours = operation.shows(self._look(path), writer)
+            except UnavailableError as error:
+                raise UnknownOutcomeError(f"commit of {path!r}: sent, and {error}") from error
+            if not ours:
+                raise UnknownOutcomeError(
+                    f"commit of {path!r}: outlasted its lease, and another's write is there now"
+                )
+        match self._put_lease(self._done(lease), lease):
             case Granted():
                 return Written(etag=etag)
             case Unknown() if not overran:
@@ -212,22 +221,13 @@ class DynamoCommit(Commits):
             case _ as unreachable:
                 assert_never(unreachable)
 
-    def _still_ours(self, operation: Operation, writer: str) -> bool:
-        try:
-            return operation.shows(self._look(operation.path), writer)
-        except UnavailableError as error:
-            raise UnknownOutcomeError(f"commit of {operation.path!r}: sent, and {error}") from error
-
     def _look(self, path: str) -> ObjectMeta | None:
-        for attempt in range(ATTEMPTS):
-            try:
-                return self._store.head(path)
-            except UnavailableError as error:
-                cause = error
-                pause(self._clock, attempt)
-        raise UnavailableError(f"{path!r} cannot be looked at: {cause}") from cause
+        try:
+            return answered(lambda: self._store.head(path), self._clock)
+        except UnavailableError as error:
+            raise UnavailableError(f"{path!r} cannot be looked at: {error}") from error
 
-    def _put(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
+    def _put_lease(self, lease: CommitLease, seen: CommitLease | None) -> LeaseOutcome:
         """Put a lease. One that was put without an answer is recognised by its writer id."""
         outcome: LeaseOutcome = Unknown(cause="not sent")
         for attempt in range(ATTEMPTS):

@@ -1,12 +1,15 @@
 """Commits by the store's own conditions."""
 
-from typing import assert_never
-
 from s3notify_platform.clock import unique_name
 from s3notify_platform.errors import UnknownOutcomeError
-from s3notify_platform.ports import Absent, Conflict, IfMatch, ObjectMeta, Written
-from s3notify_platform.protocols.conditional_commit.contract import EXPECTED, CommitOutcome
-from s3notify_platform.protocols.conditional_commit.operations import Commits, Operation
+from s3notify_platform.ports import Absent, Conflict, IfMatch, ObjectMeta, Written, holds
+from s3notify_platform.protocols.conditional_commit.operations import (
+    EXPECTED,
+    CommitOutcome,
+    ConditionalCommit,
+    Operation,
+    expected_of,
+)
 from s3notify_platform.protocols.updates import WRITER, resolve, written_by
 
 
@@ -17,21 +20,14 @@ def judge(found: ObjectMeta | None, writer: str, precondition: Absent | IfMatch)
     """
     if found is not None and written_by(found, writer):
         return Written(etag=found.etag)
-    match precondition:
-        case Absent():
-            expected, holds = "*", found is None
-        case IfMatch(etag=etag):
-            expected, holds = etag, found is not None and found.etag == etag
-        case _ as unreachable:
-            assert_never(unreachable)
-    if found is not None and found.metadata.get(EXPECTED) == expected:
+    if found is not None and found.metadata.get(EXPECTED) == expected_of(precondition):
         return Conflict()
-    if holds:
+    if holds(precondition, found):
         return None
     raise UnknownOutcomeError("an attempt in doubt, then the object changed")
 
 
-class NativeCommit(Commits):
+class NativeCommit(ConditionalCommit):
     """Commits by the store's own conditions: 1 write, and 1 HEAD for each attempt whose outcome was unknown."""
 
     def _commit(self, operation: Operation) -> CommitOutcome:

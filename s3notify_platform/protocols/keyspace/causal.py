@@ -65,7 +65,10 @@ class CausalCache:
     def get(self, key: str) -> StoredObject | None:
         """The object, at most `staleness_seconds` older than what was signalled; None if there is none."""
         slot = slot_of(key, self._state.slots)
-        self._refresh_if_old()
+        with self._turn:
+            polled_at = self._polled_at
+        if polled_at is None or self._clock.monotonic() - polled_at >= self._staleness_seconds:
+            self.refresh()
         with self._turn:
             # One GET of a key at a time: of two that overlap, the older response could be cached last.
             while key in self._loading:
@@ -134,12 +137,6 @@ class CausalCache:
             with self._turn:
                 self._polling = False
                 self._turn.notify_all()
-
-    def _refresh_if_old(self) -> None:
-        with self._turn:
-            polled_at = self._polled_at
-        if polled_at is None or self._clock.monotonic() - polled_at >= self._staleness_seconds:
-            self.refresh()
 
     def _keep(self, key: str, entry: _Entry) -> None:
         self._drop(key)

@@ -1,17 +1,18 @@
 """Publisher: writes objects, and moves the signals of their slots."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, assert_never
+from typing import Any, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UnknownOutcomeError, UsageError
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import (
     ABSENT,
     Conflict,
     ETag,
     IfMatch,
+    Metadata,
     ObjectMeta,
     ObjectStore,
     Precondition,
@@ -25,9 +26,6 @@ from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 
 PARALLELISM = 16
 """Requests in flight of one batch."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class NotSignalledError(S3NotifyError):
@@ -52,7 +50,7 @@ class Put:
     key: str
     body: bytes
     precondition: Precondition | None = None
-    metadata: Mapping[str, str] | None = None
+    metadata: Metadata = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +102,7 @@ class Publisher:
         self._queued = queued
 
     def put(
-        self,
-        key: str,
-        body: bytes,
-        *,
-        precondition: Precondition | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
         """Write one object, then its signals: 3 requests, or 1 on `Conflict`.
 
@@ -118,15 +111,11 @@ class Publisher:
         """
         return self._one(Put(key=key, body=body, precondition=precondition, metadata=metadata))
 
-    def put_if_absent(
-        self, key: str, body: bytes, *, metadata: Mapping[str, str] | None = None
-    ) -> WriteOutcome:
+    def put_if_absent(self, key: str, body: bytes, *, metadata: Metadata = None) -> WriteOutcome:
         """See `put`; `Conflict` if the key exists."""
         return self.put(key, body, precondition=ABSENT, metadata=metadata)
 
-    def put_if_match(
-        self, key: str, body: bytes, etag: ETag, *, metadata: Mapping[str, str] | None = None
-    ) -> WriteOutcome:
+    def put_if_match(self, key: str, body: bytes, etag: ETag, *, metadata: Metadata = None) -> WriteOutcome:
         """See `put`; `Conflict` if the object has another ETag."""
         return self.put(key, body, precondition=IfMatch(etag=etag), metadata=metadata)
 
@@ -191,8 +180,7 @@ class Publisher:
         if queued is None:
             queued = slot_by_key if self._queued else ()
         unqueued = {slot for key, slot in slot_by_key.items() if key not in queued}
-        moved = self._in_parallel(lambda slot: self._move(str(slot), queued=slot not in unqueued), slots)
-        errors = dict(zip(slots, moved, strict=True))
+        errors = self._move_each(slots, unqueued)
         # The root moves for the slots that did succeed; without it they would wait for another publisher's root.
         root_error = self._move("_", queued=not unqueued)
         missing = tuple(key for key, slot in slot_by_key.items() if root_error or errors[slot])
@@ -211,8 +199,8 @@ class Publisher:
         wanted = sorted(set(slots))
         if not wanted:
             return
-        moved = self._in_parallel(lambda slot: self._move(str(slot), queued=self._queued), wanted)
-        for error in (*moved, self._move("_", queued=self._queued)):
+        errors = self._move_each(wanted, () if self._queued else wanted)
+        for error in (*errors.values(), self._move("_", queued=self._queued)):
             if error is not None:
                 raise error
 
@@ -238,7 +226,7 @@ class Publisher:
 
     def _write(self, batch: Sequence[Change]) -> list[_Result]:
         self.check(batch)
-        return self._in_parallel(self._apply, batch)
+        return in_parallel(self._apply, batch, self._parallelism)
 
     def _apply(self, change: Change) -> _Result:
         try:
@@ -252,6 +240,14 @@ class Publisher:
         except S3NotifyError as error:
             return error
 
+    def _move_each(
+        self, slots: Sequence[Slot], unqueued: Collection[Slot]
+    ) -> dict[Slot, S3NotifyError | None]:
+        def move(slot: Slot) -> S3NotifyError | None:
+            return self._move(str(slot), queued=slot not in unqueued)
+
+        return dict(zip(slots, in_parallel(move, slots, self._parallelism), strict=True))
+
     def _move(self, name: str, *, queued: bool) -> S3NotifyError | None:
         metadata = {QUEUED: "1"} if queued else None
         try:
@@ -259,13 +255,6 @@ class Publisher:
         except S3NotifyError as error:
             return error
         return None if isinstance(outcome, Written) else UnknownOutcomeError(f"signal {name}: {outcome}")
-
-    def _in_parallel(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        workers = min(self._parallelism, len(items))
-        if workers <= 1:
-            return [function(item) for item in items]
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(function, items))
 
 
 def _as_unknown(result: _Result) -> WriteOutcome:

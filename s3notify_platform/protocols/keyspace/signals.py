@@ -41,15 +41,6 @@ def digest_of(etag: ETag) -> bytes:
     return digest if digest != NEVER_SEEN else b"\x01".ljust(DIGEST_BYTES, b"\0")
 
 
-def changed_slots(seen: bytes, signals: Mapping[Slot, ETag]) -> tuple[Slot, ...]:
-    """The slots, ascending, whose signal differs from the vector of digests `seen`. Vanished ones do not."""
-    return tuple(
-        slot
-        for slot in sorted(signals)
-        if seen[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)] != digest_of(signals[slot])
-    )
-
-
 def slot_of_signal(prefix: str, key: str, slots: int) -> Slot | None:
     """The slot whose signal this key is; None for the root and for foreign objects."""
     try:
@@ -81,19 +72,16 @@ class WatcherState:
         return self.digests[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)]
 
     def changed(self, signals: Mapping[Slot, ETag]) -> tuple[Slot, ...]:
-        """See `changed_slots`."""
-        return changed_slots(self.digests, signals)
+        """The slots, ascending, whose signal differs from the remembered one. Vanished ones do not."""
+        return tuple(slot for slot in sorted(signals) if self.seen(slot) != digest_of(signals[slot]))
 
     def advance(self, slots: Iterable[int], signals: Mapping[Slot, ETag]) -> "WatcherState":
         """The state with the signals of exactly these slots also remembered. The root stays as it is."""
-        return self.advance_digests({Slot(slot): digest_of(signals[Slot(slot)]) for slot in slots})
-
-    def advance_digests(self, digests: Mapping[Slot, bytes]) -> "WatcherState":
-        """As `advance`, with digests that were taken earlier."""
         vector = bytearray(self.digests)
-        for slot, digest in digests.items():
-            if not 0 <= slot < self.slots or len(digest) != DIGEST_BYTES:
-                raise UsageError(f"slot {slot} of {self.slots} with a digest of {len(digest)} bytes")
+        for slot in slots:
+            if not 0 <= slot < self.slots:
+                raise UsageError(f"slot {slot} of {self.slots}")
+            digest = digest_of(signals[Slot(slot)])
             vector[DIGEST_BYTES * slot : DIGEST_BYTES * (slot + 1)] = digest
         return replace(self, digests=bytes(vector))
 

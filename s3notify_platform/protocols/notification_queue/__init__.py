@@ -39,8 +39,8 @@ Invariants
 
 Limits
     - At least once: after a crash, a lost answer or a long pause an entry may be delivered twice.
-    - A writer that pauses for more than `STALE_SECONDS` between `fresh` and its write is treated as one that did not
-      write. Its commit returns `Expired`. If it is killed before that, only the sweep finds its object.
+    - A writer that pauses for more than `STALE_SECONDS` before its write is treated as one that did not write. Its
+      commit returns `Expired`. If it is killed before that, only the sweep finds its object.
     - A put resolved by HEAD counts as happened if another writer's object is there; a delete does not.
     - The time to live is a lower bound: when an owner ends, the time since it last wrote the entry is not counted.
     - Entries are unordered, as in Ceph. A shard has one counter. On a bucket alone its writers take turns (a batch
@@ -55,13 +55,12 @@ Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is 
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too
 large is refused when it is reserved.
 
-Reading order: entries, topics, shards, reserving, queue, reconciler, owners, consumer; s3_event is the message that is
+Reading order: entries, topics, shards, reserving, queue, stale, owners, consumer; s3_event is the message that is
 pushed.
 """
 
 from s3notify_platform.protocols.notification_queue.consumer import (
     DeadLettered,
-    FailedOutcome,
     Fenced,
     ShardConsumer,
     WillRetry,
@@ -76,40 +75,30 @@ from s3notify_platform.protocols.notification_queue.entries import (
 from s3notify_platform.protocols.notification_queue.owners import ShardLease, Worker
 from s3notify_platform.protocols.notification_queue.queue import (
     EntryCommitted,
-    EntryOutcome,
     Expired,
     NotificationQueue,
-    TopicStats,
     Undecided,
 )
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation
-from s3notify_platform.protocols.notification_queue.s3_event import S3Events, decode_events, encode_events
-from s3notify_platform.protocols.notification_queue.stale import (
-    Reconciled,
-    Reconciler,
-    resolve,
-)
+from s3notify_platform.protocols.notification_queue.s3_event import decode_events, encode_events
+from s3notify_platform.protocols.notification_queue.stale import Reconciled, Reconciler, resolve
 
 __all__ = [
     "DeadLettered",
     "Entry",
     "EntryCommitted",
-    "EntryOutcome",
     "Event",
     "Expired",
-    "FailedOutcome",
     "Fenced",
     "NotificationQueue",
     "QuotaExceeded",
     "Reconciled",
     "Reconciler",
     "Reservation",
-    "S3Events",
     "ShardConsumer",
     "ShardLease",
     "Topic",
     "TopicSettings",
-    "TopicStats",
     "Undecided",
     "WillRetry",
     "Worker",

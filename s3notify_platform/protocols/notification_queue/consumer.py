@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from s3notify_platform.clock import backoff_seconds
-from s3notify_platform.errors import FencedError, S3NotifyError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.notification_queue.entries import (
     Claim,
     Entry,
@@ -228,9 +228,7 @@ class ShardConsumer:
 
     def _stamp(self, entry: Entry, after: Entry) -> Entry | None:
         """Replace the known version of the entry. Returns it as written; None if it has changed since."""
-        outcome = self._queue.updates.replace(
-            self._queue.shards.partition(entry), entry.key, encode_entry(after), expected=entry.version
-        )
+        outcome = self._queue.shards.replace(entry, after)
         if not isinstance(outcome, Stored):
             return None
         self._watch(entry).since = self.clock.monotonic()
@@ -248,14 +246,9 @@ class ShardConsumer:
 
     def _remove_delivered(self) -> int:
         delivered, self._delivered = tuple(self._delivered), []
-        results = self._queue.shards.in_parallel(self._queue.shards.remove_one, delivered)
-        removed = [entry for entry, result in zip(delivered, results, strict=True) if result is True]
-        self._delivered = [
-            entry
-            for entry, result in zip(delivered, results, strict=True)
-            if isinstance(result, S3NotifyError)
-        ]
-        self._in_progress -= {entry.id for entry in delivered} - {entry.id for entry in self._delivered}
+        removed, left = self._queue.shards.remove_each(delivered)
+        self._delivered = list(left)
+        self._in_progress -= {entry.id for entry in delivered} - {entry.id for entry in left}
         self._queue.shards.give_back(removed)
         self._queue.shards.count(removed, "delivered")
         return len(removed)

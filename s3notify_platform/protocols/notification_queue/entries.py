@@ -2,11 +2,11 @@
 
 import json
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ports import ABSENT, Absent, ETag, IfMatch, Precondition, Record, Version
+from s3notify_platform.ports import ABSENT, ETag, IfMatch, Precondition, Record, Version
 from s3notify_platform.slots import SLOT_COUNT, check_slot_count
 
 TOPIC_NAME = re.compile(r"[a-z0-9_-]{1,63}")
@@ -128,6 +128,11 @@ class Entry:
         """The record's key: the slot first, so that the entries of one slot are one scan."""
         return f"{self.slot:03d}.{self.id}"
 
+    @property
+    def partition(self) -> str:
+        """The record's partition."""
+        return queue_partition(self.topic, self.shard)
+
 
 # Names
 
@@ -210,96 +215,64 @@ def check_topic(name: str, settings: TopicSettings) -> None:
 
 def encode_topic(topic: Topic) -> bytes:
     """The record of a topic."""
-    return _dump(
-        {
-            "v": 1,
-            "epoch": topic.epoch,
-            "settings": asdict(topic.settings),
-            "quotas": [[quota.generation, quota.base] for quota in topic.quotas],
-            "deleting": topic.deleting,
-        }
-    )
+    body = {name: value for name, value in asdict(topic).items() if name not in ("name", "version")}
+    return _dump({"v": 1, **body, "quotas": [[quota.generation, quota.base] for quota in topic.quotas]})
 
 
 def decode_topic(record: Record) -> Topic:
     """The topic that a record holds."""
     try:
-        fields = _load(record)
-        return Topic(
-            name=record.key,
-            epoch=fields["epoch"],
-            settings=TopicSettings(**fields["settings"]),
-            quotas=tuple(Quota(generation=number, base=base) for number, base in fields["quotas"]),
-            deleting=fields["deleting"],
-            version=record.version,
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        body = _load(record)
+        settings = TopicSettings(**body.pop("settings"))
+        quotas = tuple(Quota(generation=number, base=base) for number, base in body.pop("quotas"))
+        return Topic(name=record.key, settings=settings, quotas=quotas, version=record.version, **body)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"topic {record.key!r} holds {record.value[:80]!r}") from error
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The record of an entry; what is empty is left out."""
-    event, claim = entry.event, entry.claim
-    fields: dict[str, object] = {
-        "v": 1,
-        "epoch": entry.epoch,
-        "quota": entry.quota or None,
-        "state": entry.state,
-        "key": event.key,
-        "op": event.op,
-        "bucket": event.bucket,
-        "etag": event.etag,
-        "size": event.size,
-        "if": "*" if event.precondition == ABSENT else getattr(event.precondition, "etag", None),
-        "writer": event.writer,
-        "announced_to": (event.announced_to or None) if entry.state == "reserved" else None,
-        "sequencer": event.sequencer,
-        "time_ms": event.time_ms or None,
-        "attempts": entry.attempts or None,
-        "waited_seconds": round(entry.waited_seconds, 3) or None,
-        "last_error": entry.last_error,
-        "reason": entry.reason,
-        "claim": [claim.worker, claim.generation] if claim else None,
-    }
-    return _dump({name: value for name, value in fields.items() if value is not None and value != ""})
+    """The record of an entry; what is as by default is left out."""
+    known = entry.event
+    event = _given(known)
+    if known.precondition is not None:
+        event["precondition"] = known.precondition.etag if isinstance(known.precondition, IfMatch) else "*"
+    if entry.state != "reserved":
+        event.pop("announced_to", None)
+    rounded = replace(entry, waited_seconds=round(entry.waited_seconds, 3))
+    body = {name: value for name, value in _given(rounded).items() if name not in _IN_ITS_PLACE}
+    claim = {"claim": asdict(entry.claim)} if entry.claim else {}
+    return _dump({"v": 1, **body, "event": event, **claim})
+
+
+_IN_ITS_PLACE = frozenset({"topic", "shard", "id", "slot", "version"})
+
+
+def _given(value: Event | Entry) -> dict[str, Any]:
+    found = ((field.name, getattr(value, field.name), field.default) for field in fields(value))
+    return {name: given for name, given, default in found if given != default}
 
 
 def decode_entry(topic: str, shard: int, record: Record) -> Entry:
     """The entry that a record of this topic and shard holds."""
     try:
-        fields = _load(record)
+        body = _load(record)
         slot, dot, name = record.key.partition(".")
-        if not dot or fields["state"] not in ("reserved", "committed", "dead"):
+        if not dot or body["state"] not in ("reserved", "committed", "dead"):
             raise CorruptError(f"{record.key!r} of topic {topic!r} is not an entry")
-        claim = fields.get("claim")
+        event, claim = body.pop("event"), body.pop("claim", None)
+        if (condition := event.pop("precondition", None)) is not None:
+            event["precondition"] = ABSENT if condition == "*" else IfMatch(etag=ETag(condition))
         return Entry(
             topic=topic,
             shard=shard,
-            epoch=fields["epoch"],
             id=name,
             slot=int(slot),
-            quota=fields.get("quota", 0),
-            state=fields["state"],
-            event=Event(
-                key=fields["key"],
-                op=fields["op"],
-                bucket=fields.get("bucket", ""),
-                etag=_etag(fields.get("etag")),
-                size=fields.get("size"),
-                precondition=_precondition(fields.get("if")),
-                writer=fields.get("writer", ""),
-                announced_to=tuple(fields.get("announced_to", ())),
-                sequencer=fields.get("sequencer", ""),
-                time_ms=fields.get("time_ms", 0),
-            ),
-            attempts=fields.get("attempts", 0),
-            waited_seconds=fields.get("waited_seconds", 0.0),
-            last_error=fields.get("last_error", ""),
-            reason=fields.get("reason", ""),
-            claim=Claim(worker=claim[0], generation=claim[1]) if claim else None,
+            event=Event(**event | {"announced_to": tuple(event.get("announced_to", ()))}),
+            claim=Claim(**claim) if claim else None,
             version=record.version,
+            **body,
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"entry {record.key!r} of topic {topic!r} holds {record.value[:80]!r}") from error
 
 
@@ -316,26 +289,12 @@ def with_error(entry: Entry, error: str) -> Entry:
     return replace(entry, last_error=error[:ERROR_MAX])
 
 
-def _etag(value: str | None) -> ETag | None:
-    return ETag(value) if value is not None else None
-
-
-def _precondition(value: str | None) -> Absent | IfMatch | None:
-    match value:
-        case None:
-            return None
-        case "*":
-            return ABSENT
-        case _:
-            return IfMatch(etag=ETag(value))
-
-
-def _dump(fields: dict[str, object]) -> bytes:
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+def _dump(body: dict[str, object]) -> bytes:
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
 def _load(record: Record) -> dict[str, Any]:
-    fields: dict[str, Any] = json.loads(record.value)
-    if fields["v"] != 1:
-        raise CorruptError(f"{record.key!r} has version {fields['v']!r}; this release reads 1")
-    return fields
+    body: dict[str, Any] = json.loads(record.value)
+    if (version := body.pop("v")) != 1:
+        raise CorruptError(f"{record.key!r} has version {version!r}; this release reads 1")
+    return body

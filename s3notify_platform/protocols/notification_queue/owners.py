@@ -17,7 +17,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Topic,
     decode_entry,
-    encode_entry,
 )
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
 from s3notify_platform.protocols.updates import ATTEMPTS, Stored
@@ -49,18 +48,6 @@ class ShardLease:
 class _Owner:
     worker: str = ""
     generation: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Owners:
-    """The owners of one topic, as stored."""
-
-    topic: Topic
-    owners: tuple[_Owner, ...]
-
-    def encode(self) -> bytes:
-        shards = [[owner.worker, owner.generation] for owner in self.owners]
-        return json.dumps({"v": 1, "epoch": self.topic.epoch, "shards": shards}).encode()
 
 
 def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
@@ -148,7 +135,9 @@ class Worker:
         surplus = held[self.name] - share
         if surplus > 0:
             released = [lease for lease in self._leases.values() if lease not in busy][-surplus:]
-            self._release(released)
+            for lease in released:  # not served any more, even if the write fails
+                self._leases.pop((lease.topic, lease.shard), None)
+            self._disown((lease.topic, lease.shard) for lease in released)
             surplus -= len(released)
         elif surplus < 0:
             self._take({key: owned[key] for key in free[:-surplus]})
@@ -234,7 +223,7 @@ class Worker:
         return {
             (name, shard): owner
             for name, topic in self._topics.items()
-            for shard, owner in enumerate(_owners_of(topic, records.get(name)).owners)
+            for shard, owner in enumerate(_owners_of(topic, records.get(name)))
         }
 
     def _take(self, free: dict[tuple[str, int], _Owner]) -> None:
@@ -243,12 +232,6 @@ class Worker:
             return mine if owner == free[key] else owner
 
         self._adopt(self._change(free, change))
-
-    def _release(self, leases: Iterable[ShardLease]) -> None:
-        keys = [(lease.topic, lease.shard) for lease in leases]
-        for key in keys:
-            self._leases.pop(key, None)  # not served any more, even if the write fails
-        self._disown(keys)
 
     def _disown(self, shards: Iterable[tuple[str, int]]) -> None:
         self._change(
@@ -271,14 +254,17 @@ class Worker:
         self, name: str, shards: Collection[int], change: Callable[[tuple[str, int], _Owner], _Owner]
     ) -> dict[tuple[str, int], _Owner]:
         def decide(record: Record | None) -> tuple[bytes | None, dict[tuple[str, int], _Owner]]:
-            before = _owners_of(self._topics[name], record)
-            owners = tuple(
+            topic = self._topics[name]
+            before = _owners_of(topic, record)
+            after = [
                 change((name, shard), owner) if shard in shards else owner
-                for shard, owner in enumerate(before.owners)
-            )
-            pairs = enumerate(zip(before.owners, owners, strict=True))
+                for shard, owner in enumerate(before)
+            ]
+            pairs = enumerate(zip(before, after, strict=True))
             changed = {(name, shard): new for shard, (old, new) in pairs if new != old}
-            return replace(before, owners=owners).encode() if changed else None, changed
+            stored = [[owner.worker, owner.generation] for owner in after]
+            value = json.dumps({"v": 1, "epoch": topic.epoch, "shards": stored}).encode()
+            return value if changed else None, changed
 
         return self.queue.updates.change(OWNERS, name, decide)[0]
 
@@ -311,12 +297,7 @@ class Worker:
     def _free(self, found: Entry, generation: int) -> None:
         entry: Entry | None = found
         while entry is not None and _of_former(entry, generation):
-            outcome = self.queue.updates.replace(
-                self.queue.shards.partition(entry),
-                entry.key,
-                encode_entry(replace(entry, claim=None)),
-                expected=entry.version,
-            )
+            outcome = self.queue.shards.replace(entry, replace(entry, claim=None))
             if isinstance(outcome, Stored) or outcome.record is None:
                 return
             entry = decode_entry(entry.topic, entry.shard, outcome.record)
@@ -326,15 +307,13 @@ def _of_former(entry: Entry, generation: int) -> bool:
     return entry.claim is not None and entry.claim.generation < generation
 
 
-def _owners_of(topic: Topic, record: Record | None) -> _Owners:
-    if record is None:
-        return _Owners(topic=topic, owners=(_Owner(),) * topic.settings.shards)
-    epoch, owners = _decode_owners(record)
-    if epoch != topic.epoch:
-        # The record is of a deleted topic. Its generations still count, since they must only rise.
-        highest = max((owner.generation for owner in owners), default=0)
-        owners = (_Owner(generation=highest),) * topic.settings.shards
-    return _Owners(topic=topic, owners=owners)
+def _owners_of(topic: Topic, record: Record | None) -> tuple[_Owner, ...]:
+    epoch, owners = _decode_owners(record) if record is not None else ("", ())
+    if epoch == topic.epoch:
+        return owners
+    # A record of a deleted topic: its generations still count, since they must only rise.
+    highest = max((owner.generation for owner in owners), default=0)
+    return (_Owner(generation=highest),) * topic.settings.shards
 
 
 def _decode_owners(record: Record) -> tuple[str, tuple[_Owner, ...]]:

@@ -17,7 +17,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
     counts_partition,
     dead_partition,
     decode_entry,
-    encode_entry,
     shard_of,
     shard_slots,
     takes,
@@ -164,15 +163,12 @@ class NotificationQueue:
         """Whether the topic takes an event of this size. Once the topic is known, no request."""
         return self._reservations.fits(topic, event)
 
-    def fresh(self, reservation: Reservation) -> bool:
-        """Whether the object may still be written: no reconciler can have resolved the reservation yet.
-
-        Call it right before the write. If False: `abort`, and reserve again.
-        """
-        return self.fresh_since(reservation.since)
-
     def fresh_since(self, moment: float) -> bool:
-        """As `fresh`, for all reservations that this process began after that moment of the queue's clock."""
+        """Whether objects may still be written: no reconciler can have resolved a reservation made since that moment.
+
+        `moment`: by the queue's clock; `Reservation.since` for one. Call it right before the write. If False:
+        `abort_many`, and reserve again.
+        """
         return self._reservations.fresh_since(moment)
 
     def commit(self, reservation: Reservation) -> EntryOutcome:
@@ -180,26 +176,22 @@ class NotificationQueue:
 
         May be repeated. Does not raise the store's errors, since the object is written in any case.
         """
-        entry = replace(reservation.entry, state="committed")
-        partition = self.shards.partition(entry)
         try:
-            outcome = self.updates.replace(partition, entry.key, encode_entry(entry), expected=entry.version)
+            outcome = self.shards.replace(reservation.entry, replace(reservation.entry, state="committed"))
         except (UnavailableError, UnknownOutcomeError) as error:
             return Undecided(cause=str(error))
-        if isinstance(outcome, Stored):
-            return EntryCommitted()
-        return EntryCommitted() if outcome.record is not None else Expired()
+        there = isinstance(outcome, Stored) or outcome.record is not None
+        return EntryCommitted() if there else Expired()
 
     def commit_many(self, reservations: Iterable[Reservation]) -> tuple[EntryOutcome, ...]:
         """See `commit`; in parallel."""
         return tuple(self.shards.in_parallel(self.commit, tuple(reservations)))
 
-    def abort(self, reservation: Reservation) -> None:
-        """The object certainly was not written, and will not be: free its space. 2 requests."""
-        self.abort_many([reservation])
-
     def abort_many(self, reservations: Iterable[Reservation]) -> None:
-        """See `abort`. Does not raise the store's errors: a reservation that stays is resolved by HEAD."""
+        """The objects certainly were not written, and will not be: free their space. 2 requests for each.
+
+        Does not raise the store's errors: a reservation that stays is resolved by HEAD.
+        """
         removed, _ = self.shards.remove_each(tuple(reservation.entry for reservation in reservations))
         self.shards.give_back(removed)
 
@@ -236,12 +228,11 @@ class NotificationQueue:
         (bucket alone: 2), 2 counters for each shard touched. `UnavailableError` or `UnknownOutcomeError`: some
         are left; remove again.
         """
-        batch = tuple(entries)
-        removed, errors = self.shards.remove_each(batch)
+        removed, left = self.shards.remove_each(tuple(entries))
         self.shards.give_back(removed)
         self.shards.count(removed, "delivered")
-        if errors:
-            raise errors[0]
+        if left:
+            raise next(iter(left.values()))
         return len(removed)
 
     # Dead letters.

@@ -1,11 +1,4 @@
-"""How space is counted and granted: the writers' side of the queue, up to a durable reservation.
-
-Steps
-    1. Space is counted in the shards of the events, as much as each has.
-    2. An entry is created for each event that there is space for.
-    3. The topic is read again: if it no longer is what was counted under, or this took so long that a resolver
-       may have looked, all is undone and done again.
-"""
+"""How space is counted and granted: the writers' side of the queue, up to a durable reservation."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -211,9 +204,7 @@ class Reservations:
             for _ in range(ATTEMPTS):
                 entry = replace(draft, id=_entry_id(self._clock))
                 with suppress(UnknownOutcomeError):
-                    outcome = self._updates.create(
-                        self._shards.partition(entry), entry.key, encode_entry(entry), once=True
-                    )
+                    outcome = self._updates.create(entry.partition, entry.key, encode_entry(entry), once=True)
                     if isinstance(outcome, Stored):
                         return Reservation(entry=replace(entry, version=outcome.version), since=since)
                 if not self._space(topic, entry.shard, 1):

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from s3notify_platform.clock import Clock, backoff_seconds
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
@@ -16,9 +16,10 @@ from s3notify_platform.protocols.notification_queue.entries import (
     decode_entry,
     depth_key,
     depth_partition,
+    encode_entry,
     queue_partition,
 )
-from s3notify_platform.protocols.updates import ATTEMPTS, Stored, Updates
+from s3notify_platform.protocols.updates import ATTEMPTS, RecordOutcome, Stored, Updates
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,9 +41,9 @@ class Shards:
             if entry.epoch == topic.epoch:
                 yield entry
 
-    def partition(self, entry: Entry) -> str:
-        """The partition of an entry's record."""
-        return queue_partition(entry.topic, entry.shard)
+    def replace(self, entry: Entry, after: Entry) -> RecordOutcome:
+        """Replace an entry in the version that is known. 1 request."""
+        return self._updates.replace(entry.partition, entry.key, encode_entry(after), expected=entry.version)
 
     def counted(self, topic: Topic, shard: int) -> int:
         """The shard's counter, without the base. 1 request."""
@@ -73,25 +74,21 @@ class Shards:
 
     def in_parallel(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """The results, in order, with at most `parallelism` calls at once."""
-        workers = min(self._parallelism, len(items))
-        if workers <= 1:
-            return [function(item) for item in items]
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(function, items))
+        return in_parallel(function, items, self._parallelism)
 
     def remove_one(self, entry: Entry) -> bool | S3NotifyError:
         """Whether this call, and no other, removed the entry in this version."""
         try:
-            outcome = self._updates.remove(self.partition(entry), entry.key, expected=entry.version)
+            outcome = self._updates.remove(entry.partition, entry.key, expected=entry.version)
         except (UnavailableError, UnknownOutcomeError) as error:
             return error
         return isinstance(outcome, Stored)
 
-    def remove_each(self, entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], list[S3NotifyError]]:
-        """Those that this call removed, and the errors of the others."""
-        results = self.in_parallel(self.remove_one, entries)
-        removed = tuple(entry for entry, result in zip(entries, results, strict=True) if result is True)
-        return removed, [result for result in results if isinstance(result, S3NotifyError)]
+    def remove_each(self, entries: Sequence[Entry]) -> tuple[list[Entry], dict[Entry, S3NotifyError]]:
+        """Those that this call removed, and the errors of those that may be left."""
+        results = list(zip(entries, self.in_parallel(self.remove_one, entries), strict=True))
+        removed = [entry for entry, result in results if result is True]
+        return removed, {entry: result for entry, result in results if isinstance(result, S3NotifyError)}
 
     def _add_each(self, amounts: Mapping[tuple[str, str], int]) -> None:
         self.in_parallel(lambda place: self._add_once(*place, amounts[place]), list(amounts))

@@ -17,7 +17,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Topic,
     decode_entry,
     depth_partition,
-    encode_entry,
     queue_partition,
     shard_capacity,
 )
@@ -103,12 +102,7 @@ class Reconciler:
     and 1 `add` for each shard in which some were aborted.
     """
 
-    def __init__(
-        self,
-        queue: NotificationQueue,
-        *,
-        leak_seconds: float = LEAK_SECONDS,
-    ) -> None:
+    def __init__(self, queue: NotificationQueue, *, leak_seconds: float = LEAK_SECONDS) -> None:
         self._queue = queue
         self._clock = queue.clock
         self._leak_seconds = leak_seconds
@@ -142,10 +136,8 @@ class Reconciler:
             seen = self._scan(found, shard)
             pending += seen.committed
             stale = self._stale(self._at(found, shard), seen.reserved, bucket)
-            came_to, committed = self._resolve_stale(stale, head, announce)
-            came_to["waiting"] += len(seen.reserved) - len(stale)
-            reconciled += came_to
-            resolved += committed
+            reconciled["waiting"] += len(seen.reserved) - len(stale)
+            resolved += self._resolve_stale(stale, head, announce, reconciled)
             self._sweep(found.name, shard, seen.foreign, reconciled)
             self._shrink_base(found, shard, seen.older)
             if self._leaks(found, shard, counted - seen.current):
@@ -181,13 +173,13 @@ class Reconciler:
         ]
 
     def _resolve_stale(
-        self, stale: list[Entry], head: Head, announce: Callable[[Event], None]
-    ) -> tuple[Counter[str], list[Entry]]:
-        """Counts of the results for the stale reservations of one shard, and the entries that were committed."""
+        self, stale: list[Entry], head: Head, announce: Callable[[Event], None], reconciled: Counter[str]
+    ) -> list[Entry]:
+        """Resolve stale reservations of one shard. Returns the entries that were committed."""
         results = self._queue.shards.in_parallel(lambda entry: self._resolve(entry, head, announce), stale)
-        came_to: Counter[str] = Counter(result for result, _ in results if result != "changed")
+        reconciled.update(result for result, _ in results if result != "changed")
         self._queue.shards.give_back([entry for result, entry in results if result == "aborted"])
-        return came_to, [entry for result, entry in results if result == "committed"]
+        return [entry for result, entry in results if result == "committed"]
 
     def _scan(self, topic: Topic, shard: int) -> _Pass:
         seen = _Pass()
@@ -218,12 +210,7 @@ class Reconciler:
                 return ("aborted" if self._queue.shards.remove_one(entry) is True else "changed"), entry
             announce(event)
             committed = replace(entry, state="committed", event=event)
-            outcome = self._queue.updates.replace(
-                self._queue.shards.partition(entry),
-                entry.key,
-                encode_entry(committed),
-                expected=entry.version,
-            )
+            outcome = self._queue.shards.replace(entry, committed)
             return ("committed" if isinstance(outcome, Stored) else "changed"), committed
         except (UnavailableError, UnknownOutcomeError):
             return "waiting", entry
@@ -259,13 +246,11 @@ class Reconciler:
         """
         before = topic.quotas[shard]
 
-        def switch(now: Topic) -> Topic:
-            if now.epoch != topic.epoch or now.quotas[shard] != before:
-                return now
+        def switch(now: Topic, quota: Quota) -> Quota:
             full = Quota(generation=before.generation + 1, base=shard_capacity(shard, now.settings))
-            return _with_quota(now, shard, full)
+            return full if quota == before else quota
 
-        after = self._queue.topics.change(topic.name, switch)
+        after = self._change_quota(topic, shard, switch)
         self._at(topic, shard).excess = None
         if after.epoch != topic.epoch or after.quotas[shard].generation == before.generation:
             return
@@ -278,21 +263,26 @@ class Reconciler:
         if older >= quota.base:
             return
 
-        def shrink(now: Topic) -> Topic:
-            found = now.quotas[shard] if now.epoch == topic.epoch else None
-            if found is None or found.generation != quota.generation or found.base <= older:
-                return now
-            return _with_quota(now, shard, replace(found, base=older))
+        def shrink(_: Topic, found: Quota) -> Quota:
+            same = found.generation == quota.generation
+            return replace(found, base=min(found.base, older)) if same else found
 
-        self._queue.topics.change(topic.name, shrink)
+        self._change_quota(topic, shard, shrink)
+
+    def _change_quota(self, topic: Topic, shard: int, change: Callable[[Topic, Quota], Quota]) -> Topic:
+        """The topic as it is now, with the shard's quota changed, if it still is the same topic."""
+
+        def changed(now: Topic) -> Topic:
+            if now.epoch != topic.epoch:
+                return now
+            quotas = list(now.quotas)
+            quotas[shard] = change(now, quotas[shard])
+            return replace(now, quotas=tuple(quotas))
+
+        return self._queue.topics.change(topic.name, changed)
 
     def _drop_counters(self, topic: Topic, shard: int) -> None:
         partition, prefix = depth_partition(topic.name), f"{topic.epoch}.{shard:03d}."
         for record in self._queue.records.scan(partition, prefix=prefix):
             if int(record.key.removeprefix(prefix)) < topic.quotas[shard].generation:
                 self._queue.updates.remove(partition, record.key, expected=record.version)
-
-
-def _with_quota(topic: Topic, shard: int, quota: Quota) -> Topic:
-    quotas = (*topic.quotas[:shard], quota, *topic.quotas[shard + 1 :])
-    return replace(topic, quotas=quotas)

@@ -64,7 +64,6 @@ from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_
 from s3notify_platform.protocols.source_enumerator.rescan import (
     COMMITTED,
     PARTITION,
-    TO_LIST,
     UNQUEUED_SECONDS,
     CommittedSlots,
     RescanBacklog,
@@ -76,7 +75,6 @@ __all__ = [
     "COMMITTED",
     "OBJECT_COST_BYTES",
     "PARTITION",
-    "TO_LIST",
     "UNQUEUED_SECONDS",
     "Assignment",
     "Chain",

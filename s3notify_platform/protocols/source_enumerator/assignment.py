@@ -46,11 +46,6 @@ class Assignment:
         """The reader of each slot."""
         return {slot: reader for reader, slots in enumerate(self.ranges) for slot in slots}
 
-    def moved_from(self, previous: "Assignment") -> int:
-        """How many slots had another reader before."""
-        before = previous.reader_of()
-        return sum(before.get(slot, reader) != reader for slot, reader in self.reader_of().items())
-
 
 def assign_slots(
     slots: Iterable[Slot],

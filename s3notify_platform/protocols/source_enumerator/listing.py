@@ -19,12 +19,13 @@ A key is listed twice if a cut was removed or skipped meanwhile: the user of a l
 Requests: 1 LIST for each 1000 objects; 2 for each cut, and 1 more when it is met.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 from typing import Final
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectMeta, ObjectStore
 
 HANDOVER_KEYS: Final = 32
@@ -53,8 +54,8 @@ def choose_cuts(store: ObjectStore, prefix: str, wanted: Sequence[str]) -> list[
             return None
         return found[0]
 
-    with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        return list(dict.fromkeys(cut for cut in pool.map(cut_after, wanted) if cut is not None))
+    cuts = in_parallel(cut_after, wanted, IN_FLIGHT)
+    return list(dict.fromkeys(cut for cut in cuts if cut is not None))
 
 
 def hands_over(store: ObjectStore, prefix: str, cut: str, following: Sequence[str]) -> bool:
@@ -117,11 +118,8 @@ def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[Sequence[Obj
     waiting = iter(chains)
     with ThreadPoolExecutor(at_once) as pool:
 
-        def ask(pages: Iterator[Sequence[ObjectMeta]]) -> Callable[[], Sequence[ObjectMeta] | None]:
-            return lambda: next(pages, None)
-
         def submit(pages: Iterator[Sequence[ObjectMeta]]) -> None:
-            under_way[pool.submit(ask(pages))] = pages
+            under_way[pool.submit(next, pages, None)] = pages
 
         under_way: dict[Future[Sequence[ObjectMeta] | None], Iterator[Sequence[ObjectMeta]]] = {}
         for chain in islice(waiting, at_once):

@@ -16,28 +16,23 @@ over a DataFrame, and answers the next one over it with too few rows.
 Register once a session: `register(spark)`. The streaming readers are in `stream`, what tasks do in `rows`.
 """
 
-import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, assert_never
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.registry import fixed_schema
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.ingest.reader import sample_of, schema_of_sample
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.protocols.source_enumerator import Enumerator, Split
+from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.spark.datasource.options import Reading, reading_of
 from s3notify_platform.spark.datasource.rows import (
     INFERRED,
@@ -48,9 +43,8 @@ from s3notify_platform.spark.datasource.rows import (
     work_of,
 )
 from s3notify_platform.spark.datasource.stream import ChangesReader, SlotsReader
-from s3notify_platform.spark.load import LINEAGE, loader
+from s3notify_platform.spark.load import read_slots, table_schema
 from s3notify_platform.spark.session import parallelism, ship_package
-from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import HEADS_IN_FLIGHT
 from s3notify_platform.table.layout import Generation
 
@@ -99,10 +93,7 @@ class S3NotifyDataSource(DataSource):
             case "slots":
                 return SLOTS_SCHEMA
             case "table":
-                pinned = source.schemas().head()
-                if pinned is None:
-                    raise NotFoundError(f"the table of source {source.name!r} has no commit yet")
-                return StructType(LINEAGE.fields + StructType.fromJson(json.loads(pinned.rows)).fields)
+                return table_schema(source)
             case "objects":
                 if source.input.schema is not None:
                     rescued = f", {RESCUED.name} string" if source.input.mismatches == "rescue" else ""
@@ -118,7 +109,7 @@ class S3NotifyDataSource(DataSource):
             case "slots":
                 raise UsageError("read='slots' says what changes: use readStream")
             case "table":
-                return TableReader(reading, schema, self.width)
+                return TableReader(reading, to_arrow_schema(schema, timezone="UTC"), self.width)
             case "objects":
                 return ObjectsReader(reading, RowReader.of(reading, schema, strict=True), self.width)
             case _ as unreachable:
@@ -152,10 +143,8 @@ def inferred_schema(reading: Reading) -> StructType:
     source = reading.source
     if (fixed := fixed_schema(source.input.format)) is not None:
         return whole_schema(from_arrow_schema(fixed), source)
-    enumerator = Enumerator(
-        shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
-    )
-    versions = [*islice(enumerator.versions(frozenset(source.location.all_slots())), SAMPLED_FROM)]
+    listed = source.enumerator().versions(frozenset(source.location.all_slots()))
+    versions = [*islice(listed, SAMPLED_FROM)]
     found = schema_of_sample(source, sample_of(source, versions))
     first, *others = whole_schema(from_arrow_schema(found) if found is not None else (), source)
     return StructType([StructField(first.name, first.dataType, metadata=INFERRED), *others])
@@ -164,54 +153,47 @@ def inferred_schema(reading: Reading) -> StructType:
 # Batch readers
 
 
+@dataclass
 class ObjectsReader(DataSourceReader):
     """The bucket's objects."""
 
-    def __init__(self, reading: Reading, rows: RowReader, width: int) -> None:
-        self._reading = reading
-        self._rows = rows
-        self._width = width
+    reading: Reading
+    rows: RowReader
+    width: int
 
     def partitions(self) -> list[InputPartition]:
         """See `DataSourceReader.partitions`. 1 LIST for each 1000 objects below the prefix."""
-        source = self._reading.source
-        enumerator = Enumerator(
-            shared_store(source.input.bucket), prefix=source.input.prefix, slots=source.location.slots
-        )
-        found = enumerator.versions(frozenset(self._reading.wanted))
-        return [*work_of(source, (Split(version=v, start=0, end=v.size) for v in found), self._width)]
+        source = self.reading.source
+        found = source.enumerator().versions(frozenset(self.reading.wanted))
+        return [*work_of(source, (Split(version=v, start=0, end=v.size) for v in found), self.width)]
 
     def read(self, partition: InputPartition) -> Batches:
         """See `DataSourceReader.read`."""
         if isinstance(partition, Work):  # one that is none stands for a bucket without objects
-            yield from self._rows.read(partition.splits)
+            yield from self.rows.read(partition.splits)
 
 
+@dataclass
 class TableReader(DataSourceReader):
     """The committed table: the files of the heads that were there when the query was planned."""
 
-    def __init__(self, reading: Reading, schema: StructType, width: int) -> None:
-        self._reading = reading
-        self._output = to_arrow_schema(schema, timezone="UTC")
-        self._width = width
+    reading: Reading
+    output: pa.Schema
+    width: int
 
     def partitions(self) -> list[InputPartition]:
         """See `DataSourceReader.partitions`. 1 LIST and more (`SlotTable.newest`), none for given generations."""
-        slots, given = self._reading.wanted, self._reading.generations
-        table = self._reading.source.table()
+        slots, given = self.reading.wanted, self.reading.generations
+        table = self.reading.source.table()
         newest = {**table.newest(set(slots) - given.keys()), **given}
         unknown = [slot for slot, generation in newest.items() if generation is None]
         with ThreadPoolExecutor(HEADS_IN_FLIGHT) as pool:
             for slot, head in zip(unknown, pool.map(table.head, unknown), strict=True):
                 newest[slot] = Generation(head.generation if head else 0)
         wanted = [(slot, newest[slot]) for slot in slots if newest[slot]]
-        tasks = max(1, min(2 * self._width, len(wanted)))
+        tasks = max(1, min(2 * self.width, len(wanted)))
         return [InputPartition(wanted[n::tasks]) for n in range(tasks)]
 
     def read(self, partition: InputPartition) -> Batches:
         """See `DataSourceReader.read`."""
-        slots, generations = zip(*partition.value, strict=True) if partition.value else ((), ())
-        batch = pa.record_batch(
-            {"slot": pa.array(slots, pa.int32()), "generation": pa.array(generations, pa.int64())}
-        )
-        yield from loader(self._reading.source, None, self._output)(iter([batch]))
+        yield from read_slots(self.reading.source.table(), partition.value, self.output)

@@ -62,22 +62,16 @@ def reading_of(options: Mapping[str, str]) -> Reading:
     if unknown := sorted(given.keys() - set(known)):
         raise UsageError(f"option {unknown[0]!r}: there is none; use {', '.join(known)}")
     source = _source(given)
-    read = given.get("read", "objects")
-    rejects = given.get("rejects", "column")
-    if read not in get_args(Read):
-        raise UsageError(f"read={read!r}: use one of {', '.join(get_args(Read))}")
-    if rejects not in get_args(Rejects):
-        raise UsageError(f"rejects={rejects!r}: use one of {', '.join(get_args(Rejects))}")
-    return Reading(
-        source=source,
-        read=read,  # type: ignore[arg-type] # checked
-        rejects=rejects,  # type: ignore[arg-type] # checked
-        only=_slots(given["only"], source.location.slots) if "only" in given else None,
-        generations=_generations(given.get("generations", "{}"), source.location.slots),
-        topic=given.get("topic"),
-        poll_seconds=_number("poll_seconds", given.get("poll_seconds", "1"), float),
-        list_seconds=_number("list_seconds", given.get("list_seconds", "10"), float),
-    )
+    found: dict[str, Any] = {name: given[name] for name in ("read", "rejects", "topic") if name in given}
+    for name, choices in (("read", get_args(Read)), ("rejects", get_args(Rejects))):
+        if name in found and found[name] not in choices:
+            raise UsageError(f"{name}={found[name]!r}: use one of {', '.join(choices)}")
+    for name in {"poll_seconds", "list_seconds"} & given.keys():
+        found[name] = _number(name, given[name], float)
+    slots = source.location.slots
+    if "only" in given:
+        found["only"] = frozenset(slot_from_partition_key(s.strip(), slots) for s in given["only"].split(","))
+    return Reading(source=source, generations=_generations(given.get("generations", "{}"), slots), **found)
 
 
 def _source(given: Mapping[str, str]) -> Source:
@@ -93,13 +87,9 @@ def _source(given: Mapping[str, str]) -> Source:
     if not fields.get("bucket"):
         raise UsageError("option 'bucket' is missing: name the bucket, or load s3://bucket/prefix")
     keys = {
-        field: _variable(option, given[option])
-        for field, option in (
-            ("access_key_id", "access_key_id_env"),
-            ("secret_access_key", "secret_access_key_env"),
-            ("session_token", "session_token_env"),
-        )
-        if option in given
+        option.removesuffix("_env"): _variable(option, given[option])
+        for option in CONNECTION
+        if option.endswith("_env") and option in given
     }
     region = given.get("region") or default_region()
     bucket = S3Config(
@@ -129,10 +119,6 @@ def _variable(option: str, name: str) -> str:
             f"option {option}: the driver has no environment variable of that name, or it is empty"
         )
     return value
-
-
-def _slots(text: str, slots: int) -> frozenset[Slot]:
-    return frozenset(slot_from_partition_key(part.strip(), slots) for part in text.split(","))
 
 
 def _generations(text: str, slots: int) -> dict[Slot, Generation]:

@@ -1,8 +1,8 @@
 """What a task of the data source does: read splits, and give rows of exactly the columns that Spark wants."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -16,12 +16,12 @@ from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.ingest.splits import TASK_BYTES, is_big, may_be_cut, may_be_quoted
+from s3notify_platform.ingest.splits import TASK_BYTES, cut
 from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
-from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign, parts_of
+from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign
 from s3notify_platform.spark.datasource.options import Reading, Rejects
 from s3notify_platform.spark.declared import arrow_schema
-from s3notify_platform.spark.load import LINEAGE
+from s3notify_platform.spark.load import LINEAGE, shaped
 
 CHANGE: Final = "_change"
 ROW, REJECT, GONE = "row", "reject", "gone"
@@ -93,19 +93,14 @@ class RowReader:
         `ConflictError`, if `strict`, for an object that is another one now, or gone. `UnavailableError` for one that
         could not be read: the task fails, and Spark tries it again. `UsageError` for a reject, if they are to fail.
         """
-        whole, big = self.splits.sorted_out(splits)
-        for window in self.splits.windows(whole):
-            for batch in window:
-                yield from self._rows(batch)
-        for split in big:
-            for batch in self.splits.pieces(split):
-                yield from self._rows(batch)
+        for batch in self.splits.read(splits):
+            yield from self._rows(batch)
 
     def gone(self, versions: Sequence[tuple[int, str, str]]) -> Batches:
         """Rows that say which versions, as `(slot, key, etag)`, no longer hold."""
         if versions:
             columns = dict(zip(("_slot", "_key", "_etag"), zip(*versions, strict=True), strict=True))
-            yield self._shaped(len(versions), {**columns, CHANGE: [GONE] * len(versions)})
+            yield shaped(self.output, len(versions), {**columns, CHANGE: [GONE] * len(versions)})
 
     def _rows(self, batch: pa.RecordBatch) -> Batches:
         kinds = set(batch.column("_kind").to_pylist()) if batch.num_rows else set()
@@ -119,16 +114,7 @@ class RowReader:
                 given = dict(zip(batch.schema.names, batch.columns, strict=True))
                 change = REJECT if kind == READ.kind(Reject) else ROW
                 given |= {CHANGE: [change] * batch.num_rows, "_rejected": given["_reason"]}
-                yield self._shaped(batch.num_rows, given)
-
-    def _shaped(self, count: int, given: Mapping[str, Any]) -> pa.RecordBatch:
-        def column(wanted: pa.Field) -> pa.Array:
-            values = given.get(wanted.name)
-            if values is None:
-                return pa.nulls(count, wanted.type)
-            return values.cast(wanted.type) if isinstance(values, pa.Array) else pa.array(values, wanted.type)
-
-        return pa.RecordBatch.from_arrays([*map(column, self.output)], schema=self.output)
+                yield shaped(self.output, batch.num_rows, given)
 
     def _check(self, key: str, outcome: Outcome) -> None:
         match outcome.status:
@@ -152,12 +138,12 @@ class RowReader:
         return self.rejects == "column"
 
 
+@dataclass
 class Work(InputPartition):
     """What one task does: splits to read, and versions that have left."""
 
-    def __init__(self, splits: Sequence[Split], gone: Sequence[tuple[int, str, str]] = ()) -> None:
-        self.splits = splits
-        self.gone = gone
+    splits: Sequence[Split]
+    gone: Sequence[tuple[int, str, str]] = ()
 
 
 def work_of(
@@ -167,8 +153,7 @@ def work_of(
     parts: list[Split] = []
     for split in splits:
         # Where a value is quoted is known only when all before it was read.
-        cut = is_big(split, source) and may_be_cut(split, source) and not may_be_quoted(split, source)
-        parts += parts_of(split, source.input.split_bytes) if cut else [split]
+        parts += cut(split, source, quoted=False)
     sizes = [split.end - split.start for split in parts]
     cost = sum(sizes) + OBJECT_COST_BYTES * len(parts)
     tasks = max(-(-cost // TASK_BYTES), min(2 * width, -(-cost // SMALL_TASK_BYTES)))

@@ -37,7 +37,7 @@ Limits: an object is never divided between micro-batches. Where a writer does no
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -52,23 +52,27 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, NotFoundError
 from s3notify_platform.ingest.follow import Decision, decide, topic_epoch
 from s3notify_platform.ingest.row_schema import Batches
-from s3notify_platform.ingest.stream_plan import StreamPlanner
+from s3notify_platform.ingest.stream_plan import any_unqueued, planned_work
 from s3notify_platform.ingest.stream_state import (
     Offset,
-    Poller,
     SlotWork,
     StreamPlan,
     StreamState,
     changed_between,
     digest_at,
+    seen_of,
 )
-from s3notify_platform.protocols.keyspace import NEVER_SEEN, digest_of
+from s3notify_platform.ingest.wire import QueuedEntry
+from s3notify_platform.protocols.keyspace import NEVER_SEEN, Watcher, digest_of
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import RescanBacklog, Rescans, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.datasource.options import Reading
 from s3notify_platform.spark.datasource.rows import RowReader, Work, work_of
 from s3notify_platform.stores.s3.fast import shared_store
+
+if TYPE_CHECKING:
+    from s3notify_platform.ports import ETag
 
 UNLIMITED: Final = 1 << 62
 
@@ -80,6 +84,8 @@ class _PolledReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reading = reading
         self._clock = clock
         self._until: bytes | None = None
+        self._polled_at: float | None = None
+        self._signals: dict[Slot, ETag] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader.initialOffset`: nothing was ever read."""
@@ -87,20 +93,28 @@ class _PolledReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """See `SupportsTriggerAvailableNow`: the query ends when all is read that is signalled now."""
-        self._until = self._poller.poll()
+        self._until = self._poll()
 
     def _target(self) -> bytes:
         """The signals up to which the query reads."""
-        return self._until or self._poller.poll()
+        return self._until or self._poll()
+
+    def _poll(self) -> bytes:
+        """All slots' digests, at most `poll_seconds` old. 1 HEAD if nothing changed, else 1 LIST besides."""
+        now = self._clock.monotonic()
+        if self._polled_at is None or now - self._polled_at >= self._reading.poll_seconds:
+            self._signals |= self._watcher.poll().signals
+            self._polled_at = now
+        return seen_of(self._watcher)
 
     def _offset(self, body: dict[str, Any]) -> Offset:
         return Offset.loads(body, self._reading.source.location.slots)
 
     @cached_property
-    def _poller(self) -> Poller:
-        source = self._reading.source
-        store = shared_store(source.location.platform)
-        return Poller(source, store, self._clock, seconds=self._reading.poll_seconds)
+    def _watcher(self) -> Watcher:
+        place = self._reading.source.location
+        store = shared_store(place.platform)
+        return Watcher(store, prefix=place.keyspace_prefix, slots=place.slots, clock=self._clock)
 
 
 class ChangesReader(_PolledReader):
@@ -136,8 +150,8 @@ class ChangesReader(_PolledReader):
             # What was written before there was this topic has no entry: begin again with all slots.
             offset = replace(offset, digests=NEVER_SEEN * self._reading.source.location.slots)
         offset = replace(offset, epoch=self._epoch)
-        planner = self._planner(offset)
-        if decision.how == "follow" and planner.unqueued(decision.slots):
+        state = self._state_of(offset)
+        if decision.how == "follow" and any_unqueued(state, decision.slots):
             self._backlog.add((), unqueued=True)
             decision = self._decide(offset, target)
         if decision.wait_seconds:
@@ -149,12 +163,14 @@ class ChangesReader(_PolledReader):
         if decision.listing:
             self._listed_ms = self._clock.wall_ms()
         max_objects, max_bytes = self._limits(limit)
-        work, done = planner.work(offset, decision, entries, max_objects=max_objects, max_bytes=max_bytes)
+        work, done = planned_work(
+            state, offset, decision, entries, max_objects=max_objects, max_bytes=max_bytes
+        )
         if len(done) < len(changed):
             self._listed_ms = 0  # there is more to be had at once
         end = replace(offset, digests=offset.advanced(done, target))
         seen = tuple(entry for entry in entries if entry.slot in done)
-        return self._pinned(planner.state, end, work, seen).dumps()
+        return self._pinned(state, end, work, seen).dumps()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """See `DataSourceStreamReader.partitions`: step 3."""
@@ -194,11 +210,6 @@ class ChangesReader(_PolledReader):
             )
         return self._state
 
-    def _planner(self, offset: Offset) -> StreamPlanner:
-        source = self._reading.source
-        bucket = shared_store(source.input.bucket)
-        return StreamPlanner(source=source, bucket=bucket, state=self._state_of(offset))
-
     def _limits(self, limit: ReadLimit) -> tuple[int, int]:
         """Objects and bytes of a micro-batch."""
         read = self._reading.source.input
@@ -230,7 +241,8 @@ class ChangesReader(_PolledReader):
             return offset
         number = offset.number + 1
         name = f"{number:010d}-{unique_name(self._clock)}"
-        state.pin(StreamPlan(name=name, slots=tuple(work), entries=entries))
+        queued, topic = tuple(map(QueuedEntry.of, entries)), self._reading.topic or ""
+        state.pin(StreamPlan(name=name, slots=tuple(work), topic=topic, entries=queued))
         return replace(offset, stream=state.stream, number=number, plan=name)
 
     @property
@@ -265,12 +277,9 @@ class SlotsReader(_PolledReader):
         """See `DataSourceStreamReader.partitions`."""
         last = self._offset(end).digests
         changed = changed_between(self._offset(start).digests, last)
-        signals = self._poller.signals
-        seen = {slot: signals[slot] for slot in changed if slot in signals}
+        signals = self._signals
         same = {
-            slot: etag
-            for slot, etag in seen.items()
-            if not changed_between(digest_at(last, slot), digest_of(etag))
+            s: signals[s] for s in changed if s in signals and digest_at(last, s) == digest_of(signals[s])
         }
         return [InputPartition([(slot, same.get(slot)) for slot in changed])] if changed else []
 

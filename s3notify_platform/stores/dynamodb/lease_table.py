@@ -20,18 +20,13 @@ from s3notify_platform.errors import CorruptError
 from s3notify_platform.ports import Unknown
 from s3notify_platform.protocols.conditional_commit import CommitLease, Granted, LeaseOutcome, Occupied
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused
-from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table
+from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, absent
+from s3notify_platform.stores.dynamodb.table_schema import TableSchema
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 LEASE_TABLE: Final = TableSchema(partition_key="path", sort_key="etag", ttl="ttl")
-
-
-def create_lease_table(config: DynamoConfig, *, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """See `dynamo_schema.create_table`."""
-    return create_table(DynamoTable(config, clock=clock), LEASE_TABLE, clock=clock)
 
 
 class DynamoLeases:
@@ -47,7 +42,6 @@ class DynamoLeases:
         self._table.close()
 
     def put(self, lease: CommitLease, *, seen: CommitLease | None) -> LeaseOutcome:
-        """See `Leases.put`."""
         match self._table.write("put_item", Item=_item(lease), **_condition(seen)):
             case Applied():
                 return Granted()
@@ -61,17 +55,13 @@ class DynamoLeases:
                 assert_never(unreachable)
 
     def read(self, path: str, etag: str) -> CommitLease | None:
-        """See `Leases.read`."""
         found = self._table.get({"path": {"S": path}, "etag": {"S": _quoted(etag)}})
         return _lease(found) if found is not None else None
 
 
 def _condition(seen: CommitLease | None) -> dict[str, Any]:
     if seen is None:
-        return {
-            "ConditionExpression": "attribute_not_exists(#path)",
-            "ExpressionAttributeNames": {"#path": "path"},
-        }
+        return absent("path")
     names = {"#generation": "generation", "#writer": "writer"}
     values: dict[str, Any] = {":generation": {"N": str(seen.generation)}}
     if seen.writer is None:

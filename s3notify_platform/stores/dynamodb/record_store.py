@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
-from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome, Written
+from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Outcome, Refused
-from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table
+from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, absent, port_outcome
+from s3notify_platform.stores.dynamodb.table_schema import TableSchema
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -42,11 +42,6 @@ KEY_MAX_BYTES: Final = 1024
 
 _OVERHEAD_BYTES: Final = len("partitionkeyvalueversion") + 32
 """Names of the attributes, and the version."""
-
-
-def create_record_table(config: DynamoConfig, *, clock: Clock = SYSTEM_CLOCK) -> bool:
-    """See `dynamo_schema.create_table`."""
-    return create_table(DynamoTable(config, clock=clock), RECORD_TABLE, clock=clock)
 
 
 class DynamoRecordStore:
@@ -69,21 +64,17 @@ class DynamoRecordStore:
         self._table.close()
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
-        """See `RecordStore.create`."""
         return self._put(self._key(partition, key), value, None)
 
     def read(self, partition: str, key: str) -> Record | None:
-        """See `RecordStore.read`."""
         item = self._table.get(self._key(partition, key))
         return _record(item) if item is not None else None
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.replace`."""
         return self._put(self._key(partition, key), value, expected)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.remove`."""
-        return self._outcome(
+        return port_outcome(
             self._table.write("delete_item", Key=self._key(partition, key), **_condition(expected)), None
         )
 
@@ -149,7 +140,8 @@ class DynamoRecordStore:
             item = self._table.get(place)
         except UnavailableError:
             return None
-        return int(item["count"]["N"]) if item is not None and _is(item, token) else None
+        ours = item is not None and item.get("version", {}).get("S") == token
+        return int(item["count"]["N"]) if item is not None and ours else None
 
     def _put(self, place: Mapping[str, Any], value: bytes, expected: Version | None) -> WriteOutcome:
         size = sum(len(name["S"].encode()) for name in place.values()) + len(value) + _OVERHEAD_BYTES
@@ -158,19 +150,7 @@ class DynamoRecordStore:
         # Each attempt has its own token: one that is applied after a removal restores no earlier version.
         token = unique_name(self._clock)
         item = {**place, "value": {"B": value}, "version": {"S": token}}
-        return self._outcome(self._table.write("put_item", Item=item, **_condition(expected)), ETag(token))
-
-    @staticmethod
-    def _outcome(outcome: Outcome, etag: ETag | None) -> WriteOutcome:
-        match outcome:
-            case Applied():
-                return Written(etag=etag)
-            case Refused():
-                return Conflict()
-            case Unknown():
-                return outcome
-            case _ as unreachable:
-                assert_never(unreachable)
+        return port_outcome(self._table.write("put_item", Item=item, **_condition(expected)), ETag(token))
 
     def _partition(self, partition: str) -> str:
         if not partition:
@@ -195,23 +175,12 @@ def _checked(name: str, limit: int) -> str:
 
 def _condition(expected: Version | None) -> dict[str, Any]:
     if expected is None:
-        return {
-            "ConditionExpression": "attribute_not_exists(#version)",
-            "ExpressionAttributeNames": {"#version": "version"},
-        }
+        return absent("version")
     return {
         "ConditionExpression": "#version = :expected",
         "ExpressionAttributeNames": {"#version": "version"},
         "ExpressionAttributeValues": {":expected": {"S": expected}},
     }
-
-
-def _is(item: Item | None, version: str) -> bool:
-    return item is not None and _version(item) == version
-
-
-def _version(item: Item) -> str:
-    return str(item.get("version", {}).get("S"))
 
 
 def _record(item: Item) -> Record:

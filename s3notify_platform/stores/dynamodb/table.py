@@ -14,24 +14,15 @@ Guarantees. A write is sent once, and has one of three outcomes: `Applied`, `Ref
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from botocore.exceptions import (
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProxyConnectionError,
-)
+from botocore.exceptions import ClientError, NoCredentialsError, PartialCredentialsError
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.ports import Unknown
+from s3notify_platform.ports import Conflict, ETag, Unknown, WriteOutcome, Written
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.faults import SDK_ERRORS
-from s3notify_platform.stores.sdk import sdk_client
+from s3notify_platform.stores.sdk import NEVER_SENT, SDK_ERRORS, SdkUser, answer_of, unusable
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -46,7 +37,6 @@ ATTEMPTS = 5
 RETRY_BASE_SECONDS = 0.05
 RETRY_CEILING_SECONDS = 2.0
 
-_NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
 _NOTHING_HAPPENED = frozenset(
     {
         "ProvisionedThroughputExceededException",
@@ -80,8 +70,27 @@ class Refused:
 Outcome = Applied | Refused | Unknown
 
 
-class DynamoTable:
-    """One table. Thread-safe; nothing is sent, and no credential looked up, before the first call."""
+def port_outcome(outcome: Outcome, etag: ETag | None) -> WriteOutcome:
+    """The outcome as the ports say it; `etag` is that of the item if it was written."""
+    match outcome:
+        case Applied():
+            return Written(etag=etag)
+        case Refused():
+            return Conflict()
+        case Unknown():
+            return outcome
+
+
+def absent(attribute: str) -> dict[str, Any]:
+    """The condition that there is no item, by an attribute that each has."""
+    return {
+        "ConditionExpression": "attribute_not_exists(#key)",
+        "ExpressionAttributeNames": {"#key": attribute},
+    }
+
+
+class DynamoTable(SdkUser["DynamoDBClient"]):
+    """One table. Thread-safe."""
 
     def __init__(
         self,
@@ -89,33 +98,13 @@ class DynamoTable:
         *,
         clock: Clock = SYSTEM_CLOCK,
         client: "DynamoDBClient | None" = None,
-        pool_size: int = 32,
-        connect_seconds: float = 5.0,
         read_seconds: float = 10.0,
         attempts: int = ATTEMPTS,
     ) -> None:
+        super().__init__("dynamodb", config, client, read_seconds=read_seconds)
         self.config = config
         self._clock = clock
-        self._client = client
-        self._client_settings = (pool_size, connect_seconds, read_seconds)
         self._attempts = attempts
-        self._lock = Lock()
-
-    @property
-    def client(self) -> "DynamoDBClient":
-        """The SDK's client, created at first use."""
-        if self._client is None:
-            with self._lock:
-                if self._client is None:
-                    self._client = _new_client(self.config, *self._client_settings)
-        return self._client
-
-    def close(self) -> None:
-        """Close the connections. The table may be used again."""
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
 
     def get(self, key: Item) -> Item | None:
         """The item of this key, consistently read. 1 request."""
@@ -136,23 +125,16 @@ class DynamoTable:
 
         With `prefix`, those whose sort key, the attribute `sorted_by`, begins with it.
         """
-        arguments: dict[str, Any] = {
-            "TableName": self.config.table,
-            "ConsistentRead": True,
-            "KeyConditionExpression": "#k = :v",
-            "ExpressionAttributeNames": {"#k": attribute},
-            "ExpressionAttributeValues": {":v": {"S": value}},
-        }
+        condition, names, values = "#k = :v", {"#k": attribute}, {":v": {"S": value}}
         if prefix:
-            arguments["KeyConditionExpression"] += " AND begins_with(#s, :p)"
-            arguments["ExpressionAttributeNames"]["#s"] = sorted_by
-            arguments["ExpressionAttributeValues"][":p"] = {"S": prefix}
-        while True:
-            page = self._read(lambda: self.client.query(**arguments))
-            yield from page["Items"]
-            if not (last := page.get("LastEvaluatedKey")):
-                return
-            arguments["ExclusiveStartKey"] = last
+            condition += " AND begins_with(#s, :p)"
+            names["#s"], values[":p"] = sorted_by, {"S": prefix}
+        return self._pages(
+            "query",
+            KeyConditionExpression=condition,
+            ExpressionAttributeNames=names,
+            ExpressionAttributeValues=values,
+        )
 
     def inspect(self, call: "Callable[[DynamoDBClient], T]") -> T:
         """Any other call that is safe to repeat, with the client."""
@@ -161,15 +143,14 @@ class DynamoTable:
 
     def keys(self, attribute: str) -> Iterator[str]:
         """A string attribute of every item of the table, in no order. 1 request for each megabyte."""
-        arguments: dict[str, Any] = {
-            "TableName": self.config.table,
-            "ConsistentRead": True,
-            "ProjectionExpression": "#k",
-            "ExpressionAttributeNames": {"#k": attribute},
-        }
+        items = self._pages("scan", ProjectionExpression="#k", ExpressionAttributeNames={"#k": attribute})
+        return (item[attribute]["S"] for item in items)
+
+    def _pages(self, call: Literal["query", "scan"], **arguments: Any) -> Iterator[Item]:
+        arguments |= {"TableName": self.config.table, "ConsistentRead": True}
         while True:
-            page = self._read(lambda: self.client.scan(**arguments))
-            yield from (item[attribute]["S"] for item in page["Items"])
+            page = self._read(lambda: getattr(self.client, call)(**arguments))
+            yield from page["Items"]
             if not (last := page.get("LastEvaluatedKey")):
                 return
             arguments["ExclusiveStartKey"] = last
@@ -194,7 +175,7 @@ class DynamoTable:
                     return verdict
                 cause = verdict
             self._pause(attempt)
-        raise UnavailableError(f"{place(self.config)}: {cause}, {self._attempts} times; nothing was written")
+        raise UnavailableError(f"{self.config.place}: {cause}, {self._attempts} times; nothing was written")
 
     def _read(self, call: Callable[[], Any]) -> Any:
         cause: object = ""
@@ -204,7 +185,7 @@ class DynamoTable:
             except SDK_ERRORS as error:
                 cause = _judge(error, self.config)
             self._pause(attempt)
-        raise UnavailableError(f"{place(self.config)}: {cause}, {self._attempts} times")
+        raise UnavailableError(f"{self.config.place}: {cause}, {self._attempts} times")
 
     def _pause(self, attempt: int) -> None:
         self._clock.sleep(
@@ -212,24 +193,15 @@ class DynamoTable:
         )
 
 
-def place(config: DynamoConfig) -> str:
-    """Table and endpoint, for messages."""
-    return f"table {config.table!r} at {config.endpoint_url or f'AWS DynamoDB ({config.region})'}"
-
-
 def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
     """What a failed request means; a text if certainly nothing happened. `UsageError` if no retry can help."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        raise UsageError(
-            f"no credentials for {place(config)}: give this machine AWS credentials (environment, profile or "
-            "instance role), or name them in the configuration"
-        ) from None
-    if isinstance(error, _NEVER_SENT):
+        raise unusable(error, config) from None
+    if isinstance(error, NEVER_SENT):
         return type(error).__name__
     if not isinstance(error, ClientError):
         return Unknown(cause=type(error).__name__)
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    status, code, message = answer_of(error)
     reasons = {
         str(reason.get("Code"))
         for reason in error.response.get("CancellationReasons", [])
@@ -240,24 +212,9 @@ def _judge(error: Exception, config: DynamoConfig) -> Refused | Unknown | str:
     if code in _NOTHING_HAPPENED or (reasons and reasons <= _NOTHING_HAPPENED):
         return code
     if code == "ResourceNotFoundException":
-        raise UsageError(f"no {place(config)}: create it with `s3notify init`, or correct its name") from None
+        raise UsageError(f"no {config.place}: create it with `s3notify init`, or correct its name") from None
     if status >= 500 or code == "TransactionInProgressException":
         return Unknown(cause=f"{status} {code}")
-    message = str(error.response.get("Error", {}).get("Message", ""))
     raise UsageError(
-        f"{place(config)} refused the request: {code} {message} {sorted(reasons) or ''}".rstrip()
+        f"{config.place} refused the request: {code} {message} {sorted(reasons) or ''}".rstrip()
     ) from None
-
-
-def _new_client(
-    config: DynamoConfig, pool_size: int, connect_seconds: float, read_seconds: float
-) -> "DynamoDBClient":
-    client: DynamoDBClient = sdk_client(
-        "dynamodb",
-        config,
-        place(config),
-        pool_size=pool_size,
-        connect_seconds=connect_seconds,
-        read_seconds=read_seconds,
-    )
-    return client

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, place
+from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused, absent
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -55,11 +55,11 @@ def create_table(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYST
             created |= table.inspect(lambda client: _create(client, table.config.table, schema))
             continue
         if wrong := _wrong_keys(found, schema):
-            raise UsageError(f"{place(table.config)} {wrong}: name another table")
+            raise UsageError(f"{table.config.place} {wrong}: name another table")
         if found["TableStatus"] in ("ACTIVE", "UPDATING") and _expires(table, schema):
             return created
         clock.sleep(backoff_seconds(attempt, clock, base=0.05, ceiling=POLL_CEILING_SECONDS))
-    raise UnavailableError(f"{place(table.config)} is not ready to use yet: run this again")
+    raise UnavailableError(f"{table.config.place} is not ready to use yet: run this again")
 
 
 def examine(table: DynamoTable, schema: TableSchema, *, clock: Clock = SYSTEM_CLOCK) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def _expires(table: DynamoTable, schema: TableSchema) -> bool:
     if schema.ttl is None or (found := _ttl(table)) == schema.ttl:
         return True
     if found is not None:
-        raise UsageError(f"{place(table.config)} expires items by {found!r}, not {schema.ttl!r}")
+        raise UsageError(f"{table.config.place} expires items by {found!r}, not {schema.ttl!r}")
     wanted: Any = {"Enabled": True, "AttributeName": schema.ttl}
     table.inspect(
         lambda client: client.update_time_to_live(
@@ -143,10 +143,6 @@ def _expires(table: DynamoTable, schema: TableSchema) -> bool:
 
 def _keeps_conditions(table: DynamoTable, schema: TableSchema, clock: Clock) -> bool:
     scratch = {key["AttributeName"]: {"S": f".s3notify-probe-{unique_name(clock)}"} for key in schema.keys}
-    condition = {
-        "ConditionExpression": "attribute_not_exists(#key)",
-        "ExpressionAttributeNames": {"#key": schema.partition_key},
-    }
-    outcomes = [table.write("put_item", Item=scratch, **condition) for _ in range(2)]
+    outcomes = [table.write("put_item", Item=scratch, **absent(schema.partition_key)) for _ in range(2)]
     table.write("delete_item", Key=scratch)
     return isinstance(outcomes[0], Applied) and isinstance(outcomes[1], Refused)

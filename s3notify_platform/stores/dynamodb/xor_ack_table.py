@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome, Written
+from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome
 from s3notify_platform.protocols.ack_chain.chains import TOMBSTONE_SECONDS
 from s3notify_platform.protocols.ack_chain.plans import acked
 from s3notify_platform.protocols.ack_chain.record import Chain, decode, encode
 from s3notify_platform.stores.config import DynamoConfig
-from s3notify_platform.stores.dynamodb.table import Applied, DynamoTable, Item, Refused
+from s3notify_platform.stores.dynamodb.table import DynamoTable, Item, absent, port_outcome
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -45,8 +45,6 @@ SUFFIX: Final = "\0s3notify"
 NONE: Final = "-"
 TAGS_TOGETHER: Final = 25
 """Chains that a scan reads in one request."""
-
-_NAMES: Final = {"#stamp": "stamp", "#version": "version"}
 
 
 class XorAckTable:
@@ -75,23 +73,19 @@ class XorAckTable:
         self._table.close()
 
     def create(self, partition: str, key: str, value: bytes) -> WriteOutcome:
-        """See `RecordStore.create`."""
         return self._write(self._tag(partition, key), decode(key, value), stamp=NONE, version=NONE)
 
     def read(self, partition: str, key: str) -> Record | None:
-        """See `RecordStore.read`."""
         if partition != self._partition:
             return None
         theirs, ours = self._table.get_together(self._both(self._tag(partition, key)))
         return _record(key, theirs, ours)
 
     def replace(self, partition: str, key: str, value: bytes, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.replace`."""
         stamp, version = _taken_apart(expected)
         return self._write(self._tag(partition, key), decode(key, value), stamp=stamp, version=version)
 
     def remove(self, partition: str, key: str, *, expected: Version) -> WriteOutcome:
-        """See `RecordStore.remove`."""
         stamp, version = _taken_apart(expected)
         tag = self._tag(partition, key)
         return self._transact(
@@ -160,13 +154,7 @@ class XorAckTable:
         outcome = self._table.write(
             "transact_write_items", TransactItems=list(changes), ClientRequestToken=unique_name(self._clock)
         )
-        match outcome:
-            case Applied():
-                return Written(etag=etag)
-            case Refused():
-                return Conflict()
-            case Unknown():
-                return outcome
+        return port_outcome(outcome, etag)
 
     def _put(self, key: str, attributes: Mapping[str, Any], **was: str) -> dict[str, Any]:
         return {"Put": self._under(was) | {"Item": {self._key: {"S": key}, **attributes}}}
@@ -179,14 +167,11 @@ class XorAckTable:
         ((name, value),) = was.items()
         table = {"TableName": self._table.config.table}
         if value == NONE:
-            return table | {
-                "ConditionExpression": "attribute_not_exists(#key)",
-                "ExpressionAttributeNames": {"#key": self._key},
-            }
+            return table | absent(self._key)
         expected: Mapping[str, Any] = {"B": bytes.fromhex(value)} if name == "stamp" else {"S": value}
         return table | {
             "ConditionExpression": f"#{name} = :was",
-            "ExpressionAttributeNames": {f"#{name}": _NAMES[f"#{name}"]},
+            "ExpressionAttributeNames": {f"#{name}": name},
             "ExpressionAttributeValues": {":was": expected},
         }
 

@@ -5,15 +5,15 @@ outcome. A PUT under a condition is sent once; if it neither succeeds nor is ref
 unquoted, as Ceph RGW requires.
 """
 
-from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from s3notify_platform.ports import (
     Absent,
     Conflict,
     ETag,
     IfMatch,
+    Metadata,
     NotModified,
     ObjectMeta,
     Precondition,
@@ -61,7 +61,6 @@ class FastObjectStore(DelegatingStore):
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
     ) -> StoredObject | NotModified | Conflict | None:
-        """See `ObjectStore.get`."""
         import obstore
         from obstore.exceptions import BaseError
 
@@ -89,14 +88,8 @@ class FastObjectStore(DelegatingStore):
         return self.store.get(key, if_match=if_match, if_none_match=if_none_match)
 
     def put(
-        self,
-        key: str,
-        body: bytes,
-        *,
-        precondition: Precondition | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """See `ObjectStore.put`."""
         import obstore
         from obstore.exceptions import (
             AlreadyExistsError,
@@ -108,16 +101,9 @@ class FastObjectStore(DelegatingStore):
 
         if not fits_obstore(check_key(key)):
             return self.store.put(key, body, precondition=precondition, metadata=metadata)
-        mode: PutMode
-        match precondition:
-            case None:
-                mode = "overwrite"
-            case Absent():
-                mode = "create"
-            case IfMatch(etag=etag):
-                mode = {"e_tag": etag}
-            case _ as unreachable:
-                assert_never(unreachable)
+        mode: PutMode = "overwrite" if precondition is None else "create"
+        if isinstance(precondition, IfMatch):
+            mode = {"e_tag": precondition.etag}
         try:
             written = obstore.put(
                 self._fast if precondition is None else self._once,

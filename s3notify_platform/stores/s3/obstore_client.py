@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.faults import place
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -72,6 +71,6 @@ def _boto3_credentials(config: S3Config) -> Any:
     session = boto3.session.Session(region_name=config.region)
     if session.get_credentials() is None:
         raise UsageError(
-            f"no credentials for {place(config)}: set access_key_id and secret_access_key, or AWS_*"
+            f"no credentials for {config.place}: set access_key_id and secret_access_key, or AWS_*"
         )
     return Boto3CredentialProvider(session)

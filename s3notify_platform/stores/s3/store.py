@@ -15,16 +15,16 @@ both.
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
+from s3notify_platform.errors import NotFoundError, UnavailableError
 from s3notify_platform.ports import (
     Absent,
     Conflict,
     ETag,
     IfMatch,
+    Metadata,
     NotModified,
     ObjectMeta,
     Page,
@@ -35,9 +35,9 @@ from s3notify_platform.ports import (
     Written,
 )
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.faults import SDK_ERRORS, Fault, Verdict, judge, place
+from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
 from s3notify_platform.stores.memory import check_copy, check_key, check_page_limit
-from s3notify_platform.stores.sdk import sdk_client
+from s3notify_platform.stores.sdk import SDK_ERRORS, SdkUser
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -53,27 +53,8 @@ _CONTENT_HEADERS = (
 )  # fmt: skip
 
 
-def new_client(
-    config: S3Config, *, pool_size: int = 32, connect_seconds: float = 5.0, read_seconds: float = 30.0
-) -> "S3Client":
-    """A boto3 client that retries nothing by itself. No request. `UsageError` for a bad configuration."""
-    client: S3Client = sdk_client(
-        "s3",
-        config,
-        place(config),
-        pool_size=pool_size,
-        connect_seconds=connect_seconds,
-        read_seconds=read_seconds,
-        # Stores other than AWS support neither the newer checksums nor bucket names as host names.
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        s3={"addressing_style": "path" if config.endpoint_url else "auto"},
-    )
-    return client
-
-
-class S3ObjectStore:
-    """One bucket. Thread-safe; nothing is sent, and no credential looked up, before the first call."""
+class S3ObjectStore(SdkUser["S3Client"]):
+    """One bucket. Thread-safe."""
 
     def __init__(
         self,
@@ -81,38 +62,24 @@ class S3ObjectStore:
         *,
         clock: Clock = SYSTEM_CLOCK,
         client: "S3Client | None" = None,
-        pool_size: int = 32,
-        connect_seconds: float = 5.0,
-        read_seconds: float = 30.0,
         attempts: int = ATTEMPTS,
+        **settings: float,
     ) -> None:
+        """`settings`: `pool_size`, `connect_seconds` and `read_seconds` of the client."""
+        super().__init__(
+            "s3",
+            config,
+            client,
+            **settings,
+            # Stores other than AWS support neither the newer checksums nor bucket names as host names.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"addressing_style": "path" if config.endpoint_url else "auto"},
+        )
         self.config = config
         self._clock = clock
-        self._client = client
-        self._client_settings = {
-            "pool_size": pool_size,
-            "connect_seconds": connect_seconds,
-            "read_seconds": read_seconds,
-        }
         self._attempts = attempts
-        self._lock = Lock()
         self._bucket_seen = False
-
-    @property
-    def client(self) -> "S3Client":
-        """The SDK's client, created at first use."""
-        if self._client is None:
-            with self._lock:
-                if self._client is None:
-                    self._client = new_client(self.config, **self._client_settings)  # type: ignore[arg-type]
-        return self._client
-
-    def close(self) -> None:
-        """Close the connections. The store may be used again."""
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
 
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
@@ -144,7 +111,6 @@ class S3ObjectStore:
                 raise self._unavailable(found)
 
     def head(self, key: str) -> ObjectMeta | None:
-        """See `ObjectStore.head`."""
         found = self._send(
             lambda: _meta(key, self.client.head_object(Bucket=self.config.bucket, Key=check_key(key)))
         )
@@ -156,14 +122,8 @@ class S3ObjectStore:
         return None
 
     def put(
-        self,
-        key: str,
-        body: bytes,
-        *,
-        precondition: Precondition | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        """See `ObjectStore.put`."""
         arguments: dict[str, Any] = {}
         match precondition:
             case Absent():
@@ -196,12 +156,7 @@ class S3ObjectStore:
         return self._outcome(deleted)
 
     def copy(
-        self,
-        source: str,
-        target: str,
-        *,
-        precondition: Absent | None = None,
-        metadata: Mapping[str, str] | None = None,
+        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
         """See `ObjectStore.copy`. Up to 5 GB. Some stores ignore the condition.
 
@@ -319,7 +274,7 @@ class S3ObjectStore:
         }
 
     def _no_source(self, source: str) -> NotFoundError:
-        return NotFoundError(f"copy: no object {source!r} in {place(self.config)}")
+        return NotFoundError(f"copy: no object {source!r} in {self.config.place}")
 
     def _outcome(self, fault: Fault) -> WriteOutcome:
         match fault.verdict:
@@ -327,21 +282,19 @@ class S3ObjectStore:
                 # If-Match on an object that is gone is a 404 on AWS.
                 return Conflict()
             case Verdict.AMBIGUOUS:
-                return Unknown(cause=f"{fault.cause} from {place(self.config)}")
+                return Unknown(cause=f"{fault.cause} from {self.config.place}")
             case _:
                 raise self._unavailable(fault)
 
     def _unavailable(self, fault: Fault) -> UnavailableError:
-        return UnavailableError(f"{place(self.config)} is unavailable: {fault.cause}")
+        return UnavailableError(f"{self.config.place} is unavailable: {fault.cause}")
 
     def _check_bucket(self) -> None:
         if self._bucket_seen:
             return
         answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
         if isinstance(answer, Fault) and answer.verdict is Verdict.MISSING:
-            raise UsageError(
-                f"no {place(self.config)}: create it, or correct the bucket's name or the endpoint"
-            )
+            raise no_bucket(self.config)
 
 
 def _etag(answer: Any) -> ETag:

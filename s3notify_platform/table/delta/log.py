@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from s3notify_platform.errors import CorruptError, UnavailableError
+from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import ObjectMeta, ObjectStore, StoredObject, Written, list_all
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.delta.format import (
@@ -39,7 +39,7 @@ class LogView:
     """The log at its last version. `summary` is None if another program wrote that; `state` is there if replayed."""
 
     version: int = NO_VERSION
-    checkpoint: int = NO_VERSION
+    checkpoint: int | None = None
     summary: Summary | None = None
     generations: Mapping[Slot, Generation] = field(default_factory=dict)
     state: LogState | None = None
@@ -76,7 +76,7 @@ class DeltaLog:
         state = self.replayed(last, hint) if replay or summary is None else None
         return LogView(
             version=last,
-            checkpoint=NO_VERSION if hint is None else hint,
+            checkpoint=hint,
             summary=summary,
             generations=summary.generations if summary else _generations(state),
             state=state,
@@ -103,8 +103,7 @@ class DeltaLog:
 
     def checkpoint(self, view: LogView) -> None:
         """Write the checkpoint of a version. Replays the log, and 2 PUTs."""
-        hint = None if view.checkpoint == NO_VERSION else view.checkpoint
-        body, size = encode_checkpoint(view.state or self.replayed(view.version, hint))
+        body, size = encode_checkpoint(view.state or self.replayed(view.version, view.checkpoint))
         self._put(self._layout.log_checkpoint(view.version), body)
         # An older hint may be written last: readers look for newer versions from there.
         self._put(self._layout.log_hint, json.dumps({"version": view.version, "size": size}).encode())
@@ -130,10 +129,7 @@ class DeltaLog:
 
     def each(self, function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
         """`function` of each item, in order, several at a time."""
-        if self._parallelism == 1:
-            return [function(item) for item in items]
-        with ThreadPoolExecutor(self._parallelism) as pool:
-            return list(pool.map(function, items))
+        return in_parallel(function, items, self._parallelism)
 
     def _hint(self) -> int | None:
         found = self._store.get(self._layout.log_hint)
@@ -179,8 +175,5 @@ class DeltaLog:
 
 
 def _generations(state: LogState | None) -> Mapping[Slot, Generation]:
-    found = {}
-    for app, txn in (state.txns if state else {}).items():
-        if (slot := slot_of_app(app)) is not None:
-            found[slot] = Generation(txn["version"])
-    return found
+    txns = ((slot_of_app(app), txn) for app, txn in (state.txns if state else {}).items())
+    return {slot: Generation(txn["version"]) for slot, txn in txns if slot is not None}

@@ -94,7 +94,7 @@ class _Behind:
 
     @property
     def generation(self) -> Generation:
-        return Generation(self.head.generation if self.head else 0)
+        return _generation(self.head)
 
     @property
     def changes(self) -> int:
@@ -284,7 +284,9 @@ class DeltaView:
         protocol = log.state.protocol if log.state else earlier.protocol if earlier else None
         return (
             Summary(
-                table_id=earlier.table_id if earlier else known.get("id") or self._new_id(),
+                table_id=earlier.table_id
+                if earlier
+                else known.get("id") or str(UUID(unique_name(self._clock))),
                 created_ms=earlier.created_ms if earlier else known.get("createdTime") or now_ms,
                 schema=pinned.generation if pinned else 0,
                 protocol=raised(protocol, schema.protocol),
@@ -294,16 +296,13 @@ class DeltaView:
             schema,
         )
 
-    def _new_id(self) -> str:
-        return str(UUID(unique_name(self._clock)))
-
     def _checkpointed(self, log: LogView, done: Synced) -> Synced:
         """Write a checkpoint if one is due, also one that an earlier sync did not write."""
         if log.version == NO_VERSION:
             return done
         rows = log.summary.rows if log.summary else {}
         done = replace(done, version=log.version, rows=sum(rows.values()))
-        if log.version - max(log.checkpoint, 0) < CHECKPOINT_VERSIONS:
+        if log.version - (log.checkpoint or 0) < CHECKPOINT_VERSIONS:
             return done
         try:
             self._log.checkpoint(log)
@@ -332,13 +331,12 @@ def _of_one_version(behind: Sequence[_Behind]) -> list[_Behind]:
     return part
 
 
-def _counted(done: Synced, part: Iterable[_Behind]) -> Synced:
-    for each in part:
-        paths = paths_of(each.head)
-        done = replace(
-            done,
-            slots=done.slots + 1,
-            files_added=done.files_added + len(paths.keys() - each.shown.keys()),
-            files_removed=done.files_removed + len(each.shown.keys() - paths.keys()),
-        )
-    return replace(done, versions=done.versions + 1)
+def _counted(done: Synced, part: Sequence[_Behind]) -> Synced:
+    paths = [(paths_of(each.head).keys(), each.shown.keys()) for each in part]
+    return replace(
+        done,
+        slots=done.slots + len(part),
+        files_added=done.files_added + sum(len(now - shown) for now, shown in paths),
+        files_removed=done.files_removed + sum(len(shown - now) for now, shown in paths),
+        versions=done.versions + 1,
+    )

@@ -11,13 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 
-RESTARTS_MAX = 2
-"""Of one process, by itself, in a row: then it does not work at all."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Supervised:
-    """One process. `forever`: one that ends by itself is started again too."""
+    """One process. `forever`: one that ends by itself is started again too, `restarts_max` times."""
 
     name: str
     command: Sequence[str]
@@ -27,6 +24,7 @@ class Supervised:
     done: bool = False
     process: subprocess.Popen[bytes] | None = None
     crashes: int = 0
+    restarts_max: int = 2
 
     def reconcile(self) -> None:
         """Start it, if it is not running and has to."""
@@ -38,7 +36,7 @@ class Supervised:
             return
         if code is not None and code != -signal.SIGKILL:
             self.crashes += 1
-            assert self.crashes <= RESTARTS_MAX, f"{self.name} ended by {code}: {self.tail()}"
+            assert self.crashes <= self.restarts_max, f"{self.name} ended by {code}: {self.tail()}"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, **self.environment}

@@ -49,18 +49,18 @@ PAUSE_SECONDS = 0.2
 
 
 class Writer:
-    def __init__(self, told):
-        config = S3Config(bucket=BUCKET, endpoint_url=told["endpoint_url"])
+    def __init__(self, given):
+        config = S3Config(bucket=BUCKET, endpoint_url=given["endpoint_url"])
         self.store = shared_store(config)
         self.plain = Publisher(self.store, prefix=KEYSPACE)
         queue = NotificationQueue(queue_records(config), stale_seconds=STALE_SECONDS)
         self.queued = QueuedPublisher(self.plain, queue, bucket=BUCKET)
         self.sqs = boto3.client(
-            "sqs", endpoint_url=told["sqs_url"], region_name="us-east-1",
+            "sqs", endpoint_url=given["sqs_url"], region_name="us-east-1",
             aws_access_key_id="test", aws_secret_access_key="test",
         )  # fmt: skip
-        self.queue_url = told["queue_url"]
-        self.port = told["http_port"]
+        self.queue_url = given["queue_url"]
+        self.port = given["http_port"]
         self.connection = None
         self.secret = os.environ[SECRET_ENV]
 
@@ -84,7 +84,7 @@ class Writer:
         return through.put(operation.key, operation.body)
 
     def until_done(self, change):
-        """Plain writers repeat what failed, and what may have failed."""
+        """Unqueued writers repeat what failed, and what may have failed."""
         while True:
             try:
                 if isinstance(change(), Written):
@@ -163,11 +163,11 @@ def message(operation, sequencer, source, key):
     return json.dumps({"Records": [record]})
 
 
-def main(told):
-    phase, number = Phase(**told["phase"]), told["writer"]
-    path = Path(told["journal"])
+def main(given):
+    phase, number = Phase(**given["phase"]), given["writer"]
+    path = Path(given["journal"])
     known = {n: what for n, what in read_journal(path).items() if n >= phase.first}
-    journal, writer = Journal(path), Writer(told)
+    journal, writer = Journal(path), Writer(given)
     begin = phase.first
     if known:
         last = max(known)

@@ -28,16 +28,16 @@ def main() -> None:
     spark.sparkContext.setLogLevel("OFF")
     print(json.dumps({"ready": os.getpid()}), file=answers, flush=True)
     for line in sys.stdin:
-        told = json.loads(line)
-        place = replace(bucket, endpoint_url=told.get("endpoint_url", bucket.endpoint_url))
-        source = Source.of(bucket=place, platform=bucket, commit="native", **told["source"])
+        given = json.loads(line)
+        place = replace(bucket, endpoint_url=given.get("endpoint_url", bucket.endpoint_url))
+        source = Source.of(bucket=place, platform=bucket, commit="native", **given["source"])
 
         def progress(message: str) -> None:
             print(json.dumps({"progress": message}), file=answers, flush=True)
 
         ingest = spark_ingest(spark, source, progress=progress)
         try:
-            answer = run(ingest, source, batch=told["batch"], listing=told["listing"])
+            answer = run(ingest, source, batch=given["batch"], listing=given["listing"])
         except S3NotifyError as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)

@@ -1,4 +1,4 @@
-"""An inlet as a process of its own, that SIGKILLs itself at the call it is told: `python -m … JSON`.
+"""An inlet as a process of its own, that SIGKILLs itself at the call that it is given: `python -m … JSON`.
 
 Counted are calls of the record store, of the keyspace and of SQS, as they come; odd deaths come before the call,
 even ones after it took effect.
@@ -18,10 +18,10 @@ from s3notify_platform.channels.inlets.pull import PullInlet
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
-from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.config import S3Config, SqsConfig
 from s3notify_platform.stores.queue_records import queue_records
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
+from s3notify_platform.stores.sqs import SqsQueue
 
 
 class Mortal:
@@ -52,22 +52,22 @@ class Mortal:
         return call
 
 
-def main(told):
-    Mortal.dies_at = told["dies_at"]
-    keys = {name: told[name] for name in ("endpoint_url", "access_key_id", "secret_access_key")}
-    platform = S3Config(bucket=told["platform"], **keys)
+def main(given):
+    Mortal.dies_at = given["dies_at"]
+    keys = {name: given[name] for name in ("endpoint_url", "access_key_id", "secret_access_key")}
+    platform = S3Config(bucket=given["platform"], **keys)
     queue = NotificationQueue(Mortal(queue_records(platform)))
-    publisher = Publisher(Mortal(shared_store(platform)), prefix=told["signals"], queued=True)
-    intake = Intake(queue, [Keyspace(prefix="", publisher=publisher)], bucket=told["bucket"])
-    if "queue_url" in told:
-        sqs = Mortal(SqsQueue(SqsConfig(queue_url=told["queue_url"], **keys)))
+    publisher = Publisher(Mortal(shared_store(platform)), prefix=given["signals"], queued=True)
+    intake = Intake(queue, [Keyspace(prefix="", publisher=publisher)], bucket=given["bucket"])
+    if "queue_url" in given:
+        sqs = Mortal(SqsQueue(SqsConfig(queue_url=given["queue_url"], **keys)))
         inlet = PullInlet(sqs, intake, name="sqs", wait_seconds=0, visibility_seconds=3, gather=10)
     else:
         inlet = HttpInlet(HttpInletSettings(secret_envs=["RECEIVER_SECRET"], port=0), intake)
 
         def tell():
             inlet.ready.wait()
-            place = Path(told["address_file"])
+            place = Path(given["address_file"])
             place.with_suffix(".new").write_text(json.dumps(inlet.address))
             place.with_suffix(".new").rename(place)
 

@@ -57,12 +57,12 @@ def _as_json(place: Place) -> dict[str, Any]:
 
 
 def _main() -> None:
-    told = json.loads(sys.stdin.readline())
-    table = DynamoConfig(**told["table"]) if told["table"] else None
-    queue = Place(bucket=S3Config(**told["bucket"]), table=table).queue()
+    given = json.loads(sys.stdin.readline())
+    table = DynamoConfig(**given["table"]) if given["table"] else None
+    queue = Place(bucket=S3Config(**given["bucket"]), table=table).queue()
     print("ready", flush=True)
     egress = Egress.of(["127.0.0.0/8"], allow_http=True)
-    Delivery(queue, egress=egress).run(threading.Event(), lambda told: print(told, file=sys.stderr))
+    Delivery(queue, egress=egress).run(threading.Event(), lambda line: print(line, file=sys.stderr))
 
 
 if __name__ == "__main__":

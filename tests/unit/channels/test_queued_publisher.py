@@ -1,77 +1,24 @@
-"""The publisher whose changes are in the queue: what is told, refused, left to be resolved, and what it costs."""
+"""The publisher that queues: what is announced to which topic, what is refused, and what it costs."""
 
 import pytest
 
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
-from s3notify_platform.errors import QuotaExceededError, UnavailableError, UsageError
+from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, NotSignalledError, Publisher, Put, root_key
-from s3notify_platform.protocols.notification_queue import (
-    Event,
-    NotificationQueue,
-    Reconciler,
-    TopicSettings,
-    keys_recur,
-)
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, keys_recur
 from s3notify_platform.protocols.notification_queue.entries import shard_of
 from s3notify_platform.protocols.notification_queue.topics import TOPICS_SECONDS
 from s3notify_platform.protocols.updates import WRITER
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock
 from tests.support.counted import CountedRecords
-from tests.support.faults import CrashedError, Fault, FaultyStore, at, never
-
-KS = "ks/"
-
-
-class World:
-    """A bucket, its queue and a publisher, each of whose stores may fail on schedule."""
-
-    def __init__(self):
-        self.clock = HandClock()
-        self.objects = MemoryObjectStore()
-        self.records = MemoryRecordStore()
-        self.queue = NotificationQueue(self.records, clock=self.clock)
-
-    def topic(self, name="t", **settings):
-        self.queue.topics.create(name, TopicSettings(**{"capacity": 100, "shards": 2} | settings))
-
-    def publisher(self, objects=never, records=never, queue=None):
-        self.faulty_objects = FaultyStore(self.objects, objects)
-        self.faulty_records = FaultyStore(self.records, records)
-        queue = queue or NotificationQueue(self.faulty_records, clock=self.clock, parallelism=1)
-        plain = Publisher(self.faulty_objects, prefix=KS, clock=self.clock, parallelism=1)
-        return QueuedPublisher(plain, queue, bucket="b")
-
-    def told(self, topic="t"):
-        """(operation, key, etag) of what its consumers see."""
-        entries = self.queue.entries(topic, range(1000))
-        return sorted((e.event.op, e.event.key, e.event.etag) for e in entries)
-
-    def reserved(self, topic="t"):
-        return self.queue.stats(topic).reserved
-
-    def mark(self, key):
-        """Of the signal of a key's slot; None if there is no signal."""
-        found = self.objects.head(f"{KS}{slot_of(key)}")
-        return found and found.metadata.get(QUEUED)
-
-    def resolve(self, topic="t"):
-        reconciler = Reconciler(self.queue)
-        reconciler.resolve_stale(topic, self.objects.head)
-        self.clock.now += self.queue.stale_seconds + 1
-        return reconciler.resolve_stale(topic, self.objects.head)
-
-
-@pytest.fixture
-def world():
-    world = World()
-    world.topic()
-    return world
+from tests.support.faults import CrashedError, Fault, FaultyStore, at
+from tests.support.queued_publisher import KS, meanwhile
 
 
 def test_a_put_is_in_the_queue_before_its_signal(world):
@@ -90,7 +37,7 @@ def test_a_put_is_in_the_queue_before_its_signal(world):
     assert calls == ["put a", f"put {KS}{slot_of('a')}", f"put {KS}_"]
 
 
-def test_a_delete_is_told(world):
+def test_a_delete_is_announced(world):
     """With its precondition; the id of its writer has no place but the entry."""
     etag = world.objects.put("a", b"1").etag
     assert world.publisher().delete("a", precondition=IfMatch(etag=etag)) == Written(etag=None)
@@ -107,7 +54,7 @@ def test_a_conflict_leaves_nothing(world):
     assert publisher.put_if_absent("a", b"2") == Conflict()
     assert publisher.put_if_match("a", b"2", "other") == Conflict()
     assert publisher.delete("a", precondition=IfMatch(etag="other")) == Conflict()
-    assert (world.told(), world.reserved(), world.mark("a")) == ([], 0, None)
+    assert (world.announced(), world.reserved(), world.mark("a")) == ([], 0, None)
     assert world.queue.stats("t").counted == 0
 
 
@@ -122,20 +69,20 @@ def test_a_full_queue_refuses_before_anything_is_written(world):
     assert outcomes[2] == Refused(retry_after_seconds=1.0, topic="small")
     assert world.objects.head("k2") is None
     for topic in ("a-wide", "small", "t"):
-        assert [key for _, key, _ in world.told(topic)] == ["k0", "k1"]
+        assert [key for _, key, _ in world.announced(topic)] == ["k0", "k1"]
         assert world.queue.stats(topic).counted == 2
     assert isinstance(publisher.put("k9", b"1"), Refused)
     assert world.mark("k9") is None
 
 
-def test_every_topic_that_takes_the_key_is_told(world):
+def test_every_topic_that_takes_the_key_gets_an_entry(world):
     """By bucket and prefix; the others hear nothing."""
     world.topic("raw", prefix="raw/", bucket="b")
     world.topic("else", bucket="c")
     world.publisher().publish([Put(key="raw/a", body=b"1"), Put(key="x", body=b"1")])
-    assert [key for _, key, _ in world.told("raw")] == ["raw/a"]
-    assert [key for _, key, _ in world.told("t")] == ["raw/a", "x"]
-    assert world.told("else") == []
+    assert [key for _, key, _ in world.announced("raw")] == ["raw/a"]
+    assert [key for _, key, _ in world.announced("t")] == ["raw/a", "x"]
+    assert world.announced("else") == []
 
 
 def test_without_a_topic_it_is_the_plain_publisher(world):
@@ -146,11 +93,11 @@ def test_without_a_topic_it_is_the_plain_publisher(world):
     publisher.publish([Put(key="x", body=b"1"), Put(key="raw/a", body=b"1")])
     assert (world.mark("x"), world.mark("raw/a")) == (None, "1")
     assert world.objects.head(root_key(KS)).metadata == {}
-    assert [key for _, key, _ in world.told("raw")] == ["raw/a"]
+    assert [key for _, key, _ in world.announced("raw")] == ["raw/a"]
 
 
 def test_every_source_of_the_bucket_is_signalled(world):
-    """Each in its own keyspace, for its own keys; what failed in one of them is told."""
+    """Each in its own keyspace, for its own keys; what failed in one of them is named."""
     other = Publisher(
         FaultyStore(world.objects, at("put", Fault.THROTTLED, nth=2)), prefix="other/", parallelism=1
     )
@@ -169,26 +116,14 @@ def test_every_source_of_the_bucket_is_signalled(world):
     assert caught.value.keys == ("raw/b",)
 
 
-def meanwhile(key, act, fault=Fault.NONE):
-    """A schedule by which `act` is done right before the object of this key is written."""
-
-    def schedule(call):
-        if call.method != "put" or call.key != key:
-            return Fault.NONE
-        act()
-        return fault
-
-    return schedule
-
-
 @pytest.mark.parametrize("first", [True, False], ids=["the first", "another"])
-def test_a_topic_made_while_the_object_is_written_is_told(world, first):
+def test_a_topic_made_while_the_object_is_written_gets_the_entry(world, first):
     """Its consumer may have listed the bucket before that; with no other topic there, too."""
     if first:
         world.queue.topics.delete("t")
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late")))
     outcome = publisher.put("a", b"1")
-    assert world.told("late") == [("put", "a", outcome.etag)]
+    assert world.announced("late") == [("put", "a", outcome.etag)]
     assert world.mark("a") == "1"
 
 
@@ -205,7 +140,7 @@ def test_a_topic_is_reserved_in_soon(world):
 
 
 def test_a_new_topic_hears_of_writes_in_doubt(world):
-    """By a reservation, which the reconciler resolves, and which no other topic has to be told of."""
+    """By a reservation, which the reconciler resolves, and which concerns no other topic."""
     publisher = world.publisher(objects=meanwhile("a", lambda: world.topic("late"), Fault.REFUSED))
     assert isinstance(publisher.put_if_absent("a", b"1"), Unknown)
     late, known = world.queue.topics.all()
@@ -214,7 +149,7 @@ def test_a_new_topic_hears_of_writes_in_doubt(world):
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["full", "not to be seen"])
-def test_a_new_topic_that_cannot_be_told_is_said(world, full):
+def test_a_new_topic_that_takes_no_entry_is_an_error(world, full):
     """Nor is the signal marked: whoever follows it lists."""
     written = []
 
@@ -233,38 +168,7 @@ def test_a_new_topic_that_cannot_be_told_is_said(world, full):
     assert caught.value.keys == ("a",)
     assert isinstance(caught.value.outcomes[0], Written)
     assert world.mark("a") is None
-    assert (world.told(), world.reserved()) == ([], 1), "left to the reconciler, who tells it"
-
-
-def slow(world, key):
-    """A schedule in which the writer sleeps after its reservations, before the object of this key."""
-
-    def schedule(call):
-        if call.method == "put" and call.key == key:
-            world.clock.now += world.queue.stale_seconds
-        return Fault.NONE
-
-    return schedule
-
-
-def test_what_is_late_is_not_written(world):
-    """In a batch that takes long, what has not begun in time is refused, and may be published again."""
-    publisher = world.publisher(objects=slow(world, "k0"))
-    outcomes = publisher.publish([Put(key=f"k{n}", body=b"1") for n in range(3)])
-    assert isinstance(outcomes[0], Written)
-    assert outcomes[1:] == (Refused(retry_after_seconds=0.0),) * 2
-    assert [key for _, key, _ in world.told()] == ["k0"]
-    assert world.queue.stats("t").counted == 1
-    assert world.objects.head("k1") is None
-
-
-def test_late_without_a_topic_is_not_written_either(world):
-    """One that was created meanwhile would never hear of it."""
-    world.queue.topics.delete("t")
-    outcomes = world.publisher(objects=slow(world, "k0")).publish(
-        [Put(key=f"k{n}", body=b"1") for n in range(2)]
-    )
-    assert outcomes[1] == Refused(retry_after_seconds=0.0)
+    assert (world.announced(), world.reserved()) == ([], 1), "left to the reconciler, which announces it"
 
 
 def test_a_topic_that_is_gone_is_forgotten(world):
@@ -275,55 +179,8 @@ def test_a_topic_that_is_gone_is_forgotten(world):
     publisher.put("a", b"1")
     world.queue.topics.delete("gone")
     assert isinstance(publisher.put("b", b"1"), Written)
-    assert [key for _, key, _ in world.told()] == ["a", "b"]
+    assert [key for _, key, _ in world.announced()] == ["a", "b"]
     assert world.reserved() == 0
-
-
-@pytest.mark.parametrize(
-    "change", [Put(key="a", body=b"new"), Put(key="a", body=b"new", precondition=ABSENT)]
-)
-def test_a_lost_answer_is_found_by_head(world, change):
-    """The object carries our id: written, told, and signalled as such."""
-    publisher = world.publisher(objects=at("put", Fault.LOST, key="a"))
-    (outcome,) = publisher.publish([change])
-    assert outcome == Written(etag=world.objects.head("a").etag)
-    assert world.told() == [("put", "a", outcome.etag)]
-    assert world.mark("a") == "1"
-
-
-def test_a_lost_deletion(world):
-    """Nothing is there: it is told. Under a condition nobody can say who did it."""
-    for precondition in (None, IfMatch(etag=world.objects.put("a", b"1").etag)):
-        world.objects.put("a", b"1")
-        publisher = world.publisher(objects=at("delete", Fault.LOST, key="a"))
-        outcome = publisher.delete("a", precondition=precondition)
-        assert isinstance(outcome, Unknown if precondition else Written)
-        assert world.told()[-1] == ("delete", "a", None)
-        assert world.reserved() == 0
-
-
-@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LATE])
-def test_in_doubt_it_is_left_to_be_resolved(world, fault):
-    """Never guessed: the reservation stays until HEAD tells, and the signal is not marked meanwhile."""
-    publisher = world.publisher(objects=at("put", fault, key="a"))
-    outcome = publisher.put_if_absent("a", b"new")
-    assert isinstance(outcome, Unknown)
-    assert (world.told(), world.reserved(), world.mark("a")) == ([], 1, None)
-    world.faulty_objects.settle()
-    reconciled = world.resolve()
-    found = world.objects.head("a")
-    assert (reconciled.committed, reconciled.aborted) == ((1, 0) if found else (0, 1))
-    assert world.told() == ([("put", "a", found.etag)] if found else [])
-
-
-@pytest.mark.parametrize("change", [Put(key="a", body=b"new"), Delete(key="a")])
-def test_another_objects_presence_proves_nothing(world, change):
-    """Ours may still be under way: it stays in doubt, for the resolver to look once more."""
-    world.objects.put("a", b"old", metadata={WRITER: "another"})
-    method = "put" if isinstance(change, Put) else "delete"
-    (outcome,) = world.publisher(objects=at(method, Fault.REFUSED, key="a")).publish([change])
-    assert isinstance(outcome, Unknown)
-    assert (world.told(), world.reserved()) == ([], 1)
 
 
 def test_the_entry_is_there_before_the_signal_moves(world):
@@ -332,124 +189,23 @@ def test_the_entry_is_there_before_the_signal_moves(world):
 
     def schedule(call):
         if call.method == "put" and call.key.startswith(KS):
-            seen.append([key for _, key, _ in world.told()])
+            seen.append([key for _, key, _ in world.announced()])
         return Fault.NONE
 
     world.publisher(objects=schedule).put("a", b"1")
     assert seen == [["a"], ["a"]]
 
 
-def test_in_doubt_for_long_it_is_reserved_anew(world):
-    """The first reservation may be resolved before the write lands."""
-    reconciler = Reconciler(world.queue)
-
-    def schedule(call):
-        if call.method == "put" and call.key == "a":
-            reconciler.resolve_stale("t", world.objects.head)
-            world.clock.now += world.queue.stale_seconds + 1
-            assert reconciler.resolve_stale("t", world.objects.head).aborted == 1
-            return Fault.LATE
-        return Fault.NONE
-
-    assert isinstance(world.publisher(objects=schedule).put_if_absent("a", b"1"), Unknown)
-    assert world.reserved() == 1
-    world.faulty_objects.settle()
-    assert world.resolve().committed == 1
-
-
-def test_resolved_while_it_slept_it_is_pushed_anew(world):
-    """A resolver took it for not written; the writer finds out, and tells of it again."""
-
-    def schedule(call):
-        if call.method == "put" and call.key == "a":
-            reconciler = Reconciler(world.queue)
-            reconciler.resolve_stale("t", world.objects.head)
-            world.clock.now += world.queue.stale_seconds + 1
-            reconciler.resolve_stale("t", world.objects.head)
-        return Fault.NONE
-
-    written = world.publisher(objects=schedule).put("a", b"1")
-    assert world.told() == [("put", "a", written.etag)]
-    assert world.mark("a") == "1"
-
-
-def test_no_room_for_what_is_pushed_anew(world):
-    """The change is there: its signal is not marked, the caller is told, and can announce it later."""
-    world.topic("small", capacity=1, shards=1)
-
-    def schedule(call):
-        if call.method == "put" and call.key == "a":
-            reconciler = Reconciler(world.queue)
-            reconciler.resolve_stale("small", world.objects.head)
-            world.clock.now += world.queue.stale_seconds + 1
-            reconciler.resolve_stale("small", world.objects.head)
-            assert world.queue.push("small", Event(key="other"))
-        return Fault.NONE
-
-    publisher = world.publisher(objects=schedule)
-    with pytest.raises(NotSignalledError, match="announce") as caught:
-        publisher.put("a", b"1")
-    assert caught.value.keys == ("a",)
-    assert caught.value.outcomes == (Written(etag=world.objects.head("a").etag),)
-    assert world.mark("a") is None
-    with pytest.raises(QuotaExceededError):
-        publisher.announce(["a"])
-    world.queue.remove(world.queue.entries("small", range(1000)))
-    publisher.announce(["a"])
-    assert [key for _, key, _ in world.told("small")] == ["a"]
-
-
 def test_announce_tells_of_what_is_there(world):
     """Of objects that others wrote or deleted, in every topic, and signals them."""
     etag = world.objects.put("a", b"12").etag
     world.publisher().announce(["a", "gone", "a"])
-    assert world.told() == [("delete", "gone", None), ("put", "a", etag)]
+    assert world.announced() == [("delete", "gone", None), ("put", "a", etag)]
     assert (world.mark("a"), world.mark("gone")) == ("1", "1")
 
 
-@pytest.mark.parametrize("method", ["add", "create", "read", "scan"])
-def test_a_queue_that_is_gone_writes_nothing(world, method):
-    """Unavailable: neither the object, nor a signal; room comes back."""
-    publisher = world.publisher(records=lambda call: Fault.THROTTLED if call.method == method else Fault.NONE)
-    with pytest.raises(UnavailableError):
-        publisher.put("a", b"1")
-    assert world.objects.list("").objects == ()
-
-
-def test_one_topic_that_fails_aborts_the_others(world):
-    """All or none, also where one of them is unavailable."""
-    world.topic("other")
-    publisher = world.publisher(
-        records=lambda call: Fault.THROTTLED if call.key.startswith("depth.other") else Fault.NONE
-    )
-    with pytest.raises(UnavailableError):
-        publisher.put("a", b"1")
-    assert world.queue.stats("t").counted == 0
-
-
-def test_a_commit_without_an_answer(world):
-    """The object is there, its entry reserved: not marked, told to the caller, resolved by HEAD in the end."""
-    publisher = world.publisher(
-        records=lambda call: Fault.REFUSED if call.method == "replace" else Fault.NONE
-    )
-    with pytest.raises(NotSignalledError) as caught:
-        publisher.put("a", b"1")
-    assert caught.value.keys == ("a",)
-    assert world.mark("a") is None
-    assert world.resolve().committed == 1
-
-
-def test_signals_that_fail_name_their_keys(world):
-    """The entry is in the queue by then."""
-    publisher = world.publisher(objects=lambda call: Fault.THROTTLED if call.key == f"{KS}_" else Fault.NONE)
-    with pytest.raises(NotSignalledError) as caught:
-        publisher.publish([Put(key="a", body=b"1"), Put(key="b", body=b"1")])
-    assert caught.value.keys == ("a", "b")
-    assert [key for _, key, _ in world.told()] == ["a", "b"]
-
-
 def test_wrong_changes(world):
-    """Refused before anything is reserved, or given up without a trace; the others of the batch are applied."""
+    """Refused before anything is reserved, or aborted without a trace; the others of the batch are applied."""
     publisher = world.publisher()
     with pytest.raises(UsageError, match="twice"):
         publisher.publish([Put(key="a", body=b"1"), Delete(key="a")])
@@ -460,36 +216,9 @@ def test_wrong_changes(world):
     assert world.queue.stats("t").counted == 0
     with pytest.raises(UsageError, match="bytes"):
         publisher.publish([Put(key="a", body=b"1"), Put(key="x" * 1100, body=b"1")])
-    assert [key for _, key, _ in world.told()] == ["a"]
+    assert [key for _, key, _ in world.announced()] == ["a"]
     assert world.queue.stats("t").counted == 1
     assert publisher.publish([]) == ()
-
-
-STEPS = [
-    ("records", "add"),
-    ("records", "create"),
-    ("records", "read"),
-    ("objects", "put"),
-    ("records", "replace"),
-]
-
-
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-@pytest.mark.parametrize(("store", "method"), STEPS)
-def test_a_writer_that_dies_at_any_step(world, store, method, fault):
-    """What it wrote is told by the resolver, what it did not write is given up."""
-    publisher = world.publisher()
-    publisher.put("warm", b"1")
-    schedule = at(method, fault)
-    (world.faulty_objects if store == "objects" else world.faulty_records).schedule = schedule
-    with pytest.raises(CrashedError):
-        publisher.publish([Put(key="a", body=b"1"), Delete(key="warm")])
-    world.resolve()
-    told = {(op, key) for op, key, _ in world.told()} - {("put", "warm")}
-    there = {("put", "a")} if world.objects.head("a") else set()
-    gone = set() if world.objects.head("warm") else {("delete", "warm")}
-    assert told == there | gone
-    assert world.reserved() == 0
 
 
 # Costs

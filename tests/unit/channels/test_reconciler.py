@@ -1,4 +1,4 @@
-"""What a dead writer could not tell topics that are younger than its reservation, the reconciler tells them."""
+"""What a dead writer could not announce to topics younger than its reservation, the reconciler announces."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def world():
     return World()
 
 
-def test_a_younger_topic_is_told(world):
+def test_a_younger_topic_gets_the_entry(world):
     """Once, before its signal moves, and marked."""
     world.put("a", lambda: world.topic("late"))
     reconciler = world.reconciler()
@@ -76,7 +76,7 @@ def test_a_younger_topic_is_told(world):
     assert world.keys("late") == ["a"]
 
 
-def test_what_inlets_reserved_is_told_nobody(world):
+def test_what_inlets_reserved_is_announced_to_nobody(world):
     """They are given it again."""
     world.queue.reserve("t", Event(key="a", bucket="b"))
     world.objects.put("a", b"1")
@@ -85,7 +85,7 @@ def test_what_inlets_reserved_is_told_nobody(world):
     assert world.keys("late") == []
 
 
-def test_a_topic_that_was_made_anew_is_another(world):
+def test_a_topic_made_again_is_another(world):
     """Its consumer has listed again, before the write; what the writer had reserved went with the old one."""
     world.topic("other")
 
@@ -98,7 +98,7 @@ def test_a_topic_that_was_made_anew_is_another(world):
     assert world.keys("other") == ["a"]
 
 
-def test_a_topic_that_was_made_anew_before_the_reservation_is_known(world):
+def test_a_topic_made_again_before_the_reservation_is_known(world):
     """Although the writer had seen its predecessor: no reconciler waits for room in what was reserved in."""
     queue = NotificationQueue(world.records, clock=world.clock, parallelism=1)
     writer = QueuedPublisher(world.publisher, queue, bucket="b")
@@ -152,7 +152,7 @@ def test_a_full_topic_costs_the_others_no_entries(world):
 
 
 def test_a_topic_that_takes_no_event_so_large_stops_nobody(world):
-    """The others are told, and the signal is not marked: whoever follows that topic lists."""
+    """The others get the entry, and the signal is not marked: whoever follows that topic lists."""
     world.put("a" * 300, lambda: world.topic("late", max_event_bytes=300))
     world.put("b", lambda: None)
     reconciler = world.reconciler()
@@ -182,8 +182,8 @@ def test_larger_events_are_taken_as_soon_as_the_topic_does(world):
     assert queue.fits("t", event)
 
 
-def test_a_topic_that_goes_while_it_is_told(world):
-    """Nobody is left to be told."""
+def test_a_topic_that_goes_while_it_gets_the_entry(world):
+    """There is nobody left to announce it to."""
     world.put("a", lambda: world.topic("late"))
     reconciler = world.reconciler()
 

@@ -1,4 +1,4 @@
-"""`s3notify backfill`: what people and machines are told, and what is written, on a real server."""
+"""`s3notify backfill`: what people and machines read, and what is written, on a real server."""
 
 import json
 from contextlib import closing

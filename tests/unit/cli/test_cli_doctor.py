@@ -4,9 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.stores.dynamodb.lease_table import create_lease_table
-from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from tests.contracts.fault_proxy import FaultProxy
+from tests.support.tables import create_lease_table, create_record_table
 
 
 @pytest.fixture

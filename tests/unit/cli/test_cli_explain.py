@@ -15,10 +15,10 @@ from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
-from s3notify_platform.stores.dynamodb.record_store import create_record_table
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
+from tests.support.tables import create_record_table
 
 KEY = "raw/a b+c.jsonl"
 
@@ -102,7 +102,7 @@ def test_unknown_and_wrong_keys(ask):
 
 @pytest.mark.server
 def test_records_in_dynamodb(ministack, monkeypatch):
-    """Queue, debt and ack chains in a table; objects, signals and commits on the bucket."""
+    """Queue, rescan backlog and ack chains in a table; objects, signals and commits on the bucket."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.delenv("DAGSTER_HOME", raising=False)

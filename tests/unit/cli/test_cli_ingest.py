@@ -39,7 +39,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(continuous, "ingest_stream", start)
     monkeypatch.setattr(pyspark.sql.SparkSession, "builder", Anything())
-    monkeypatch.setattr(java, "java_environment", lambda _: {})
+    monkeypatch.setattr(java, "java_environment", dict)
     return seen
 
 

@@ -1,4 +1,4 @@
-"""`s3notify quarantine`: what people and machines are told, exit codes, and what is written, on a real server."""
+"""`s3notify quarantine`: what people and machines read, exit codes, and what is written, on a real server."""
 
 import base64
 import json

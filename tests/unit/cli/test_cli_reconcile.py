@@ -12,7 +12,7 @@ from s3notify_platform.stores.queue_records import queue_records
 
 
 @pytest.mark.server
-def test_it_runs_until_it_is_told_to_stop(ministack):
+def test_it_runs_until_it_is_stopped(ministack):
     """It says what it did, and ends with its counts."""
     config = ministack.config(ministack.make_bucket())
     queue = NotificationQueue(queue_records(config))
@@ -24,6 +24,6 @@ def test_it_runs_until_it_is_told_to_stop(ministack):
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | keys) as process:
         assert "running" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=30)
+        _, printed = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert "reconcile: passes=" in told
+    assert "reconcile: passes=" in printed

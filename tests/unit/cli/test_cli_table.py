@@ -7,7 +7,7 @@ from s3notify_platform.cli import main
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.source_enumerator import CommittedSlots
 from s3notify_platform.slots import Slot
-from s3notify_platform.stores.dynamodb.record_store import create_record_table
+from tests.support.tables import create_record_table
 
 
 @pytest.mark.server
@@ -42,9 +42,9 @@ def test_forget(ministack, monkeypatch, with_table):
             ]
         return CliRunner().invoke(main, [*options, "--slots", slots, "--name", "orders", *place])
 
-    told = forget("3,20-22")
-    assert told.exit_code == 0, told.output
-    assert "forgot 3 slots: 3,20,21" in told.output
+    answer = forget("3,20-22")
+    assert answer.exit_code == 0, answer.output
+    assert "forgot 3 slots: 3,20,21" in answer.output
     assert committed.read() == {7, 30}
     assert "nothing to forget" in forget("3").output
     assert "forgot 2 slots: 7,30" in forget("all", "--platform-prefix", "_s3notify/orders/").output

@@ -93,7 +93,7 @@ def test_what_stands_before_the_damage_is_given(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst"])
 def test_behind_the_last_member(key: str) -> None:
-    """Zeros are padding; anything else is told."""
+    """Zeros are padding; anything else is an error."""
     body = COMPRESS[key](b"text")
     assert text_and_fault(body + bytes(1000), key) == (b"text", "")
     assert text_and_fault(body + bytes(9) + COMPRESS[key](b"more"), key) == (b"textmore", "")
@@ -104,7 +104,7 @@ def test_behind_the_last_member(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["k.gz", "k.bz2", "k.zst"])
 def test_a_bomb_is_taken_piece_by_piece(key: str) -> None:
-    """No piece is longer than told, and no input is read before the text so far was taken."""
+    """No piece is longer than asked for, and no input is read before the text so far was taken."""
     many = COMPRESS[key](bytes(300 << 20) if key != "k.bz2" else bytes(60 << 20))
     read = 0
 

@@ -32,17 +32,17 @@ def rescued(
     fmt: str,
     *,
     inferred: bool = False,
-    told: list[Parsed] | None = None,
+    seen: list[Parsed] | None = None,
 ) -> list[tuple[dict[str, Any], dict[str, str]]]:
     """Each record's columns, and what `_rescued` says; there are no rejects."""
-    rows, rejects = take(objects, schema, fmt, inferred=inferred, mismatches="rescue", told=told)
+    rows, rejects = take(objects, schema, fmt, inferred=inferred, mismatches="rescue", seen=seen)
     assert rejects == []
     return [(row, json.loads(row.pop("_rescued") or "{}")) for _, _, row in rows]
 
 
-def total(told: list[Parsed], name: str) -> dict[int, dict[str, int]]:
+def total(seen: list[Parsed], name: str) -> dict[int, dict[str, int]]:
     found: dict[int, Counter[str]] = {}
-    for parsed in told:
+    for parsed in seen:
         for index, counts in getattr(parsed, name).items():
             found.setdefault(index, Counter()).update(counts)
     return {index: dict(counts) for index, counts in found.items()}
@@ -72,8 +72,8 @@ class TestJsonLines:
             b'{"o":{"x":"1","y":[{"z":1},{"z":true,"w":"?"},2]},"l":[1,"2",null],"q.r":{"s":1},"m":"0.125"}\n'
             b'{"o":[1],"l":{},"f":"x"}\n{"o":{"y":[{"v":0}]}}'
         )
-        told: list[Parsed] = []
-        assert rescued([body], DEEP, "jsonl", told=told) == [
+        seen: list[Parsed] = []
+        assert rescued([body], DEEP, "jsonl", seen=seen) == [
             (
                 dict.fromkeys(DEEP.names)
                 | {"o": {"x": None, "y": [{"z": None}, {"z": True}, None]}, "l": [1, None, None]},
@@ -85,10 +85,10 @@ class TestJsonLines:
             (dict.fromkeys(DEEP.names), {"o": "[1]", "l": "{}", "f": "x"}),
             (dict.fromkeys(DEEP.names) | {"o": {"x": None, "y": [{"z": None}]}}, {"o.y[0].v": "0"}),
         ]  # fmt: skip
-        assert total(told, "mismatches") == {
+        assert total(seen, "mismatches") == {
             0: {"o.x": 1, "o.y[].z": 1, "o.y[]": 1, "l[]": 1, "m": 1, "o": 1, "l": 1, "f": 1}
         }
-        assert total(told, "unnamed") == {0: {"o.y[].w": 1, "`q.r`": 1, "o.y[].v": 1}}
+        assert total(seen, "unnamed") == {0: {"o.y[].w": 1, "`q.r`": 1, "o.y[].v": 1}}
 
     @pytest.mark.parametrize(
         "line",
@@ -104,28 +104,28 @@ class TestJsonLines:
     def test_fields_beside_the_schema(self) -> None:
         """Of values that all fit: also where they contradict each other, and nulls are none."""
         body = b'{"a":1,"z":2}\n{"a":2,"z":"x"}\n{"a":3,"z":null}\n{"z":[0.10]}\n'
-        told: list[Parsed] = []
-        assert rescued([body, b'{"y":1}'], AB, "jsonl", told=told) == [
+        seen: list[Parsed] = []
+        assert rescued([body, b'{"y":1}'], AB, "jsonl", seen=seen) == [
             ({"a": 1, "b": None}, {"z": "2"}),
             ({"a": 2, "b": None}, {"z": "x"}),
             ({"a": 3, "b": None}, {}),
             ({"a": None, "b": None}, {"z": "[0.10]"}),
             ({"a": None, "b": None}, {"y": "1"}),
         ]
-        assert total(told, "unnamed") == {0: {"z": 3}, 1: {"y": 1}}
+        assert total(seen, "unnamed") == {0: {"z": 3}, 1: {"y": 1}}
 
-    def test_an_inferred_schema_is_told_what_it_lacks(self) -> None:
+    def test_an_inferred_schema_reports_what_it_lacks(self) -> None:
         """With types, of records that fit, and of such that do not; what is null has none yet."""
-        told: list[Parsed] = []
+        seen: list[Parsed] = []
         rescued(
             [b'{"a":1,"z":2}\n{"a":2,"n":null}\n', b'{"a":"x","y":[true]}'],
             AB,
             "jsonl",
             inferred=True,
-            told=told,
+            seen=seen,
         )
         found = {
-            column.name: column.type for parsed in told for schema in parsed.new_fields for column in schema
+            column.name: column.type for parsed in seen for schema in parsed.new_fields for column in schema
         }
         assert found == {"z": pa.int64(), "y": pa.list_(pa.bool_())}
 
@@ -143,14 +143,14 @@ class TestCsv:
         assert fourth[1] == {}
 
     def test_ragged(self) -> None:
-        """Too many values are kept as such; too few are null, and told."""
-        told: list[Parsed] = []
-        assert rescued([b'a,b\n1,x,y,"z,"\n2\n3,w\n'], AB, "csv", told=told) == [
+        """Too many values are kept as such; too few are null, and seen."""
+        seen: list[Parsed] = []
+        assert rescued([b'a,b\n1,x,y,"z,"\n2\n3,w\n'], AB, "csv", seen=seen) == [
             ({"a": 1, "b": "x"}, {"_extra": '["y","z,"]'}),
             ({"a": 2, "b": None}, {"_missing": '["b"]'}),
             ({"a": 3, "b": "w"}, {}),
         ]
-        assert total(told, "mismatches") == {0: {"_extra": 1, "_missing": 1}}
+        assert total(seen, "mismatches") == {0: {"_extra": 1, "_missing": 1}}
 
     @pytest.mark.parametrize("line", [b'1,"open', b'1,"a"b', b"1,\xff", b"1,a\rb"])
     def test_what_cannot_be_split_is_still_quarantined(self, line: bytes) -> None:
@@ -160,18 +160,18 @@ class TestCsv:
 
     def test_columns_beside_the_schema(self) -> None:
         """Values are texts, as they stand; an empty one is none."""
-        told: list[Parsed] = []
-        found = rescued([b"a\n0\n", b"z,a\n0.10,1\n,2\n9,x\n"], AB, "csv", told=told)
+        seen: list[Parsed] = []
+        found = rescued([b"a\n0\n", b"z,a\n0.10,1\n,2\n9,x\n"], AB, "csv", seen=seen)
         assert [(row["a"], odd) for row, odd in found] == [
             (0, {}),
             (1, {"z": "0.10"}),
             (2, {}),
             (None, {"z": "9", "a": "x"}),
         ]
-        assert total(told, "unnamed") == {1: {"z": 2}}
-        told = []
-        rescued([b"z,y,w,a\n0.5,p,,x\n"], AB, "csv", inferred=True, told=told)
-        (fields,) = [schema for parsed in told for schema in parsed.new_fields]
+        assert total(seen, "unnamed") == {1: {"z": 2}}
+        seen = []
+        rescued([b"z,y,w,a\n0.5,p,,x\n"], AB, "csv", inferred=True, seen=seen)
+        (fields,) = [schema for parsed in seen for schema in parsed.new_fields]
         assert fields == pa.schema([("z", pa.float64()), ("y", pa.string())])
 
 
@@ -186,13 +186,13 @@ class TestParquet:
             }
         )
         schema = AB.append(pa.field("t", pa.timestamp("us")))
-        told: list[Parsed] = []
-        (one, two, three) = rescued([parquet(table)], schema, "parquet", told=told)
+        seen: list[Parsed] = []
+        (one, two, three) = rescued([parquet(table)], schema, "parquet", seen=seen)
         assert (one[0]["a"], one[1]) == (1, {"b": "[1]"})
         assert (two[0]["a"], two[0]["t"]) == (None, None)
         assert two[1] == {"a": str(2**63), "t": two[1]["t"]}
         assert (three[0]["a"], three[1]) == (None, {"b": "[2,3]"})
-        assert total(told, "mismatches") == {0: {"a": 1, "b": 2, "t": 1}}
+        assert total(seen, "mismatches") == {0: {"a": 1, "b": 2, "t": 1}}
 
     def test_columns_beside_the_schema(self) -> None:
         """Inside of structs and lists too, which a cast would drop without a word."""
@@ -211,12 +211,12 @@ class TestParquet:
                 ("l", pa.list_(pa.struct([("p", pa.int64())]))),
             ]
         )
-        told: list[Parsed] = []
-        assert rescued([parquet(table)], schema, "parquet", told=told) == [
+        seen: list[Parsed] = []
+        assert rescued([parquet(table)], schema, "parquet", seen=seen) == [
             ({"a": 1, "o": {"x": 1}, "l": [{"p": 1}, {"p": 2}]}, {"z": "1.50", "o.u": "ff", "l[0].q": "s"}),
             ({"a": 2, "o": {"x": 2}, "l": []}, {}),
         ]
-        assert total(told, "unnamed") == {0: {"z": 1, "o.u": 1, "l[].q": 1}}
+        assert total(seen, "unnamed") == {0: {"z": 1, "o.u": 1, "l[].q": 1}}
 
 
 class TestQuarantine:
@@ -243,28 +243,28 @@ class TestQuarantine:
     def test_what_a_given_schema_leaves_out_is_counted(self) -> None:
         """By object and path: nothing vanishes in silence."""
         nested = pa.schema([("a", pa.int64()), ("o", pa.struct([("x", pa.int64())]))])
-        told: list[Parsed] = []
-        take([b'{"a":1,"z":1}\n{"z":2}', b'{"a":2}', b'{"o":{"w":1}}'], nested, "jsonl", told=told)
-        take([b"a,z\n1,2\n3,\n"], nested.remove(1), "csv", told=told)
+        seen: list[Parsed] = []
+        take([b'{"a":1,"z":1}\n{"z":2}', b'{"a":2}', b'{"o":{"w":1}}'], nested, "jsonl", seen=seen)
+        take([b"a,z\n1,2\n3,\n"], nested.remove(1), "csv", seen=seen)
         table = pa.table({"a": [1, 2, 3], "z": [1, 2, 3], "o": [None, {"x": 1, "y": 2}, None]})
-        take([parquet(table)], nested, "parquet", told=told)
-        assert [parsed.unnamed for parsed in told] == [
+        take([parquet(table)], nested, "parquet", seen=seen)
+        assert [parsed.unnamed for parsed in seen] == [
             {0: {"z": 2}, 2: {"o.w": 1}},
             {0: {"z": 1}},
             {0: {"o.y": 1, "z": 3}},
         ]
-        assert all(parsed.rejects == [] and parsed.new_fields == [] for parsed in told)
+        assert all(parsed.rejects == [] and parsed.new_fields == [] for parsed in seen)
 
     def test_an_inferred_schema_refuses_only_the_records_that_have_more(self) -> None:
-        told: list[Parsed] = []
+        seen: list[Parsed] = []
         body = b'{"a":1,"z":1}\n{"a":2}\n{"a":3,"z":null}\n{"a":4,"y":{"x":1}}'
-        rows, rejects = take([body], AB, "jsonl", inferred=True, told=told)
+        rows, rejects = take([body], AB, "jsonl", inferred=True, seen=seen)
         assert [row["a"] for _, _, row in rows] == [2, 3]
         assert [r.reason for r in rejects] == [
             "field 'z' is not in the schema",
             "field 'y' is not in the schema",
         ]
-        (fields,) = told[0].new_fields
+        (fields,) = seen[0].new_fields
         assert fields == pa.schema([("z", pa.int64()), ("y", pa.struct([("x", pa.int64())]))])
         (found,) = take([parquet(pa.table({"a": [1], "o": [{"x": 1}]}))], AB, "parquet", inferred=True)[1]
         assert records.UNKNOWN_FIELD in found.reason

@@ -5,26 +5,16 @@ import gzip
 import io
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
-from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Limits, SplitEnd
-from s3notify_platform.formats.object_bytes import AHEAD, TAIL_BYTES
-from s3notify_platform.formats.records import Parsed, Target
-from s3notify_platform.formats.registry import FORMATS, fixed_schema
-from s3notify_platform.formats.text_format import sample_of
+from s3notify_platform.formats.base import Limits, SplitEnd
 from s3notify_platform.protocols.source_enumerator import Split
 from tests.support.compressions import COMPRESS
-from tests.support.split_reading import Found, Remote, cut, read, version, whole
+from tests.support.split_reading import AB, SCHEMAS, Found, Remote, cut, places, read, version, whole
 
-AB = pa.schema([("a", pa.int64()), ("b", pa.string())])
-SCHEMAS = {"jsonl": AB, "csv": AB, "text": fixed_schema("text")}
 BOM = b"\xef\xbb\xbf"
-
 json_line = st.one_of(
     st.builds(lambda a, b: f'{{"a":{a},"b":"{b}"}}', st.integers(0, 99), st.text("xé🙂 ", max_size=5)).map(
         str.encode
@@ -66,7 +56,6 @@ bodies = st.one_of(
     st.tuples(st.just("text"), lines),
     st.tuples(st.just("csv"), csv_good | csv_bad),
 )
-places = st.lists(st.integers(0, 10_000), max_size=6)
 tiny = st.builds(Limits, chunk_bytes=st.integers(1, 40), block_bytes=st.integers(1, 40))
 
 
@@ -103,7 +92,7 @@ def test_a_later_split_goes_on_where_one_ended(
 
 @given(csv_good, places)
 def test_well_formed_csv_is_split(body: bytes, at: list[int]) -> None:
-    """As many splits as were asked for, unless the text is such that quotes could not be told apart."""
+    """As many splits as were asked for, unless the text is such that quotes could not be tried apart."""
     if b"\r" not in body.replace(b"\r\n", b""):
         assert len(cut(body, at, "csv")) == max(
             1, len({place % (len(body) + 1) for place in at} | {0, len(body)}) - 1
@@ -152,7 +141,7 @@ compressions = st.sampled_from(sorted(COMPRESS))
     tiny,
 )
 def test_by_record_and_resumed(
-    made: tuple[str, bytes], how: str, limit_bytes: int, told: bool, limits: Limits
+    made: tuple[str, bytes], how: str, limit_bytes: int, known: bool, limits: Limits
 ) -> None:
     """In steps of a few bytes, each record once; with the offsets of the decoded text."""
     fmt, text = made
@@ -171,7 +160,7 @@ def test_by_record_and_resumed(
             version=version(body, key),
             start=start,
             end=len(body),
-            by_record=told or start > 0 or how == "k.snappy",
+            by_record=known or start > 0 or how == "k.snappy",
             limit_bytes=limit_bytes,
         )
         more, end = read(Remote(body), split, fmt, SCHEMAS[fmt], encoding=encoding, limits=limits)
@@ -295,200 +284,3 @@ def test_a_bad_header_is_one_reject_of_all_splits(body: bytes) -> None:
     packed = gzip.compress(body)
     split = Split(version=version(packed), start=0, end=len(packed), by_record=True)
     assert read(Remote(packed), split, "csv", AB)[0] == found[0][0]
-
-
-# What becomes of the object meanwhile
-
-
-@pytest.mark.parametrize("fmt", ["jsonl", "csv", "text", "parquet", "binary"])
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (ConflictError("x"), "superseded"),
-        (NotFoundError("x"), "deleted"),
-        (UnavailableError("why"), "failed"),
-    ],
-)
-def test_the_object_changes_in_mid_read(fmt: str, error: Exception, status: str) -> None:
-    """Whichever read finds out, the split ends in it."""
-    body = parquet_of(30, 10) if fmt == "parquet" else b"a,b\n" * 100
-    schema = fixed_schema("binary") if fmt == "binary" else SCHEMAS.get(fmt, AB)
-    split = Split(version=version(body), start=0, end=len(body))
-    calm = Remote(body)
-    read(calm, split, fmt, schema, limits=Limits(chunk_bytes=50))
-    assert len(calm.asked) > 3
-    for number in range(len(calm.asked)):
-        source = Remote(body, fails={number: error})
-        _, end = read(source, split, fmt, schema, limits=Limits(chunk_bytes=50))
-        assert (end.status, end.reach_end) == (status, False)
-        assert end.reason == ("why" if status == "failed" else "")
-
-
-# Memory
-
-
-def test_few_chunks_are_held() -> None:
-    """Those being fetched, one being cut; whether it is parsed or nobody asks for more."""
-    body = b'{"a":1,"b":"x"}\n' * 10_000
-    held = 0
-    most = 0
-
-    class Chunk(bytes):
-        def __del__(self) -> None:
-            nonlocal held
-            held -= 1
-
-    class Source(Remote):
-        def read(self, start: int, end: int) -> bytes:
-            nonlocal held, most
-            with self._lock:
-                held += 1
-                most = max(most, held)
-            return Chunk(self.body[start:end])
-
-    split = Split(version=version(body), start=1000, end=120_000)
-    parts = FORMATS["jsonl"].read(Source(body), split, Target(schema=AB), limits=Limits(chunk_bytes=1000))
-    rows = sum(part.table.num_rows for part in parts if isinstance(part, Parsed))
-    assert rows == len([at for at in range(0, len(body), 16) if 1000 <= at < 120_000])
-    assert most <= AHEAD + 3
-    assert held == 0
-
-
-def test_little_is_read_beyond_a_split() -> None:
-    body = b'{"a":1,"b":"x"}\n' * 100_000
-    source = Remote(body)
-    read(source, Split(version=version(body), start=160, end=16_001), "jsonl", AB, limits=Limits())
-    assert source.asked == [(0, 16), (159, 16_001), (16_001, 16_001 + TAIL_BYTES)]
-    source = Remote(body)
-    read(source, Split(version=version(body), start=160, end=16_000), "jsonl", AB, limits=Limits())
-    assert source.asked == [(0, 16), (159, 16_000)], "the last record ends with the split"
-
-
-# Parquet and binary
-
-
-def parquet_of(rows: int, group: int) -> bytes:
-    sink = io.BytesIO()
-    table = pa.table({"a": list(range(rows)), "b": [f"row {n}" * (1 + n % 7) for n in range(rows)]})
-    pq.write_table(table, sink, row_group_size=group, compression="none", use_dictionary=False)
-    return sink.getvalue()
-
-
-@given(st.integers(0, 60), st.integers(1, 20), places)
-def test_parquet_by_row_groups(rows: int, group: int, at: list[int]) -> None:
-    body = parquet_of(rows, group)
-    together: Found = []
-    for split in cut(body, at, "parquet"):
-        found, end = read(Remote(body), split, "parquet", AB)
-        assert end.status == "ok"
-        together += found
-        rest = Split(version=split.version, start=end.offset, end=len(body))
-        more, last = read(Remote(body), rest, "parquet", AB)
-        assert last.reach_end
-        if split.start == 0:
-            assert found + more == whole(body, "parquet", AB)
-    assert end.reach_end
-    assert together == whole(body, "parquet", AB)
-    assert [offset for offset, _ in together] == list(range(rows))
-
-
-def test_row_groups_too_small_to_have_a_place() -> None:
-    """Beside one that compresses a thousandfold, several stand at one byte; each is read once all the same."""
-    sink = io.BytesIO()
-    table = pa.table({"a": pa.array([0] * 50_000, pa.int64()), "b": ["x"] * 50_000})
-    with pq.ParquetWriter(sink, table.schema, compression="zstd", use_dictionary=False) as writer:
-        for low, high in ((0, 2), (2, 3), (3, 40_000), (40_000, 40_001), (40_001, 40_002), (40_002, 40_100)):
-            writer.write_table(table.slice(low, high - low))
-    body = sink.getvalue()
-    for border in (*range(1, 5), *range(len(body) - 12, len(body))):
-        first = Split(version=version(body), start=0, end=border)
-        found, end = read(Remote(body), first, "parquet", AB)
-        rest, _ = read(Remote(body), replace(first, start=end.offset, end=len(body)), "parquet", AB)
-        assert [offset for offset, _ in found + rest] == list(range(40_100))
-
-
-def test_a_damaged_row_group_is_one_reject() -> None:
-    """At its first row; the others are taken in."""
-    body = bytearray(parquet_of(30, 10))
-    at = body.index(b"row 15")
-    body[at - 300 : at] = b"\xff" * 300
-    splits = cut(bytes(body), [len(body) // 3, 2 * len(body) // 3], "parquet")
-    together: Found = []
-    for split in splits:
-        together += read(Remote(bytes(body)), split, "parquet", AB)[0]
-    rejects = [found for found in together if len(found) == 3]
-    assert [found[0] for found in rejects] == [10]
-    assert "row group 1" in rejects[0][1]
-    assert [found[0] for found in together if len(found) == 2] == [*range(10), *range(20, 30)]
-    assert together == whole(bytes(body), "parquet", AB)
-
-
-@pytest.mark.parametrize(
-    "body", [b"", b"x", b"PAR1" * 20, parquet_of(9, 3)[:-9], gzip.compress(parquet_of(9, 3))]
-)
-def test_what_is_no_parquet_is_one_reject(body: bytes) -> None:
-    found = [read(Remote(body), split, "parquet", AB) for split in cut(body, [5, 40], "parquet")]
-    assert found[0][0] == whole(body, "parquet", AB)
-    assert len(found[0][0]) == bool(body)
-    assert all(rows == [] for rows, _ in found[1:])
-    assert found[-1][1].reach_end
-
-
-def test_parquet_reads_the_footer_and_its_row_groups() -> None:
-    body = parquet_of(30_000, 1000)
-    source = Remote(body)
-    split = Split(version=version(body), start=len(body) // 2, end=len(body) // 2 + 50_000)
-    read(source, split, "parquet", AB)
-    assert sum(end - start for start, end in source.asked) < 64 * 1024 + 200_000
-
-
-@pytest.mark.parametrize("body", [b"", b"\x1f\x8b\x08 not decompressed"])
-def test_binary_is_one_record(body: bytes) -> None:
-    schema = fixed_schema("binary")
-    splits = cut(body, [3, 9], "binary")
-    found = [read(Remote(body), split, "binary", schema) for split in splits]
-    assert [row for rows, _ in found for row in rows] == [(0, {"content": body})]
-    assert found[0][1] == SplitEnd(status="ok", offset=len(body), reach_end=True)
-
-
-def test_binary_too_large_to_hold() -> None:
-    huge = replace(version(b""), size=1 << 31)
-
-    class Source(Remote):
-        size = 1 << 31
-
-    _, end = read(Source(b""), Split(version=huge, start=0, end=1 << 31), "binary", fixed_schema("binary"))
-    assert end.status == "failed"
-    assert "larger than" in end.reason
-
-
-@pytest.mark.parametrize("fmt", ["jsonl", "csv", "text", "parquet"])
-def test_empty_objects_are_asked_for(fmt: str) -> None:
-    """Whether they are still there; they have no records."""
-    source = Remote(b"")
-    found, end = read(source, Split(version=version(b""), start=0, end=0), fmt, SCHEMAS.get(fmt, AB))
-    assert (found, end) == ([], SplitEnd(status="ok", offset=0, reach_end=True))
-    assert source.asked == [(0, 0)]
-
-
-# Samples
-
-
-def test_samples_are_the_beginning() -> None:
-    text = b"a,b\n" + b'1,"x\ny"\n' * 300_000
-    for body, key in ((text, "k.csv"), (gzip.compress(text), "k"), (text.decode().encode("utf-16"), "k")):
-        source = Remote(body)
-        sample = sample_of(source, key, "utf-8")
-        assert HEAD_SAMPLE_BYTES - 100 < len(sample) <= HEAD_SAMPLE_BYTES
-        assert text.startswith(sample)
-        assert sample.endswith(b"\n")
-        assert sum(end - start for start, end in source.asked) <= 4 * HEAD_SAMPLE_BYTES
-    assert sample_of(Remote(b"a,b\n1"), "k", "utf-8") == b"a,b\n1"
-
-
-def test_a_parquet_sample_is_its_footer() -> None:
-    body = parquet_of(50_000, 1000)
-    source = Remote(body)
-    (schema,) = FORMATS["parquet"].schemas(source, "k", "utf-8")
-    assert schema.names == ["a", "b"]
-    assert sum(end - start for start, end in source.asked) <= 2 * 64 * 1024

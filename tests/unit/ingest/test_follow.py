@@ -7,7 +7,7 @@ from s3notify_platform.protocols.source_enumerator import UNQUEUED_SECONDS, Resc
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore
-from tests.support.batches import ManualClock
+from tests.support.clocks import HandClock
 
 NOW_MS = 10_000_000
 CHANGED = [Slot(1), Slot(2)]
@@ -78,7 +78,7 @@ def test_rescans_are_so_many_seconds_apart() -> None:
 )
 def test_what_is_noted_of_writers(how: str, topic: str, waiting: set[Slot], noted: bool) -> None:
     """A slot that was followed waits for a rescan; and from now on what is signalled is listed."""
-    clock = ManualClock()
+    clock = HandClock()
     backlog = RescanBacklog(ObjectRecordStore(MemoryObjectStore(clock=clock), "r/", clock=clock), clock=clock)
     decision = Decision(how=how, topic=topic)  # type: ignore[arg-type]
     note_writers(backlog, decision, unqueued=[Slot(3)], unannounced=1)

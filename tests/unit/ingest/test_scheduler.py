@@ -1,22 +1,8 @@
-"""What a tick asks for: batches, retries, silence, and the cursor."""
+"""What a tick asks for: batches, retries, silence."""
 
-from dataclasses import replace
-
-import pytest
-
-from s3notify_platform.errors import CorruptError
-from s3notify_platform.ingest.batches import (
-    EVERYTHING,
-    REASON_MAX,
-    BatchPayload,
-    BatchSettings,
-    Failing,
-    OpenBatch,
-    SensorState,
-)
+from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, BatchSettings
 from s3notify_platform.ingest.scheduler import Tick
 from s3notify_platform.protocols.ack_chain import Stamped
-from s3notify_platform.protocols.keyspace import WatcherState
 from tests.support.batches import World
 
 
@@ -126,7 +112,7 @@ def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
 
 
 def test_a_batch_of_everything_ends_what_failed_before() -> None:
-    """A slot that was parked, and is committed by the listing for a new topic, is no longer told of."""
+    """A slot that was parked, and is committed by the listing for a new topic, is no longer in the note."""
     world = settled(max_attempts=1)
     world.publish(5, 6)
     world.tick()
@@ -200,7 +186,7 @@ def test_a_failed_slot_comes_again_alone_with_growing_backoff_and_is_parked() ->
 
 
 def test_a_parked_slot_is_tried_again_apart_from_others() -> None:
-    """After an outage nothing stays behind; and what ails it hits nobody else."""
+    """After an outage nothing stays behind; and its defect hits nobody else."""
     world = settled(max_attempts=1, parked_seconds=60)
     world.publish(1, 2)
     world.tick()
@@ -230,17 +216,17 @@ def last_attempt(world: World, tick: Tick) -> tuple[int, ...]:
     return BatchPayload.loads(world.chains.state(request.batch).payload).last_attempt
 
 
-def test_the_last_attempt_is_told() -> None:
+def test_the_last_attempt_is_marked() -> None:
     """The slots that would be parked, and no others of the batch; a new start is a new count."""
     world = settled(max_attempts=3, backoff_seconds=0)
     world.publish(1, 2)
-    told = []
+    marked = []
     for _ in range(3):
-        told.append(last_attempt(world, tick := world.tick()))
+        marked.append(last_attempt(world, tick := world.tick()))
         (run,) = world.active()
         world.publish(1)
         world.finish(run, failing=frozenset({2}))
-    assert told == [(), (), (2,)]
+    assert marked == [(), (), (2,)]
     assert world.keys(tick) == [["1", "2"]]
     world.tick()
     for run in world.active():
@@ -296,7 +282,7 @@ def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:
     assert world.committed[1] == world.versions[1]
 
 
-def test_a_started_run_that_falls_silent_is_given_up() -> None:
+def test_a_started_run_that_falls_silent_is_failed() -> None:
     """And reported, so that it does not hold a place in Dagster's queue for good."""
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
@@ -329,7 +315,7 @@ def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place
     assert set(world.state.failing) == {1}
 
 
-def test_a_run_that_never_starts_is_given_up_after_the_startup_time() -> None:
+def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
     """Created and never launched, or requested and never created; but not one that waits in the queue."""
     world = settled(startup_seconds=180)
     world.publish(1)
@@ -382,7 +368,7 @@ def test_a_chain_that_is_acked_while_the_tick_looks_counts_as_done() -> None:
     world.tick()
     (run,) = world.active()
     planner = world.planner()
-    planner._runs_of = lambda batch: (world.finish(run), world.runs_of(batch))[1]
+    planner.runs_of = lambda batch: (world.finish(run), world.runs_of(batch))[1]
     tick = planner.tick(world.state)
     assert tick.state.failing == {}
     assert tick.state.open == ()
@@ -402,7 +388,7 @@ def test_a_chain_that_is_gone_counts_as_failed() -> None:
     assert world.keys(world.tick()) == [["1"]]
 
 
-def test_a_run_given_up_that_was_not_dead_does_no_harm() -> None:
+def test_a_run_taken_for_dead_does_no_harm() -> None:
     """It commits, and its stamp is refused as that of a failed batch."""
     world = settled(silence_seconds=30, backoff_seconds=5)
     world.publish(1)
@@ -430,32 +416,3 @@ def test_the_keyspace_is_listed_now_and_then_though_the_root_stands_still() -> N
     world.counts()
     world.tick()
     assert world.counts()["keyspace"] == {"HEAD": 1}
-
-
-def test_the_cursor_round_trips_and_stays_small() -> None:
-    """11 KB of digests, and a few bytes for each slot in flight or failing."""
-    reason = "x" * REASON_MAX
-    failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason) for slot in range(500)}
-    state = SensorState(
-        epoch="ab",
-        next_batch=7,
-        enumerated="life 0",
-        listed_ms=3,
-        watch=WatcherState(),
-        open=(
-            OpenBatch(
-                id="s-ab-6", slots=tuple(range(500, 1000)), parts=2, opened_ms=9, progress={"run": (3, 11)}
-            ),
-        ),
-        failing=failing,
-    )
-    assert SensorState.loads(state.dumps()) == state
-    assert len(replace(state, open=(), failing={}).dumps()) < 12_000
-    assert len(state.dumps()) < 12_000 + 5 * 1000 + 500
-
-
-@pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"epoch": 1}', "7", '{"watch": "x"}'])
-def test_a_cursor_of_another_format_is_refused_with_what_to_do(text: str) -> None:
-    """Somebody typed it into the UI."""
-    with pytest.raises(CorruptError, match="reset it in the UI"):
-        SensorState.loads(text)

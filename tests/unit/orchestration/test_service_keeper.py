@@ -12,14 +12,8 @@ from s3notify_platform.orchestration.services import (
     ServiceState,
     decide,
 )
-from tests.support.clocks import HandClock
 
 FIRST = ServiceState(epoch="e")
-
-
-@pytest.fixture
-def clock():
-    return HandClock()
 
 
 def run(status, *, beats=None, run_id="r1"):
@@ -57,7 +51,7 @@ def test_a_run_whose_heart_beats_is_left_alone(clock):
 
 @pytest.mark.parametrize(("beats", "limit"), [(7, SILENCE_SECONDS), (None, STARTUP_SECONDS)])
 @pytest.mark.parametrize("status", ["STARTED", "CANCELING"])
-def test_a_silent_run_is_given_up(beats, limit, status, clock):
+def test_a_silent_run_is_failed(beats, limit, status, clock):
     """By the sensor's own clock, from when it first saw it so; another one is started after the backoff."""
     lost = run(status, beats=beats)
     state = decide("deliver", FIRST, [lost], clock).state

@@ -4,16 +4,10 @@ import pytest
 
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
 from s3notify_platform.protocols.updates import ATTEMPTS, Changed, Stored, Updates
-from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore, scripted
 
 DOUBTS = [Fault.LOST, Fault.REFUSED, Fault.LATE]
-
-
-@pytest.fixture
-def records():
-    return MemoryRecordStore()
 
 
 def writes(records, faults):
@@ -57,7 +51,7 @@ def test_a_conflict_tells_what_is_there(records):
 
 @pytest.mark.parametrize("doubt", [Fault.REFUSED, Fault.LATE])
 def test_a_creation_sent_once(records, doubt):
-    """Not found after a doubt, it is given up, and whatever lands later is not of this call."""
+    """Not found after a doubt, it is aborted, and whatever lands later is not of this call."""
     with pytest.raises(UnknownOutcomeError):
         writes(records, [doubt]).create("p", "a", b"1", once=True)
     assert isinstance(
@@ -67,7 +61,7 @@ def test_a_creation_sent_once(records, doubt):
 
 
 def test_no_answer_for_good(records):
-    """Bounded, and told apart: certainly not applied, or nobody knows."""
+    """Bounded, and distinguished: certainly not applied, or nobody knows."""
     with pytest.raises(UnavailableError):
         writes(records, [Fault.THROTTLED] * 100).create("p", "a", b"1")
     faulty = FaultyStore(records, lambda call: Fault.REFUSED)

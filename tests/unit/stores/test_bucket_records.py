@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.clock import SystemClock
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ports import Conflict, Unknown, Version, Written
 from s3notify_platform.protocols.updates import ATTEMPTS, Changed, Stored, Updates
@@ -20,13 +19,9 @@ from s3notify_platform.stores.bucket_records import (
 )
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.clocks import HurriedClock
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-
-
-class HurriedClock(SystemClock):
-    def sleep(self, seconds):
-        assert seconds >= 0
 
 
 class LossyStore(CountingStore):
@@ -140,8 +135,8 @@ def test_an_add_is_settled_although_others_came_after_it(store, loss, others):
             rival.add("p", "n", 1)
 
     store.losses.append(loss)
-    told = records.add("p", "n", 1)
-    assert told == (2 if loss == "response" else 2 + others)
+    total = records.add("p", "n", 1)
+    assert total == (2 if loss == "response" else 2 + others)
     store.get = inner
     assert records.read("p", "n").value == b"%d" % (2 + others)
 
@@ -184,7 +179,7 @@ def test_requests(records, store):
 
 
 def test_keys_that_do_not_recur_leave_nothing(store):
-    """Told that a key is never created again, a remove deletes at once and asks nothing."""
+    """Where a key is never created again, a remove deletes at once and asks nothing."""
     records = ObjectRecordStore(store, "r/", keys_recur=False)
     etag = records.create("p", "a", b"1").etag
     records.remove("p", "a", expected=Version(etag))
@@ -232,7 +227,7 @@ def test_impossible_names(records, partition, key):
 
 
 def test_a_counter_that_never_holds_still(records, store):
-    """`add` gives up in bounded time, and says that nothing was added."""
+    """`add` ends in bounded time, and says that nothing was added."""
 
     class Busy(LossyStore):
         def put(self, key, body, *, precondition=None, metadata=None):
@@ -244,7 +239,7 @@ def test_a_counter_that_never_holds_still(records, store):
 
 
 def test_a_scan_reads_ahead_in_order():
-    """As many at once as it was told, whichever of them answers first; one that fails is told in its turn."""
+    """As many at once as it was asked for, whichever of them answers first; one that fails is reported in its turn."""
     together = Barrier(4, timeout=10)
 
     class Waiting(MemoryObjectStore):
@@ -278,6 +273,6 @@ def test_what_is_known_is_not_read_again(store, records):
 
 
 def test_parallelism_is_at_least_one(store):
-    """Told at once."""
+    """Reported at once."""
     with pytest.raises(UsageError, match="parallelism"):
         ObjectRecordStore(store, "r/", parallelism=0)

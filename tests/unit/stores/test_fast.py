@@ -79,7 +79,7 @@ def test_credentials_of_the_environment(ministack, monkeypatch):
 
 @pytest.mark.server
 @pytest.mark.parametrize("precondition", [None, ABSENT])
-def test_what_no_retry_mends_is_told_apart(ministack, precondition):
+def test_what_no_retry_corrects_is_distinguished(ministack, precondition):
     """A missing bucket is the operator's, condition or not."""
     nowhere = FastObjectStore(ministack.config("no-such-bucket"))
     with pytest.raises(UsageError, match="no bucket 'no-such-bucket'"):

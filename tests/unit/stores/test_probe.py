@@ -122,7 +122,7 @@ def test_a_missing_permission_is_named(kind, name):
 
 
 def test_unreachable():
-    """Told once, and nothing else is tried."""
+    """Reported once, and nothing else is tried."""
     kinds = {"LIST", "PUT", "GET", "HEAD", "DELETE", "COPY"}
     found = probe(_Refusing(kinds, UnavailableError("nobody there")), "")
     assert not found.reachable

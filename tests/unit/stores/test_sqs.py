@@ -7,7 +7,8 @@ import pytest
 
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import Message
-from s3notify_platform.stores.sqs import SqsConfig, SqsQueue
+from s3notify_platform.stores.config import SqsConfig
+from s3notify_platform.stores.sqs import SqsQueue
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_receive_hide_delete(client, queue):
     assert receive(queue) == ()
 
 
-def test_partial_failures_are_told(client, queue):
+def test_partial_failures_are_reported(client, queue):
     """By message."""
     client.send_message(QueueUrl=queue.config.queue_url, MessageBody="m")
     (message,) = receive(queue)

@@ -90,7 +90,7 @@ def test_changes_meanwhile():
 
 
 def test_what_fails_keeps_its_rows_and_is_asked_for_still():
-    """The others are replaced; given up, it is left to the quarantine."""
+    """The others are replaced; after its last try it is left to the quarantine."""
     place = place_of(3)
     place.backfill()
     assert isinstance(place.writer.run(place.bucket, unreadable={"1": 0}), Written)
@@ -154,7 +154,7 @@ class Overtaken(NativeCommit):
 
 
 def test_overtaken():
-    """It is asked for after what the other has committed; for ever: it gives up, and says so."""
+    """It is asked for after what the other has committed; for ever: it ends, and says so."""
     place = place_of(2)
     times = iter(range(1))
 

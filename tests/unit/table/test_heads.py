@@ -1,4 +1,4 @@
-"""Heads over a store in memory: found, told for many slots, and moved by a commit."""
+"""Heads over a store in memory: found, listed for many slots, and moved by a commit."""
 
 from typing import Any
 
@@ -13,11 +13,7 @@ from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import DENSE_PAGE, SlotCommit, TableFile
 from s3notify_platform.table.layout import Generation, TableLayout, generation_of, inverted
 from tests.support.clocks import HandClock
-from tests.support.slot_writer import (
-    LAYOUT,
-    SLOT,
-    slot_table,
-)
+from tests.support.slot_writer import LAYOUT, SLOT, slot_table
 from tests.unit.table.helpers import commit_of, write
 
 
@@ -208,10 +204,10 @@ class TestNewest:
             for g in range(1, generations + slot % 2):
                 memory.put(LAYOUT.commit(Slot(slot), g), b"")
         store = CountingStore(memory)
-        told = slot_table(store).newest([Slot(n) for n in range(1000)])
-        known = {slot: generation for slot, generation in told.items() if generation is not None}
+        newest = slot_table(store).newest([Slot(n) for n in range(1000)])
+        known = {slot: generation for slot, generation in newest.items() if generation is not None}
         assert all(g == (generations + s % 2 - 1 if s < 400 else 0) for s, g in known.items())
-        assert len(told) == 1000
+        assert len(newest) == 1000
         assert len(known) == 1000 or len(known) <= DENSE_PAGE * store.counts["LIST"] + DENSE_PAGE
         assert store.counts["LIST"] <= len(known) / DENSE_PAGE + 1
 

@@ -17,7 +17,7 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.history import generations_at, history
 from s3notify_platform.table.layout import Generation, TableLayout
 from s3notify_platform.table.vacuum import vacuum
-from tests.support.clocks import EPOCH_MS, HandClock
+from tests.support.clocks import EPOCH_MS
 from tests.support.viewed import Place, Viewed, by_delta_rs, spark_schema
 
 SLOTS = [Slot(1), Slot(2), Slot(3)]
@@ -26,11 +26,6 @@ DAY = 86_400.0
 
 def numbers(*values):
     return pa.table({"id": pa.array(values, pa.int64())})
-
-
-@pytest.fixture
-def clock():
-    return HandClock()
 
 
 @pytest.fixture

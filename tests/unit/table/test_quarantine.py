@@ -1,4 +1,4 @@
-"""Quarantine over a store in memory: objects given up, looked at, sent again; what leaves, what stays."""
+"""Quarantine over a store in memory: objects taken into it, looked at, retried; what leaves, what stays."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ class Place:
     def run(self, **reading):
         return self.writer.run(self.bucket, unreadable=self.unreadable, **reading)
 
-    def give_up(self, **unreadable):
+    def quarantine(self, **unreadable):
         self.unreadable = unreadable
         assert isinstance(self.run(last_attempt=True), Written)
 
@@ -65,10 +65,10 @@ class Place:
         return content_in(self.table) == content_of(self.bucket)
 
 
-def test_an_object_that_cannot_be_read_is_given_up_with_its_reason():
+def test_an_object_that_cannot_be_read_is_quarantined_with_its_reason():
     """The others are committed with it, and it is not read again: not by what lists, nor by what follows entries."""
     place = Place(a=Body(etag="1", rows=2), b=Body(etag="1", rows=2))
-    place.give_up(a=0)
+    place.quarantine(a=0)
     assert place.head.failing == ("a",)
     assert place.head.pending == ()
     assert place.head.objects == 2
@@ -81,7 +81,7 @@ def test_an_object_that_cannot_be_read_is_given_up_with_its_reason():
 
 
 def test_without_the_last_try_it_stays_as_it_was():
-    """Nothing is committed of it, and its earlier version's rows stay until it is given up or read."""
+    """Nothing is committed of it, and its earlier version's rows stay until it is quarantined or read."""
     place = Place(a=Body(etag="1", rows=2))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)
@@ -95,7 +95,7 @@ def test_the_rows_of_an_earlier_version_leave():
     place = Place(a=Body(etag="1", rows=2, rejects=1))
     place.run()
     place.bucket["a"] = Body(etag="2", rows=1)
-    place.give_up(a=0)
+    place.quarantine(a=0)
     assert content_in(place.table) == content_of({})
     assert (place.head.objects, place.head.files, place.head.rejects) == (1, (), ())
     assert isinstance(place.send_again(), Written)
@@ -107,7 +107,7 @@ def test_what_is_held_of_the_very_version_stays():
     place = Place(a=Body(etag="1", rows=2, rejects=1))
     place.run()
     place.retry()
-    place.give_up(a=0)
+    place.quarantine(a=0)
     assert place.is_exact()
     assert place.head.failing == ("a",)
     assert place.head.pending == ()
@@ -116,7 +116,7 @@ def test_what_is_held_of_the_very_version_stays():
 def test_sent_again_it_leaves_with_the_commit_that_has_its_rows():
     """Until then it is in quarantine and in no other place."""
     place = Place(a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2))
-    place.give_up(a=0)
+    place.quarantine(a=0)
     place.unreadable = {}
     done = place.retry()
     assert (done.failing, done.rejected, done.records, done.waiting) == (1, 1, 2, 0)
@@ -133,9 +133,9 @@ def test_sent_again_it_leaves_with_the_commit_that_has_its_rows():
 
 def test_what_fails_again_is_back_with_its_new_reason():
     place = Place(a=Body(etag="1", rows=3))
-    place.give_up(a=0)
+    place.quarantine(a=0)
     place.retry()
-    place.give_up(a=2)
+    place.quarantine(a=2)
     assert place.state("a").reason == "row 2 of 1 cannot be read"
     assert place.head.failing == ("a",)
     assert place.head.pending == ()
@@ -144,7 +144,7 @@ def test_what_fails_again_is_back_with_its_new_reason():
 def test_what_was_read_in_part_goes_on_from_there():
     """Its first rows are committed, by the batch that gave it up; sent again, only the rest is read."""
     place = Place(a=Body(etag="1", rows=5, rejects=1))
-    place.give_up(a=3)
+    place.quarantine(a=3)
     state = place.state("a")
     assert (state.rows, state.offset, state.reach_end) == (3, 3, False)
     assert bool(state.reason)
@@ -152,7 +152,7 @@ def test_what_was_read_in_part_goes_on_from_there():
     place.retry()
     (split,) = place.writer.plan(place.bucket).changes.read
     assert split.start == 3
-    place.give_up(a=3)
+    place.quarantine(a=3)
     assert place.state("a").rows == 3
     assert isinstance(place.send_again(), Written)
     assert place.is_exact()
@@ -163,7 +163,7 @@ def test_what_was_read_in_part_goes_on_from_there():
 def test_deleted_or_overwritten_in_quarantine(unreadable):
     """Gone, or read like any other change; nothing of it stays in quarantine."""
     place = Place(a=Body(etag="1", rows=2), b=Body(etag="1", rows=2))
-    place.give_up(a=unreadable, b=unreadable)
+    place.quarantine(a=unreadable, b=unreadable)
     place.unreadable = {}
     place.retry()
     del place.bucket["a"]
@@ -178,7 +178,7 @@ def test_reasons_are_counted():
     place = Place(
         a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
     )
-    place.give_up(a=0)
+    place.quarantine(a=0)
     place.retry(Choice(keys=frozenset({"c"})))
     failing, rejected = reasons_of(place.table, [SLOT])
     assert (failing.slot, failing.kind, failing.reason) == (SLOT, "failing", "row 0 of 1 cannot be read")
@@ -193,7 +193,7 @@ def test_one_key_is_shown():
     place = Place(
         a=Body(etag="1", rows=2, rejects=3), b=Body(etag="1", rows=1, rejects=1), c=Body(etag="1", rows=1)
     )
-    place.give_up(a=1)
+    place.quarantine(a=1)
     found = key_quarantine(place.table, SLOT, "a", limit=2)
     assert found.state.reason == "row 1 of 1 cannot be read"
     assert found.state.rejects == 3
@@ -223,7 +223,7 @@ def test_what_is_chosen(choice, pending):
     place = Place(
         a=Body(etag="1", rows=2), b=Body(etag="1", rows=1, rejects=2), c=Body(etag="1", rows=1, rejects=1)
     )
-    place.give_up(a=0)
+    place.quarantine(a=0)
     before = place.head
     assert place.retry(choice, dry_run=True).keys == set(pending)
     assert place.head == before
@@ -306,7 +306,7 @@ def test_overtaken_by_a_run():
 
 
 def test_overtaken_for_ever():
-    """It gives up, and says so; other slots' commits stand."""
+    """It ends, and says so; other slots' commits stand."""
     place = Place(a=Body(etag="1", rows=1, rejects=1))
     place.run()
 
@@ -321,7 +321,7 @@ def test_overtaken_for_ever():
 
 
 def test_what_waits_is_bounded(monkeypatch):
-    """What is beyond is left to another call, and said."""
+    """What exceeds it is left to another call, and said."""
     monkeypatch.setattr(quarantine, "WAITING_MAX", 2)
     place = Place(**{f"{n}": Body(etag="1", rows=1, rejects=1) for n in range(5)})
     place.run()
@@ -333,11 +333,11 @@ def test_what_waits_is_bounded(monkeypatch):
     assert place.retry().left == 1
 
 
-def test_what_is_given_up_is_bounded(monkeypatch):
-    """Beyond that, objects keep their slot failing, as if it were not its last try."""
+def test_what_is_quarantined_is_bounded(monkeypatch):
+    """Above that, objects keep their slot failing, as if it were not its last try."""
     monkeypatch.setattr(stage, "FAILING_MAX", 2)
     place = Place(**{f"{n}": Body(etag="1", rows=1) for n in range(3)})
-    place.give_up(**dict.fromkeys(place.bucket, 0))
+    place.quarantine(**dict.fromkeys(place.bucket, 0))
     assert place.head.failing == ("0", "1")
     assert [split.version.key for split in place.writer.plan(place.bucket).changes.read] == ["2"]
     assert place.run(last_attempt=True) is None

@@ -11,9 +11,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.schema import SchemaRegistry, added_fields, merged
 from tests.support.clocks import HandClock
-from tests.support.slot_writer import (
-    LAYOUT,
-)
+from tests.support.slot_writer import LAYOUT
 
 
 def schema_of(**columns: str) -> str:
@@ -146,7 +144,7 @@ class TestSchema:
             merged(schema_of(a="long"), schema_of(A="long"), strict=True)
 
     def test_history(self) -> None:
-        """What each generation added, when and for whom; those written before it was told are read too."""
+        """What each generation added, when and for whom; those written before it was noted are read too."""
         store = CountingStore(MemoryObjectStore())
         clock = HandClock()
         schemas = SchemaRegistry(store, LAYOUT, NativeCommit(store), clock=clock)

@@ -93,7 +93,7 @@ class TestVacuum:
         assert isinstance(aging.writer.commit(planned, commit), Written)
         assert content_in(aging.table) == content_of(aging.bucket)
 
-    def test_a_sleeper_cannot_create_an_old_generation_anew(self) -> None:
+    def test_a_sleeper_cannot_create_an_old_generation_again(self) -> None:
         """It sleeps while others commit and vacuum removes the generation it planned; it wakes up, and is fenced."""
         aging = Aging()
         aging.run(a=Body(etag="1", rows=1))

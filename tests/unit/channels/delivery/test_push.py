@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,8 @@ from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, Down, Pusher, Rejected
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry, Event
-from tests.support.endpoints import Receiver, certificate, raw_endpoint, read_request
+from tests.support.endpoints import Receiver, certificate, hang, raw_endpoint, read_request
+from tests.support.waiting import until
 
 LOOPBACK = Egress.of(["127.0.0.0/8", "::1/128"], allow_http=True)
 
@@ -118,11 +120,6 @@ def test_an_endpoint_that_is_not_there():
     assert not answer.reached
 
 
-def hang(connection):
-    connection.recv(65536)
-    time.sleep(5)
-
-
 def trickle(connection):
     read_request(connection)
     connection.sendall(b"HTTP/1.1 200 OK\r\n")
@@ -205,7 +202,7 @@ def endless_chunks(connection):
 def stop_in_the_body(connection):
     read_request(connection)
     connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx")
-    time.sleep(5)
+    hang(connection)
 
 
 def cut_the_body(connection):
@@ -236,7 +233,7 @@ def test_an_answer_that_ends_with_the_connection():
     assert answer == Rejected(error="HTTP 500 what was wrong")
 
 
-def test_a_kept_connection_that_is_gone_is_made_anew():
+def test_a_kept_connection_that_is_gone_is_made_again():
     """Endpoints close idle ones; that is no failure."""
     lives = []
 
@@ -270,10 +267,7 @@ def test_closing_ends_what_is_in_flight():
         answers = []
         caller = threading.Thread(target=lambda: answers.extend(made.post_many("t", [[entry()]])))
         caller.start()
-        for _ in range(100):
-            if made._open:
-                break
-            time.sleep(0.02)
+        until(lambda: made._open)
         made.close()
         caller.join(3)
         assert not caller.is_alive()
@@ -390,15 +384,17 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch):
 def test_tls_is_verified_for_the_name_at_the_address_that_was_checked(host, lookups, tmp_path):
     """By the CA that is named; for an IP address too."""
     ca_file, context = certificate(tmp_path, host)
+    egress = replace(LOOPBACK, ca_folder=tmp_path)
     lookups["hooks.example"] = ("127.0.0.1",)
     with Receiver(tls=context).serving() as server:
         url = f"https://{host}:{server.port}/"
-        assert post(url, ca_file=str(ca_file)) == Delivered()
+        assert post(url, egress=egress, ca_file=ca_file.name) == Delivered()
+        assert post(url, egress=egress, ca_file=str(ca_file)) == Delivered()
         answer = post(url)
         assert isinstance(answer, Down)
         assert "CERTIFICATE_VERIFY_FAILED" in answer.error
         assert not answer.reached
-        assert server.tries == 1
+        assert server.tries == 2
 
 
 def test_a_certificate_of_another_name_is_refused(lookups, tmp_path):
@@ -407,13 +403,53 @@ def test_a_certificate_of_another_name_is_refused(lookups, tmp_path):
     lookups["hooks.example"] = ("127.0.0.1",)
     with Receiver(tls=context).serving() as server:
         url = f"https://hooks.example:{server.port}/"
-        answer = post(url, ca_file=str(ca_file))
+        answer = post(url, egress=replace(LOOPBACK, ca_folder=tmp_path), ca_file=ca_file.name)
         assert isinstance(answer, Down)
         assert "Hostname mismatch" in answer.error
         assert post(url, verify=False) == Delivered()
 
 
-def test_what_the_worker_lacks_is_told_before_anything_is_sent(monkeypatch):
+@pytest.mark.parametrize("named", ["{outside}", "../outside.pem", "link.pem"])
+def test_certificates_are_read_from_the_workers_folder_only(tmp_path, named):
+    """A topic says nothing about other files of the worker: whether they are there, or what is in them."""
+    ca_file, _ = certificate(tmp_path, "example.com")
+    folder, outside = tmp_path / "trusted", tmp_path / "outside.pem"
+    folder.mkdir()
+    ca_file.rename(outside)
+    (folder / "link.pem").symlink_to(outside)
+    endpoint = Endpoint(url="https://example.com/", ca_file=named.format(outside=outside))
+    told = []
+    for _ in range(2):
+        with pytest.raises(UsageError, match="is not in") as raised:
+            Pusher(endpoint, Egress(ca_folder=folder))
+        told.append(str(raised.value))
+        outside.unlink(missing_ok=True)
+    assert told[0] == told[1]
+
+
+def test_a_name_that_is_never_resolved_has_the_requests_deadline(monkeypatch):
+    """Requests meanwhile wait for the same lookup, and none delays the worker's end."""
+    asked, gate = [], threading.Event()
+
+    def lookup(host, *_, **__):
+        asked.append(host)
+        gate.wait(20)
+        raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+    monkeypatch.setattr(push_module.socket, "getaddrinfo", lookup)
+    try:
+        with pusher("https://slow.example/", timeout_seconds=0.3) as made:
+            for _ in range(2):
+                answer = made.post("t", [entry()])
+                assert isinstance(answer, Down)
+                assert "'slow.example' was not resolved in time" in answer.error
+                assert not answer.reached
+    finally:
+        gate.set()
+    assert asked == ["slow.example"]
+
+
+def test_what_the_worker_lacks_is_said_before_anything_is_sent(monkeypatch, tmp_path):
     """A key that is not set or too short, certificates that are not there, a way that is not allowed."""
     monkeypatch.delenv("S3NOTIFY_PUSH_KEY", raising=False)
     with pytest.raises(UsageError, match="set S3NOTIFY_PUSH_KEY"):
@@ -422,7 +458,9 @@ def test_what_the_worker_lacks_is_told_before_anything_is_sent(monkeypatch):
     with pytest.raises(UsageError, match=r"S3NOTIFY_PUSH_KEY.*16 or more") as raised:
         Pusher(Endpoint(url="https://example.com/", secret_env="S3NOTIFY_PUSH_KEY"), Egress())
     assert "'short'" not in str(raised.value)
-    with pytest.raises(UsageError, match="ca_file"):
-        Pusher(Endpoint(url="https://example.com/", ca_file="/nowhere.pem"), Egress())
+    with pytest.raises(UsageError, match="no --ca-folder"):
+        Pusher(Endpoint(url="https://example.com/", ca_file="some.pem"), Egress())
+    with pytest.raises(UsageError, match=r"ca_file 'some\.pem'"):
+        Pusher(Endpoint(url="https://example.com/", ca_file="some.pem"), Egress(ca_folder=tmp_path))
     with pytest.raises(UsageError, match="does not allow http"):
         Pusher(Endpoint(url="http://example.com/"), Egress())

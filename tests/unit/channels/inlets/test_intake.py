@@ -7,54 +7,12 @@ from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import Unknown
-from s3notify_platform.protocols.keyspace import QUEUED, Publisher, signal_key
+from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
-from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
-from tests.support.faults import Call, Fault, FaultyStore
-
-SIGNALS = "_s/"
-
-
-class Site:
-    """A queue and a keyspace in memory, each of which fails on demand."""
-
-    def __init__(self, *, memory=100, targets=(("", SIGNALS),), excluded=(), **topics):
-        self.clock = HandClock()
-        self.faults = {"records": Fault.NONE, "signals": Fault.NONE}
-        self.records = FaultyStore(MemoryRecordStore(), lambda call: self._fault("records", call))
-        self.objects = MemoryObjectStore()
-        self.signals = FaultyStore(self.objects, lambda call: self._fault("signals", call))
-        self.queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
-        for name, settings in (topics or {"orders": TopicSettings(bucket="b")}).items():
-            self.queue.topics.create(name, settings)
-        self.intake = Intake(
-            self.queue,
-            [
-                Keyspace(
-                    prefix=keys,
-                    publisher=Publisher(self.signals, prefix=prefix, parallelism=1, queued=True),
-                )
-                for keys, prefix in targets
-            ],
-            bucket="b",
-            memory=memory,
-            excluded=excluded,
-        )
-
-    def _fault(self, which: str, call: Call) -> Fault:
-        return self.faults[which] if call.method in ("put", "create", "add") else Fault.NONE
-
-    def keys(self, topic="orders"):
-        return [entry.event.key for entry in self.queue.entries(topic, range(1000))]
-
-    def signal(self, key, prefix=SIGNALS):
-        return self.objects.head(signal_key(prefix, slot_of(key)))
-
-
-def event(key="k", sequencer="01", **fields):
-    return Event(key=key, bucket="b", sequencer=sequencer, **fields)
+from tests.support.faults import Fault
+from tests.support.intake_site import Site, event
 
 
 def test_what_is_accepted_is_queued_and_then_signalled():
@@ -68,11 +26,11 @@ def test_what_is_accepted_is_queued_and_then_signalled():
         return put(*args, **kwargs)
 
     site.objects.put = noted
-    told = event(etag="e", size=3, time_ms=5)
-    accepted = site.intake.accept([told])
+    reported = event(etag="e", size=3, time_ms=5)
+    accepted = site.intake.accept([reported])
     assert (accepted.outcomes, accepted.retry_after_seconds) == (("queued",), None)
     (entry,) = site.queue.entries("orders", range(1000))
-    assert entry.event == told
+    assert entry.event == reported
     assert there == [["k"], ["k"]]
     assert site.signal("k").metadata == {QUEUED: "1"}
 
@@ -95,7 +53,7 @@ def test_every_topic_that_takes_the_key_gets_it():
 
 
 def test_own_objects_are_never_news():
-    """Or a topic that takes all keys would be told of its own entries for ever."""
+    """Or a topic that takes all keys would get its own entries for ever."""
     site = Site(all=TopicSettings(), excluded=("_s3notify/",))
     assert site.intake.accept([event("_s3notify/queue/x"), event("x")]).outcomes == ("ignored", "queued")
     with pytest.raises(UsageError, match="no empty prefix"):
@@ -320,7 +278,7 @@ def quarantine(limit=3):
 
 
 def test_poison_is_kept_once_and_only_so_much_of_it():
-    """The same bytes are kept once; beyond the limit somebody has to look first."""
+    """The same bytes are kept once; above the limit somebody has to look first."""
     poison = quarantine()
     for body in (b"a", b"b", b"a", b"c"):
         assert poison.keep(body, origin="test", reason="none")

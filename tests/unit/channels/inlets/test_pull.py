@@ -10,7 +10,7 @@ from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
 from s3notify_platform.ports import Message
 from s3notify_platform.protocols.notification_queue import TopicSettings, encode_events
 from tests.support.faults import Fault
-from tests.unit.channels.inlets.test_intake import Site, event
+from tests.support.intake_site import Site, event
 
 
 class Queue:
@@ -210,8 +210,8 @@ def test_one_message_that_breaks_the_inlet_does_not_stop_the_others(receives, ma
 
 
 @pytest.mark.parametrize("error", [UsageError, CorruptError])
-def test_what_only_a_person_can_mend_blames_no_message(error):
-    """The inlet ends; nothing is deleted or buried."""
+def test_what_only_a_person_can_correct_blames_no_message(error):
+    """The inlet ends; nothing is deleted or kept as poison."""
     site = Site()
 
     def broken(events, **arguments):
@@ -244,22 +244,22 @@ def test_a_delete_that_fails_is_tried_again_and_left():
 
 
 def test_it_runs_until_it_is_stopped():
-    """Outages of SQS are waited for and told; what was there is done."""
+    """Outages of SQS are waited for and reported; what was there is done."""
     site = Site()
     queue = Queue(*(body(event(f"k{n}")) for n in range(30)))
     queue.fails = 1
-    told = []
+    reports = []
     stop = Stop()
     inlet = inlet_of(queue, site, gather=10)
-    runner = Thread(target=inlet.run, args=(stop, told.append))
+    runner = Thread(target=inlet.run, args=(stop, reports.append))
     runner.start()
     assert queue.received.wait(20)
     stop.set()
     runner.join(10)
     assert not runner.is_alive()
     assert len(site.keys()) == 30
-    assert told[0] == "SQS is away"
-    assert told[1:] == ["messages_received=10 messages_deleted=10 received=10 queued=10"]
+    assert reports[0] == "SQS is away"
+    assert reports[1:] == ["messages_received=10 messages_deleted=10 received=10 queued=10"]
     assert inlet.counts()["queued"] == 30
 
 

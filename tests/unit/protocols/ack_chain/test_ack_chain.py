@@ -1,17 +1,12 @@
 """Ack chains: each stamp once, whatever happens to its response."""
 
 import itertools
-import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import (
     BufferLengthsUnequal,
     CorruptError,
-    LessThanTwoBuffers,
     StaleLocalData,
     TagExists,
     TagNotFound,
@@ -27,77 +22,29 @@ from s3notify_platform.protocols.ack_chain import (
     AlreadyAcked,
     AlreadyFailed,
     Stamped,
-    child_stamp,
-    in_order,
     new_stamp,
     overdue,
-    pack_names,
     plans,
-    unpack_names,
     xor,
 )
-from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.clocks import HandClock, HurriedClock
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
 
 A, B, C = (bytes([byte]) * 16 for byte in (1, 2, 4))
 
 
-class Hand:
-    """A clock moved by hand; sleeping takes no time."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    def wall_ms(self):
-        return 1_700_000_000_000 + int(self.now * 1000)
-
-    def sleep(self, seconds):
-        pass
-
-    def random_bytes(self, count):
-        return SYSTEM_CLOCK.random_bytes(count)
-
-
-@pytest.fixture
-def records():
-    return MemoryRecordStore()
-
-
 @pytest.fixture
 def chains(records):
-    return AckChains(records, clock=Hand())
+    return AckChains(records, clock=HandClock())
 
 
 def over(records, schedule=lambda _: Fault.NONE, **kwargs):
     faulty = FaultyStore(records, schedule, **kwargs)
-    return AckChains(faulty, clock=Hand()), faulty
+    return AckChains(faulty, clock=HurriedClock()), faulty
 
 
 def methods(faulty):
     return [call.method for call, _ in faulty.calls]
-
-
-# Stamps
-
-
-def test_xor():
-    """Its own inverse, for any number of stamps from two on."""
-    assert xor(A, B) == bytes([3]) * 16
-    assert xor(A, B, A) == B
-    assert xor(b"\x00\xff", b"\x00\xff") == b"\x00\x00"
-
-
-def test_xor_refuses():
-    """The named errors of the original."""
-    with pytest.raises(LessThanTwoBuffers):
-        xor(A)
-    with pytest.raises(LessThanTwoBuffers):
-        xor()
-    with pytest.raises(BufferLengthsUnequal):
-        xor(A, B[:8])
 
 
 def test_stamps_are_random_and_long_enough(chains):
@@ -113,42 +60,6 @@ def test_stamps_are_random_and_long_enough(chains):
         chains.stamp("t", bytes(8))
     with pytest.raises(BufferLengthsUnequal):
         chains.stamp("t", A)
-
-
-def test_child_stamps_depend_on_seed_and_name():
-    """And on nothing else: any process computes them alike."""
-    seed = bytes(range(32))
-    assert child_stamp(seed, "7").hex() == child_stamp(seed, "7").hex()
-    assert len({child_stamp(seed, str(slot)) for slot in range(1000)}) == 1000
-    assert child_stamp(seed, "7") != child_stamp(bytes(32), "7")
-
-
-NUMBERS = st.integers(0, 1200).map(str)
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-PATHS = st.lists(st.one_of(st.integers(0, 12).map(str), st.sampled_from(["", "a", "07"])), max_size=4)
-
-
-@given(st.sets(st.one_of(NUMBERS, TEXTS, PATHS.map("/".join))))
-def test_names_pack_without_loss(names):
-    """Also names that look like numbers and are none, and those below a parent."""
-    packed = json.loads(json.dumps(pack_names(names)))
-    assert unpack_names(packed) == names
-    assert sorted(in_order(names)) == sorted(names)
-
-
-def test_names_pack_compactly():
-    """A whole batch is one range."""
-    assert pack_names(str(slot) for slot in range(1000)) == [[0, 999]]
-    assert pack_names(["10", "9", "2", "007", "b", "-1"]) == [2, [9, 10], "-1", "007", "b"]
-    assert pack_names(["7", *(f"7/{n}" for n in range(42))]) == [7, ["7", [0, 41]]]
-    names = ["7/10", "7/9", "7/0", "7/0/0", "7/0/1", "7/1/5", "7/007", "a/1", "a/2", "/3", "b/"]
-    packed = ["7/007", "b/", "/3", ["7", 0, [9, 10]], ["7/0", [0, 1]], "7/1/5", ["a", [1, 2]]]
-    assert pack_names(names) == packed
-
-
-def test_names_packed_by_earlier_releases():
-    """Which knew runs of plain numbers alone, are read as ever."""
-    assert unpack_names([2, [9, 10], "7/0", "7/1", "b"]) == {"2", "9", "10", "7/0", "7/1", "b"}
 
 
 # Create, stamp, ack
@@ -218,7 +129,7 @@ def test_existing_tags_are_refused(chains):
         chains.open_batch("t", ["1"])
 
 
-def test_unknown_tags_and_finished_ones_are_told_apart(chains):
+def test_unknown_tags_and_finished_ones_are_distinguished(chains):
     """`TagNotFound` and `AlreadyAcked`."""
     for call in (
         lambda: chains.stamp("t", A),
@@ -280,7 +191,7 @@ def test_raw_stamps_of_named_children(chains):
 
 
 def test_wrong_calls_write_nothing(chains, records):
-    """Each names what to mend."""
+    """Each names what to correct."""
     with pytest.raises(UsageError, match="no children"):
         chains.open_batch("t", [])
     with pytest.raises(UsageError, match="tag"):
@@ -309,7 +220,7 @@ def test_operations_are_bounded(chains, monkeypatch):
 
 
 def test_a_failed_chain_keeps_reason_and_missing_children(chains):
-    """It stays failed; stamps on it are told so."""
+    """It stays failed; stamps on it get `AlreadyFailed`."""
     chains.open_batch("t", ["1", "2"])
     chains.stamp_children("t", ["1"])
     assert chains.fail("t", "run died").status == "failed"
@@ -337,7 +248,7 @@ def test_overdue_is_judged_by_the_callers_own_elapsed_time(chains):
 
 def test_purge_forgets_closed_chains_after_their_time(records):
     """And open ones never."""
-    clock = Hand()
+    clock = HandClock()
     chains = AckChains(records, clock=clock, tombstone_seconds=10)
     chains.open_batch("open", ["1"])
     chains.open_batch("acked", ["1"])
@@ -345,7 +256,7 @@ def test_purge_forgets_closed_chains_after_their_time(records):
     chains.open_batch("failed", ["1"])
     chains.fail("failed", "x")
     assert chains.purge() == 0
-    clock.now = 11
+    clock.now += 11
     assert chains.purge() == 2
     assert [state.tag for state in chains.states()] == ["open"]
 
@@ -356,13 +267,6 @@ def test_corrupt_records_are_said_to_be(chains, records, value):
     records.create("ack", "t", value)
     with pytest.raises(CorruptError):
         chains.state("t")
-
-
-@pytest.mark.parametrize("packed", [[1, 2, 3], ["7", "8"], ["7", [1]], ["7", ["8", 1]], None, []])
-def test_corrupt_names(packed):
-    """A range that is none, also below a parent."""
-    with pytest.raises(CorruptError):
-        unpack_names([packed])
 
 
 # Faults

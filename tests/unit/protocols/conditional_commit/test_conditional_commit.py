@@ -2,7 +2,6 @@
 
 import pytest
 
-from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, ETag, IfMatch, ObjectMeta, Written
 from s3notify_platform.protocols.conditional_commit import (
@@ -17,24 +16,11 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from s3notify_platform.stores.probe import probe
 from tests.contracts.ignoring_store import IgnoringStore
+from tests.support.clocks import HurriedClock
 from tests.support.faults import Fault, FaultyStore, at, scripted
 from tests.support.record_leases import RecordLeases
 
 PATH = "commits/1"
-
-
-class NoWait:
-    """A clock whose sleep takes no time."""
-
-    def __init__(self):
-        self.slept = 0.0
-
-    monotonic = SYSTEM_CLOCK.monotonic
-    wall_ms = SYSTEM_CLOCK.wall_ms
-    random_bytes = SYSTEM_CLOCK.random_bytes
-
-    def sleep(self, seconds):
-        self.slept += seconds
 
 
 @pytest.fixture
@@ -44,7 +30,7 @@ def store():
 
 def commit_over(store, schedule):
     faulty = FaultyStore(store, schedule)
-    return NativeCommit(faulty, clock=NoWait()), faulty
+    return NativeCommit(faulty, clock=HurriedClock()), faulty
 
 
 def methods(faulty):
@@ -91,7 +77,7 @@ def test_an_unapplied_unknown_is_sent_again_under_the_same_writer(store):
 def test_an_attempt_that_lands_late_is_found_to_be_ours(store, late_by):
     """Before our look, between look and retry, or after: committed once."""
     faulty = FaultyStore(store, at("put", Fault.LATE), late_by_calls=late_by)
-    outcome = NativeCommit(faulty, clock=NoWait()).put_if_absent(PATH, b"1")
+    outcome = NativeCommit(faulty, clock=HurriedClock()).put_if_absent(PATH, b"1")
     faulty.settle()
     assert outcome == Written(etag=store.head(PATH).etag)
 
@@ -184,7 +170,7 @@ def test_unavailable_before_anything_was_sent_is_passed_on(store):
             raise UnavailableError("down")
 
     with pytest.raises(UnavailableError, match="down"):
-        NativeCommit(Down(), clock=NoWait()).put_if_absent(PATH, b"1")
+        NativeCommit(Down(), clock=HurriedClock()).put_if_absent(PATH, b"1")
     commit, _ = commit_over(Down(), at("put", Fault.REFUSED))
     with pytest.raises(UnknownOutcomeError):
         commit.put_if_absent(PATH, b"1")

@@ -1,95 +1,32 @@
-"""Commits by leases, fault by fault: who may write, for how long, and what is said of a write in doubt."""
+"""Commits by leases: what one costs, who may write, and for how long."""
 
 from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import Conflict, ETag, Unknown, Written
+from s3notify_platform.errors import UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.ports import Conflict, ETag, Written
 from s3notify_platform.protocols.conditional_commit import (
     BEGIN_WITHIN,
     EXPECTED,
     ROUNDS,
     ConditionalCommit,
-    Granted,
     LeaseSettings,
     Occupied,
 )
-from s3notify_platform.protocols.updates import ATTEMPTS, WRITER
-from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
-from tests.contracts.ignoring_store import IgnoringStore
-from tests.support.faults import CrashedError, Fault, FaultyStore, at, never, scripted
-from tests.support.lease_commits import ManualClock, WatchedLeases, etag_of, foreign_lease, lease_commit
-from tests.support.record_leases import RecordLeases
-
-PATH = "commits/1"
-TIMEOUT = LeaseSettings().timeout_seconds
-NO_CONDITIONS = {"create", "match", "delete", "copy"}
-
-
-class HookedStore(CountingStore):
-    """Calls `before` and `after` around each call, with its name. Keeps no conditions, as in life."""
-
-    def __init__(self):
-        super().__init__(IgnoringStore(MemoryObjectStore(), NO_CONDITIONS))
-        self.before = lambda method: None
-        self.after = lambda method: None
-
-    def __getattribute__(self, name):
-        found = super().__getattribute__(name)
-        if name not in {"put", "delete", "copy", "head"}:
-            return found
-
-        def call(*args, **kwargs):
-            self.before(name)
-            result = found(*args, **kwargs)
-            self.after(name)
-            return result
-
-        return call
-
-
-@pytest.fixture
-def store():
-    return HookedStore()
-
-
-@pytest.fixture
-def leases():
-    return WatchedLeases()
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def commit(store, leases, clock):
-    return lease_commit(store, leases, clock)
-
-
-def once(action):
-    """`action` at the first call only."""
-    todo = [action]
-    return lambda *_: todo and todo.pop()()
-
-
-def on(name, action):
-    """`action` at the first call of this name only."""
-    todo = [action]
-    return lambda called: called == name and todo and todo.pop()()
-
-
-def taken_over_by_another(leases, store=None, body=b"other", etag="*"):
-    """What another writer does when the lease that it found has run out."""
-    found = leases.leases.read(PATH, etag)
-    taken = replace(found, generation=found.generation + 1, writer="other")
-    assert leases.leases.put(taken, seen=found) == Granted()
-    if store:
-        store.store.put(PATH, body, metadata={WRITER: "other", EXPECTED: etag})
-
+from s3notify_platform.protocols.updates import WRITER
+from s3notify_platform.stores.memory import MemoryObjectStore
+from tests.support.faults import Fault, FaultyStore
+from tests.support.lease_commits import (
+    PATH,
+    TIMEOUT,
+    ManualClock,
+    etag_of,
+    foreign_lease,
+    lease_commit,
+    on,
+    once,
+)
 
 # The plain way
 
@@ -204,7 +141,7 @@ def test_the_path_is_looked_at_once_more_before_a_lease_is_taken_over(store, lea
     assert [lease.generation for lease, _ in leases.puts] == [0]
 
 
-def test_a_take_over_that_comes_second_waits_anew(store, leases, commit, clock):
+def test_a_takeover_that_comes_second_waits_again(store, leases, commit, clock):
     """Another was faster, or the holder did something: its lease is waited for from then on."""
     lease = foreign_lease(PATH, timeout_ms=2000)
     leases.leases.put(lease, seen=None)
@@ -215,7 +152,7 @@ def test_a_take_over_that_comes_second_waits_anew(store, leases, commit, clock):
     assert [put.generation for put, _ in leases.puts] == [0, 1, 2, 3]
 
 
-def test_a_waiting_writer_finds_out_that_the_lease_was_given_up(store, leases, commit, clock):
+def test_a_waiting_writer_finds_out_that_the_lease_has_ended(store, leases, commit, clock):
     """Created and deleted between two looks at the path: it does not wait for the rest of 60 s."""
     lease = foreign_lease(PATH, timeout_ms=20_000)
     leases.leases.put(lease, seen=None)
@@ -305,280 +242,6 @@ def test_a_write_in_doubt_is_not_sent_again_late(leases, clock):
         lease_commit(store, leases, clock).put_if_absent(PATH, b"1")
     assert [call.method for call, _ in store.calls].count("put") == 2
     assert [lease.timeout_ms for lease, _ in leases.puts] == [20_000]
-
-
-# Lost answers
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED])
-@pytest.mark.parametrize("call", ["create", "replace"])
-def test_a_lease_whose_answer_was_lost_is_known_to_be_ours(store, clock, call, fault):
-    """The put, the taking over, the done mark: never a conflict with oneself, and no waiting for oneself."""
-    records = FaultyStore(MemoryRecordStore(), at(call, fault))
-    leases = RecordLeases(records)
-    commit = lease_commit(store, leases, clock)
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
-    assert clock.now - 1000 < 0.1
-    assert leases.read(PATH, "*").timeout_ms == 0
-    store.delete(PATH)
-    records.schedule = at(call, fault)
-    assert isinstance(commit.put_if_absent(PATH, b"2"), Written)
-    assert clock.now - 1000 < 0.2
-
-
-@pytest.mark.parametrize("operation", ["put", "copy", "delete"])
-def test_a_write_whose_answer_was_lost_is_looked_up(leases, clock, operation):
-    """HEAD finds our writer id, or nothing left to delete: committed, by one write."""
-    store = MemoryObjectStore()
-    etag = store.put("source", b"1").etag
-    faulty = FaultyStore(store, at(operation, Fault.LOST))
-    commit = lease_commit(faulty, leases, clock)
-    outcome = {
-        "put": lambda: commit.put_if_absent(PATH, b"1"),
-        "copy": lambda: commit.copy_if_absent("source", PATH),
-        "delete": lambda: commit.delete_if_match("source", etag),
-    }[operation]()
-    assert outcome == Written(etag=None if operation == "delete" else etag_of(store, PATH))
-    assert [call.method for call, _ in faulty.calls] == ["head", operation, "head"]
-    assert leases.puts[-1][0].timeout_ms == 0
-
-
-@pytest.mark.parametrize("operation", ["put", "copy", "delete"])
-def test_a_write_that_was_not_applied_is_sent_again_under_the_same_writer(leases, clock, operation):
-    """HEAD finds what was there before."""
-    store = MemoryObjectStore()
-    etag = store.put("source", b"1").etag
-    faulty = FaultyStore(store, at(operation, Fault.REFUSED))
-    commit = lease_commit(faulty, leases, clock)
-    outcome = {
-        "put": lambda: commit.put_if_match("source", b"2", etag),
-        "copy": lambda: commit.copy_if_absent("source", PATH),
-        "delete": lambda: commit.delete_if_match("source", etag),
-    }[operation]()
-    assert isinstance(outcome, Written)
-    assert [call.method for call, _ in faulty.calls] == ["head", operation, "head", operation]
-    assert len(leases.puts) == 2
-
-
-def test_a_write_in_doubt_where_another_is_now_is_unknown(leases, clock):
-    """Without conditions it proves nothing that the other's was written under the same precondition."""
-    store = MemoryObjectStore()
-    faulty = FaultyStore(store, at("put", Fault.LOST))
-    commit = lease_commit(faulty, leases, clock)
-    looking, looks = store.head, []
-
-    def head(path):
-        looks.append(path)
-        if len(looks) == 2:
-            store.put(PATH, b"other", metadata={WRITER: "other", EXPECTED: "*"})
-        return looking(path)
-
-    store.head = head
-    with pytest.raises(UnknownOutcomeError, match="then the object changed"):
-        commit.put_if_absent(PATH, b"1")
-    assert leases.leases.read(PATH, "*").timeout_ms == 20_000
-
-
-def test_a_store_that_answers_nothing_leaves_it_unknown(store, leases, clock):
-    """Neither written nor to be looked at: `UnknownOutcomeError`, after `ATTEMPTS` looks."""
-    faulty = FaultyStore(store, lambda call: Fault.NONE if call.number == 0 else Fault.REFUSED)
-    with pytest.raises(UnknownOutcomeError, match=r"not confirmed.*head"):
-        lease_commit(faulty, leases, clock).put_if_absent(PATH, b"1")
-    assert [call.method for call, _ in faulty.calls] == ["head", "put"] + ["head"] * ATTEMPTS
-
-
-def test_a_store_that_tells_no_etag_is_asked_for_it(store, leases, commit):
-    """Puts that were written always carry it."""
-    putting = store.store.put
-    store.store.put = lambda *args, **kwargs: Written(etag=None) if putting(*args, **kwargs) else None
-    assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
-
-
-def test_looks_before_the_write_are_retried_and_then_unavailable(leases, clock):
-    """Nothing was written: retry later."""
-    store = MemoryObjectStore()
-    commit = lease_commit(FaultyStore(store, scripted({0: Fault.REFUSED})), leases, clock)
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
-    with pytest.raises(UnavailableError, match="looked at"):
-        lease_commit(FaultyStore(store, lambda _: Fault.REFUSED), leases, clock).put_if_absent("p", b"1")
-
-
-def test_without_an_answer_about_the_lease_nothing_is_written(store, clock):
-    """`UnavailableError`, and if it was applied after all, the next writer waits it out."""
-    records = FaultyStore(
-        MemoryRecordStore(), lambda call: Fault.LOST if call.method == "create" else Fault.NONE
-    )
-    records.store.create = lambda *args: Unknown(cause="timeout")
-    with pytest.raises(UnavailableError, match="nothing written"):
-        lease_commit(store, RecordLeases(records), clock).put_if_absent(PATH, b"1")
-    assert store.counts == {"HEAD": 1}
-
-
-# Refused writes
-
-
-def test_a_refused_write_gives_its_lease_up(store, leases, commit, clock):
-    """No source to copy, no permission to write: the error is passed on, and nobody has to wait for it."""
-    with pytest.raises(NotFoundError, match="nothing"):
-        commit.copy_if_absent("nothing", PATH)
-
-    def forbidden():
-        raise UsageError("forbidden")
-
-    store.before = on("put", forbidden)
-    with pytest.raises(UsageError, match="forbidden"):
-        commit.put_if_absent(PATH, b"1")
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
-    assert clock.now == 1000
-
-
-def test_a_write_refused_after_one_in_doubt_is_unknown(leases, clock):
-    """The first may have been applied, or may land yet."""
-    store = MemoryObjectStore()
-    store.put("source", b"1")
-    faulty = FaultyStore(store, at("copy", Fault.REFUSED))
-    looking = store.head
-
-    def head(path):
-        if faulty.calls[-2][0].method == "copy":
-            store.delete("source")
-        return looking(path)
-
-    store.head = lambda path: head(path) if len(faulty.calls) > 1 else looking(path)
-    with pytest.raises(UnknownOutcomeError, match="copy: no object"):
-        lease_commit(faulty, leases, clock).copy_if_absent("source", PATH)
-    assert leases.leases.read(PATH, "*").timeout_ms == 20_000
-
-
-# Sleepers
-
-
-def asleep_in_the_write(store, clock, meanwhile=lambda: None):
-    def sleep():
-        clock.sleep(100)
-        meanwhile()
-
-    store.before = on("put", sleep)
-
-
-def test_a_sleeper_whose_lease_was_taken_over_is_never_told_that_it_committed(store, leases, commit, clock):
-    """It wakes, replaces the winner's object, and says so: the done mark is refused."""
-    asleep_in_the_write(store, clock, lambda: taken_over_by_another(leases, store))
-    with pytest.raises(UnknownOutcomeError, match="outlasted its lease"):
-        commit.put_if_absent(PATH, b"1")
-    assert leases.leases.read(PATH, "*").writer == "other"
-
-
-def test_a_sleeper_whose_lease_is_another_of_the_same_generation(store, leases, commit, clock):
-    """Its own expired by TTL, and the next began at generation 0 again: the writer tells them apart."""
-
-    def another():
-        gone = RecordLeases(MemoryRecordStore())
-        gone.put(foreign_lease(PATH), seen=None)
-        leases.leases = gone
-
-    asleep_in_the_write(store, clock, another)
-    with pytest.raises(UnknownOutcomeError, match="taken the lease over"):
-        commit.put_if_absent(PATH, b"1")
-
-
-def test_a_sleeper_that_was_taken_over_while_it_was_in_time_by_its_own_clock(store, leases, commit):
-    """Clocks further apart than the skew rate, or a lease removed: still at most one is told."""
-    store.before = on("put", lambda: taken_over_by_another(leases, store))
-    with pytest.raises(UnknownOutcomeError, match="may have replaced"):
-        commit.put_if_absent(PATH, b"1")
-
-
-def test_a_sleeper_that_nobody_took_over_has_committed(store, leases, commit, clock):
-    """The object still carries its writer id, and the lease takes its done mark."""
-    asleep_in_the_write(store, clock)
-    assert commit.put_if_absent(PATH, b"1") == Written(etag=etag_of(store, PATH))
-    assert leases.leases.read(PATH, "*").timeout_ms == 0
-
-
-@pytest.mark.parametrize("operation", ["put", "delete"])
-def test_after_an_overrun_the_object_must_still_be_ours(store, leases, commit, clock, operation):
-    """Another sleeper, of a lease before ours, wrote on top: unknown, though our lease is still there."""
-
-    def overrun_and_replaced():
-        clock.sleep(100)
-        store.store.put(PATH, b"other", metadata={WRITER: "other"})
-
-    store.after = on(operation, overrun_and_replaced)
-    etag = store.store.put("x", b"1").etag if operation == "put" else store.store.put(PATH, b"1").etag
-    with pytest.raises(UnknownOutcomeError, match="another's write"):
-        commit.put_if_absent(PATH, b"1") if operation == "put" else commit.delete_if_match(PATH, etag)
-
-
-@pytest.mark.parametrize("slept", [0, 100])
-def test_without_a_done_mark_time_is_the_proof_or_there_is_none(store, leases, commit, clock, slept):
-    """In time nobody can have taken over: committed. Overrun, and no answer: unknown."""
-    store.before = on("put", lambda: clock.sleep(slept))
-    putting = leases.leases.put
-    leases.leases.put = lambda lease, *, seen: (
-        putting(lease, seen=seen) if seen is None else Unknown(cause="timeout")
-    )
-    if slept:
-        with pytest.raises(UnknownOutcomeError, match="outlasted"):
-            commit.put_if_absent(PATH, b"1")
-    else:
-        assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
-
-
-def test_a_client_that_waited_for_a_sleeper_is_refused_once_the_sleeper_is_done(store, leases, commit, clock):
-    """One that goes by the generation alone, as object_store does: the done mark has raised it."""
-    found = []
-    store.before = on("put", lambda: found.append(leases.leases.read(PATH, "*")))
-    assert isinstance(commit.put_if_absent(PATH, b"1"), Written)
-    (waited_for,) = found
-    next_one = replace(waited_for, generation=waited_for.generation + 1)
-    assert isinstance(leases.leases.put(next_one, seen=waited_for), Occupied)
-
-
-# Crashes
-
-
-def crash_points():
-    """Every call of one commit of each kind, before and after it."""
-    for operation, calls in (("create", 2), ("update", 2), ("copy", 2), ("delete", 2)):
-        for call in range(calls):
-            for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
-                yield operation, "objects", call, fault
-        for call in range(3):  # create; read and replace
-            for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
-                yield operation, "records", call, fault
-
-
-@pytest.mark.parametrize(("operation", "side", "call", "fault"), list(crash_points()))
-def test_a_crash_between_any_two_calls_stops_nobody_else(clock, operation, side, call, fault):
-    """The next writer of the same precondition commits, or finds that the crashed one's write is there."""
-    objects, records = MemoryObjectStore(), MemoryRecordStore()
-    etag = objects.put("source", b"0").etag
-
-    def run(schedule_objects, schedule_records, body):
-        commit = lease_commit(
-            FaultyStore(objects, schedule_objects),
-            RecordLeases(FaultyStore(records, schedule_records)),
-            clock,
-        )
-        return {
-            "create": lambda: commit.put_if_absent(PATH, body),
-            "update": lambda: commit.put_if_match("source", body, etag),
-            "copy": lambda: commit.copy_if_absent("source", PATH),
-            "delete": lambda: commit.delete_if_match("source", etag),
-        }[operation]()
-
-    crash = scripted({call: fault})
-    with pytest.raises(CrashedError):
-        run(crash if side == "objects" else never, crash if side == "records" else never, b"1")
-    source = objects.get("source")
-    written = objects.head(PATH) is not None or source is None or source.body != b"0"
-    outcome = run(never, never, b"2")
-    assert outcome == Conflict() if written else isinstance(outcome, Written)
-    assert clock.now - 1000 <= 61
-    if operation in ("create", "update"):
-        place = PATH if operation == "create" else "source"
-        assert objects.get(place).body == (b"1" if written else b"2")
 
 
 @pytest.mark.parametrize(

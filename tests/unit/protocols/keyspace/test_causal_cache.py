@@ -13,6 +13,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore
+from tests.support.waiting import until
 
 KS = "ks/"
 FOREVER = 1e9
@@ -285,7 +286,7 @@ def test_a_waiting_reader_takes_over_from_one_that_gave_up(store, publisher):
     found = []
     follower = threading.Thread(target=lambda: found.append(body(cache.get("a"))))
     follower.start()
-    time.sleep(0.05)
+    until(lambda: cache._turn._waiters)
     go.set()
     leader.join(10)
     follower.join(10)

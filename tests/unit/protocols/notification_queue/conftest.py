@@ -5,14 +5,8 @@ import pytest
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryRecordStore
-from tests.support.clocks import HandClock
 from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.unit.protocols.notification_queue.helpers import ONE_SHARD
-
-
-@pytest.fixture
-def clock():
-    return HandClock()
 
 
 @pytest.fixture(params=["memory", "dynamo"])

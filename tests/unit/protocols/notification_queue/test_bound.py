@@ -2,11 +2,7 @@
 
 import pytest
 
-from s3notify_platform.protocols.notification_queue import (
-    Event,
-    QuotaExceeded,
-    Reconciler,
-)
+from s3notify_platform.protocols.notification_queue import Event, QuotaExceeded, Reconciler
 from tests.support.faults import CrashedError, Fault, at
 from tests.unit.protocols.notification_queue.helpers import all_entries, events, over, room
 
@@ -26,8 +22,8 @@ def test_a_crash_between_counting_and_creating_loses_no_room_for_good(queue, rec
     assert room(queue) == 3
 
 
-def test_a_writer_asleep_while_it_was_counted_anew_is_not_granted_old_room(queue, records, clock):
-    """It counted under the old meter, and wakes with an entry that nobody counts: it takes room again."""
+def test_a_writer_asleep_during_a_recount_is_not_granted_old_room(queue, records, clock):
+    """It counted under the old quota, and wakes with an entry that nobody counts: it takes room again."""
     woken = []
 
     def schedule(call):

@@ -2,10 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import (
-    UnavailableError,
-    UsageError,
-)
+from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
@@ -13,9 +10,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     keys_recur,
 )
-from s3notify_platform.protocols.notification_queue.entries import (
-    shard_of,
-)
+from s3notify_platform.protocols.notification_queue.entries import shard_of
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
@@ -51,7 +46,7 @@ def test_removal_is_by_entry_and_idempotent(queue):
     assert queue.stats("t").counted == 1
 
 
-def test_a_removal_that_fails_is_told(queue, records, clock):
+def test_a_removal_that_fails_is_reported(queue, records, clock):
     """What could be removed is, and the rest may be removed again."""
     queue.push_many("t", events(3))
     entries = all_entries(queue)
@@ -95,7 +90,7 @@ def test_requests(clock):
     assert cost(lambda: queue.entries("t", [3, 4, 999])) == {"read": 1, "scan": 3}
     assert cost(lambda: queue.remove(entries)) == {"remove": 101, "add": 2 * shards}
     last = queue.reserve("t", Event(key="z"))
-    assert cost(lambda: queue.abort(last)) == {"remove": 1, "add": 1}
+    assert cost(lambda: queue.abort_many([last])) == {"remove": 1, "add": 1}
     reconciler = Reconciler(queue)
     assert cost(lambda: reconciler.resolve_stale("t", lambda _: None)) == {"read": 1 + 8, "scan": 8}
 

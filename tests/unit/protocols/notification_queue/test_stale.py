@@ -2,9 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import (
-    UnavailableError,
-)
+from s3notify_platform.errors import UnavailableError
 from s3notify_platform.ports import IfMatch
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
@@ -32,7 +30,7 @@ REPLACE = Event(key="k", writer="w", precondition=IfMatch(etag="old"))
             PUT,
             meta("other", writer="x"),
             True,
-        ),  # overwritten, or never written: told, since twice is harmless
+        ),  # overwritten, or never written: announced, since twice is harmless
         (REPLACE, meta("old"), False),
         (REPLACE, meta("new"), True),
         (REPLACE, meta("old", writer="w"), True),  # an equal body brings the ETag back
@@ -64,7 +62,7 @@ def test_a_writer_that_died_after_its_put_loses_nothing(queue, clock):
     assert queue.stats("t").counted == 1
 
 
-def test_a_new_reconciler_waits_anew(queue, clock):
+def test_a_new_reconciler_waits_again(queue, clock):
     """Only what it saw itself, on its own clock, is old."""
     queue.reserve("t", Event(key="a"))
     Reconciler(queue).resolve_stale("t", lambda _: None)
@@ -78,7 +76,7 @@ def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
 
     def schedule(call):
         if call.method == "remove" and call.key.endswith(first.entry.key):
-            queue.abort(first)
+            queue.abort_many([first])
         return Fault.NONE
 
     reconciler = Reconciler(over(records, clock, schedule), leak_seconds=1e9)
@@ -104,7 +102,7 @@ def test_a_head_that_fails_leaves_the_reservation(queue, clock):
 
 
 def test_a_writer_that_wakes_late(queue, clock):
-    """Committed meanwhile is success, aborted meanwhile is told."""
+    """Committed meanwhile is success, aborted meanwhile is an error."""
     objects = MemoryObjectStore()
     early, late = queue.reserve_many("t", [Event(key="early"), Event(key="late")])
     objects.put("early", b"1")
@@ -113,6 +111,6 @@ def test_a_writer_that_wakes_late(queue, clock):
     clock.now += queue.stale_seconds + 1
     reconciler.resolve_stale("t", objects.head)
     objects.put("late", b"1")
-    assert not queue.fresh(early)
+    assert not queue.fresh_since(early.since)
     assert queue.commit(early) == EntryCommitted()
     assert queue.commit(late) == Expired()

@@ -2,12 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import (
-    ConflictError,
-    CorruptError,
-    NotFoundError,
-    UsageError,
-)
+from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UsageError
 from s3notify_platform.ports import IfMatch
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
@@ -17,11 +12,7 @@ from s3notify_platform.protocols.notification_queue import (
     Reconciler,
     TopicSettings,
 )
-from s3notify_platform.protocols.notification_queue.entries import (
-    decode_entry,
-    decode_topic,
-    encode_entry,
-)
+from s3notify_platform.protocols.notification_queue.entries import decode_entry, decode_topic, encode_entry
 from tests.support.faults import CrashedError, Fault
 from tests.unit.protocols.notification_queue.helpers import (
     ONE_SHARD,
@@ -175,7 +166,7 @@ def test_a_reconciler_with_an_old_topic_sweeps_nothing_new(queue, records, clock
     assert keys(all_entries(queue)) == ["new"]
 
 
-def test_foreign_bytes_are_told(queue, records):
+def test_foreign_bytes_are_an_error(queue, records):
     """Not taken for an entry, nor overwritten."""
     records.create("queue.t.000", "001.x", b"text")
     with pytest.raises(CorruptError):

@@ -2,12 +2,7 @@
 
 import pytest
 
-from s3notify_platform.errors import (
-    NotFoundError,
-    UnavailableError,
-    UnknownOutcomeError,
-    UsageError,
-)
+from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
 from s3notify_platform.ports import ABSENT
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
@@ -20,11 +15,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     Undecided,
 )
-from s3notify_platform.protocols.notification_queue.entries import (
-    shard_capacity,
-    shard_of,
-    shard_slots,
-)
+from s3notify_platform.protocols.notification_queue.entries import shard_capacity, shard_of, shard_slots
 from s3notify_platform.slots import slot_of
 from tests.support.faults import Fault, FaultyStore, at
 from tests.unit.protocols.notification_queue.helpers import all_entries, events, keys, over, room
@@ -52,14 +43,14 @@ def test_a_full_shard_refuses_before_anything_is_written(queue, records):
     assert isinstance(refused, QuotaExceeded)
     assert refused.retry_after_seconds > 0
     assert {record.key for record in records.scan("queue.t.000")} == before
-    queue.abort(held[0])
+    queue.abort_many([held[0]])
     queue.commit(held[1])
     queue.remove(all_entries(queue))
     assert room(queue) == 2
 
 
 def test_a_batch_gets_what_room_there_is(queue):
-    """The first ones of a shard are granted, the others told; a second call gets nothing."""
+    """The first ones of a shard are granted, the others refused; a second call gets nothing."""
     outcomes = queue.reserve_many("t", events(5))
     assert [isinstance(item, Reservation) for item in outcomes] == [True] * 3 + [False] * 2
     assert [item.entry.event.key for item in outcomes[:3]] == ["k0", "k1", "k2"]
@@ -130,9 +121,9 @@ def test_a_commit_without_an_answer_is_undecided(queue, records, clock):
 
 
 def test_a_commit_of_what_is_gone_is_expired(queue):
-    """Aborted by a resolver, or consumed: the writer is told to announce again."""
+    """Aborted by a resolver, or consumed: the writer has to announce again."""
     reservation = queue.reserve("t", Event(key="a"))
-    queue.abort(reservation)
+    queue.abort_many([reservation])
     assert queue.commit(reservation) == Expired()
     assert queue.push("t", reservation.entry.event) == EntryCommitted()
     assert keys(all_entries(queue)) == ["a"]
@@ -201,7 +192,7 @@ def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
         return Fault.NONE
 
     reservation = over(records, clock, schedule).reserve("t", Event(key="a"))
-    assert over(records, clock).fresh(reservation)
+    assert over(records, clock).fresh_since(reservation.since)
     assert len(list(records.scan("queue.t.000"))) == 1
 
 
@@ -236,9 +227,9 @@ def test_fresh_for_a_third_of_the_timeout(queue, clock):
     """So that a resolver's clock may run three times as fast."""
     reservation = queue.reserve("t", Event(key="a"))
     clock.now += queue.stale_seconds / 3 - 0.1
-    assert queue.fresh(reservation)
+    assert queue.fresh_since(reservation.since)
     clock.now += 0.2
-    assert not queue.fresh(reservation)
+    assert not queue.fresh_since(reservation.since)
 
 
 def test_a_store_that_is_gone_reserves_nothing(queue, records, clock):

@@ -84,7 +84,7 @@ def test_what_is_not_ours_is_never_taken_for_nothing(body: bytes) -> None:
 
 
 def test_lost_slots_and_forgetting_them() -> None:
-    """A slot with its commits is not lost, and is not forgotten whoever asks; one that is, is owed a listing."""
+    """A slot with its commits is not forgotten, whoever asks; one that misses them goes to the rescan backlog."""
     store = MemoryObjectStore()
     records = ObjectRecordStore(store, "r/")
     SlotWriter(store=store).run({"a": Body(etag="1", rows=1)})

@@ -144,7 +144,7 @@ def test_bounded_plans_reach_the_bucket(bucket: dict[str, str], state: dict[str,
 
 
 @given(st.lists(st.integers(0, 10**9), max_size=60), st.integers(1, 8))
-def test_deal_is_balanced(sizes: list[int], tasks: int) -> None:
+def test_the_assignment_is_balanced(sizes: list[int], tasks: int) -> None:
     """Every split has one task, and no task is loaded by more than Graham's bound."""
     task_of = assign(sizes, tasks)
     assert len(task_of) == len(sizes)
@@ -156,7 +156,7 @@ def test_deal_is_balanced(sizes: list[int], tasks: int) -> None:
         assert len(set(task_of)) == min(tasks, len(sizes))
 
 
-def test_deal_needs_a_task() -> None:
+def test_the_assignment_needs_a_task() -> None:
     with pytest.raises(UsageError, match="tasks=0"):
         assign([1], 0)
 

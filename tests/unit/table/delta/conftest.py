@@ -9,11 +9,6 @@ from tests.unit.table.delta.helpers import ids
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
 def viewed(clock: HandClock) -> Viewed:
     """A table with two slots, not synced yet."""
     made = Viewed(store=MemoryObjectStore(clock=clock), clock=clock)

@@ -34,7 +34,7 @@ class TestRaces:
 
     @pytest.mark.parametrize("applied", [True, False])
     def test_what_the_commit_layer_cannot_find_out(self, viewed: Viewed, applied: bool) -> None:
-        """Is told by the log itself: shown or not, the sync goes on from there."""
+        """The log itself decides: shown or not, the sync goes on from there."""
 
         class Doubtful(NativeCommit):
             doubts = 1
@@ -73,7 +73,7 @@ class TestRaces:
         assert viewed.view.generations() == {1: 2, 2: 1}
         same(viewed, tmp_path)
 
-    def test_who_always_loses_gives_up(self, viewed: Viewed) -> None:
+    def test_who_always_loses_ends(self, viewed: Viewed) -> None:
         """Bounded, and says to try again."""
 
         class Losing:

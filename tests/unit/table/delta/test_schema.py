@@ -114,7 +114,7 @@ class TestSchema:
         assert len({*numbers(2).values()}) == 7
 
     @pytest.mark.parametrize(
-        ("columns", "told"),
+        ("columns", "reason"),
         [
             ({"slot": "string"}, "'slot'"),
             ({"SLOT": "string"}, "'SLOT'.*'slot' already"),
@@ -130,7 +130,7 @@ class TestSchema:
             ({"u": {"type": "udt", "class": "x"}}, "no type udt"),
         ],
     )
-    def test_what_delta_cannot_have(self, columns: dict[str, Any], told: str) -> None:
+    def test_what_delta_cannot_have(self, columns: dict[str, Any], reason: str) -> None:
         """Said plainly, with the column's name, before anything is written."""
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=reason):
             delta_schema(spark_schema(**columns))

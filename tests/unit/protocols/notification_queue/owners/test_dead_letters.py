@@ -5,8 +5,8 @@ import pytest
 from s3notify_platform.errors import FencedError
 from s3notify_platform.protocols.notification_queue import DeadLettered, QuotaExceeded, TopicSettings
 from tests.support.faults import CrashedError, Fault, at
-from tests.unit.protocols.notification_owners.helpers import owner, push, succeed
 from tests.unit.protocols.notification_queue.helpers import keys, over
+from tests.unit.protocols.notification_queue.owners.helpers import owner, push, succeed
 
 
 def test_expiry_without_delivery(queue, clock):

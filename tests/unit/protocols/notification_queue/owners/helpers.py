@@ -7,7 +7,7 @@ PUSHED = TopicSettings(capacity=20, shards=1, max_attempts=3, endpoint="{}")
 
 
 def owner(queue, **kwargs):
-    """A worker that owns the only shard there is, and its drain."""
+    """A worker that owns the only shard there is, and its consumer."""
     worker = Worker(queue, **kwargs)
     (lease,) = worker.balance()
     return worker, ShardConsumer(worker, lease)

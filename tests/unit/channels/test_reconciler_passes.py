@@ -1,4 +1,4 @@
-"""Care for a bucket's queue: what dead writers left behind is signalled, once, and cheaply."""
+"""The reconciler's passes over a bucket's queue: what dead writers left behind is signalled, once, and cheaply."""
 
 from threading import Event as Flag
 from threading import Thread
@@ -53,6 +53,15 @@ def world():
     return world
 
 
+def passes(world, reconciler, *waits):
+    """How many slots each pass signals, each so many seconds after the one before."""
+    signalled = []
+    for seconds in waits:
+        world.clock.now += seconds
+        signalled.append(reconciler.reconcile().signalled)
+    return signalled
+
+
 def test_what_was_resolved_is_signalled(world):
     """In the pass that resolves it, and marked: the entry is there."""
     world.queue.reserve_many("t", [Event(key="written", bucket="b"), Event(key="not", bucket="b")])
@@ -64,10 +73,7 @@ def test_what_was_resolved_is_signalled(world):
     assert (reconciled.committed, reconciled.aborted, reconciled.signalled) == (1, 1, 1)
     assert world.signal("written").metadata == {QUEUED: "1"}
     assert world.signal("not") is None
-    world.clock.now += 299
-    assert reconciler.reconcile().signalled == 0
-    world.clock.now += 2
-    assert reconciler.reconcile().signalled == 1, "it is still there: once more"
+    assert passes(world, reconciler, 299, 2) == [0, 1]
 
 
 def test_what_nobody_signalled(world):
@@ -76,15 +82,9 @@ def test_what_nobody_signalled(world):
     reconciler.reconcile()
     world.push("a")
     assert reconciler.reconcile().signalled == 0
-    world.clock.now += 29
-    assert reconciler.reconcile().signalled == 0
-    world.clock.now += 2
-    assert reconciler.reconcile().signalled == 1
+    assert passes(world, reconciler, 29, 2) == [0, 1]
     assert world.signal("a").metadata == {QUEUED: "1"}
-    world.clock.now += 299
-    assert reconciler.reconcile().signalled == 0
-    world.clock.now += 2
-    assert reconciler.reconcile().signalled == 1, "it is still there: once more"
+    assert passes(world, reconciler, 299, 2) == [0, 1]
 
 
 def test_what_is_waiting_but_signalled_is_left_alone(world):
@@ -94,14 +94,7 @@ def test_what_is_waiting_but_signalled_is_left_alone(world):
     world.push("a")
     world.publisher.signal(["a"])
     reconciler.reconcile()
-    world.clock.now += 299
-    assert reconciler.reconcile().signalled == 0
-    world.clock.now += 2
-    assert reconciler.reconcile().signalled == 1
-    world.clock.now += 299
-    assert reconciler.reconcile().signalled == 0, "again only after as long"
-    world.clock.now += 2
-    assert reconciler.reconcile().signalled == 1
+    assert passes(world, reconciler, 299, 2, 299, 2) == [0, 1, 0, 1]
 
 
 def test_a_new_process_waits_for_long(world):
@@ -109,10 +102,7 @@ def test_a_new_process_waits_for_long(world):
     world.push("a")
     reconciler = world.reconciler()
     reconciler.reconcile()
-    world.clock.now += 299
-    assert reconciler.reconcile().signalled == 0
-    world.clock.now += 2
-    assert reconciler.reconcile().signalled == 1
+    assert passes(world, reconciler, 299, 2) == [0, 1]
 
 
 def test_a_late_commit_counts_from_when_it_was_seen(world):
@@ -170,7 +160,7 @@ def test_each_keyspace_hears_of_its_own_keys(world):
 
 
 def test_a_signal_that_failed_is_moved_by_the_next_pass(world):
-    """And what failed is told."""
+    """And what failed is reported."""
     world.queue.reserve("t", Event(key="a", bucket="b"))
     world.objects.put("a", b"1")
     reconciler = world.reconciler()
@@ -227,11 +217,11 @@ def test_passes_from_a_sensor(world):
 
 
 def test_as_a_service():
-    """It passes until it is told to stop, and tells what it did."""
+    """It passes until it is stopped, and reports what it did."""
     world = World()
     world.topic()
     world.push("a")
-    stop, passed, told = Flag(), Flag(), []
+    stop, passed, reports = Flag(), Flag(), []
     reconciler = ReconcilerService(
         NotificationQueue(world.records, parallelism=1),
         world.counting,
@@ -242,7 +232,7 @@ def test_as_a_service():
     )
 
     def progress(line):
-        told.append(line)
+        reports.append(line)
         passed.set()
 
     thread = Thread(target=reconciler.run, args=(stop, progress))
@@ -251,7 +241,7 @@ def test_as_a_service():
     stop.set()
     thread.join(10)
     assert not thread.is_alive()
-    assert told == ["1 signalled"]
+    assert reports == ["1 signalled"]
     assert reconciler.name == "reconcile"
 
 

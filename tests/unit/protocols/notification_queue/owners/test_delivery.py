@@ -13,8 +13,8 @@ from s3notify_platform.protocols.notification_queue import (
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.counted import CountedRecords
 from tests.support.faults import Fault, at
-from tests.unit.protocols.notification_owners.helpers import PUSHED, owner, push
 from tests.unit.protocols.notification_queue.helpers import keys, over
+from tests.unit.protocols.notification_queue.owners.helpers import PUSHED, owner, push
 
 
 def test_take_deliver_remove(queue):
@@ -53,7 +53,7 @@ def test_a_failing_entry_is_not_in_the_way(queue, clock):
     assert queue.stats("t").failed == 2
 
 
-def test_backoff_is_kept_by_the_owner_and_begun_anew_by_the_next(queue, clock):
+def test_backoff_is_kept_by_the_owner_and_begun_again_by_the_next(queue, clock):
     """No wall clock decides: the next owner knows the attempts, not the time."""
     push(queue, "a")
     worker, consumer = owner(queue)
@@ -132,7 +132,7 @@ def test_an_attempt_that_was_claimed_but_not_served_counts_once(queue, records, 
     assert entry.attempts == 1
 
 
-def test_what_is_let_go_is_taken_again(queue):
+def test_what_is_released_is_taken_again(queue):
     """Unless it was delivered, and is only not removed yet."""
     push(queue, "a", "b")
     _, consumer = owner(queue)

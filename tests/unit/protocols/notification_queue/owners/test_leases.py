@@ -7,13 +7,13 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue, To
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS, fair_share
 from tests.support.counted import CountedRecords
 from tests.support.faults import Fault, at
-from tests.unit.protocols.notification_owners.helpers import PUSHED, owner, push, shards_of, succeed
 from tests.unit.protocols.notification_queue.helpers import keys, over
+from tests.unit.protocols.notification_queue.owners.helpers import PUSHED, owner, push, shards_of, succeed
 
 
 @pytest.mark.parametrize(("shards", "workers"), [(8, 1), (8, 3), (5, 3), (4, 3), (2, 5), (0, 2)])
 def test_shares_are_fair(shards, workers):
-    """All shards are dealt, and shares differ by one at most."""
+    """All shards are owned, and shares differ by one at most."""
     held = {f"w{number}": number for number in range(workers)}
     shares = [fair_share(name, held, shards) for name in held]
     assert sum(shares) == shards
@@ -139,7 +139,7 @@ def test_ownership_in_doubt_is_looked_for(queue, records, clock, method, fault):
     assert lease.generation == 4
 
 
-def test_generations_rise_beyond_a_topic_made_anew(queue):
+def test_generations_rise_over_a_topic_made_again(queue):
     """Also when nothing but the owners' record was left of the old one."""
     first = Worker(queue)
     (before,) = first.balance()
@@ -153,7 +153,7 @@ def test_generations_rise_beyond_a_topic_made_anew(queue):
     assert not first.verify(before)
 
 
-def test_a_worker_taken_for_dead_registers_anew(queue, clock):
+def test_a_worker_taken_for_dead_registers_again(queue, clock):
     """It slept, was succeeded, and gets a share again."""
     first, _ = owner(queue)
     clock.now += 1
@@ -164,7 +164,7 @@ def test_a_worker_taken_for_dead_registers_anew(queue, clock):
 
 
 def test_settings_that_cannot_hold(queue, records):
-    """A lease must end before another takes it; foreign bytes are told."""
+    """A lease must end before another takes it; foreign bytes are an error."""
     with pytest.raises(UsageError, match="expiry"):
         Worker(queue, lease_seconds=5, expiry_seconds=5)
     records.create("owners", "t", b"text")

@@ -4,13 +4,7 @@ import pytest
 
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.memory import MemoryRecordStore
-from tests.support.clocks import HandClock
-from tests.unit.protocols.notification_owners.helpers import PUSHED
-
-
-@pytest.fixture
-def clock():
-    return HandClock()
+from tests.unit.protocols.notification_queue.owners.helpers import PUSHED
 
 
 @pytest.fixture

@@ -1,73 +1,33 @@
-"""The delivery worker, step by step: splitting, outages, what counts as an attempt, and isolation."""
+"""The delivery worker, step by step: batches, outages, what counts as an attempt, isolation."""
 
 import threading
 
 import pytest
 
-from s3notify_platform.channels.delivery.circuit import PROBE_CEILING_SECONDS, REFUSED_MAX, Circuit
+from s3notify_platform.channels.delivery.circuit import PROBE_CEILING_SECONDS
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
+from s3notify_platform.channels.delivery.push import Delivered, Rejected
 from s3notify_platform.channels.delivery.shard import grouped
 from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
-from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryRecordStore
-from tests.support.clocks import HandClock
 from tests.support.counted import CountedRecords
 from tests.support.faults import Fault, FaultyStore, at
-from tests.support.outlets import ENDPOINT, FakePush, SteppedDelivery
-
-GONE = Down(error="refused", reached=False)
-SILENT = Down(error="timed out", reached=True)
-
-
-@pytest.fixture
-def clock():
-    return HandClock()
-
-
-@pytest.fixture
-def records():
-    return MemoryRecordStore()
-
-
-def queue_over(records, clock):
-    return NotificationQueue(records, clock=clock, parallelism=1)
-
-
-@pytest.fixture
-def queue(records, clock):
-    queue = queue_over(records, clock)
-    create(queue)
-    return queue
-
-
-def create(queue, name="t", **fields):
-    queue.topics.create(name, TopicSettings(**{"capacity": 200, "shards": 1, "endpoint": ENDPOINT} | fields))
-
-
-def push(queue, count, topic="t"):
-    queue.push_many(topic, [Event(key=f"k{n:03}") for n in range(count)])
-
-
-def refusing(*keys):
-    def answer(entries):
-        return Rejected(error="HTTP 400") if {e.event.key for e in entries} & {*keys} else Delivered()
-
-    return answer
-
-
-def run_for(delivery, clock, seconds, step=0.25):
-    """Beats every `BEAT_SECONDS`, turns in between."""
-    ends, beat_at = clock.now + seconds, clock.now
-    while clock.now < ends:
-        if clock.now >= beat_at:
-            delivery.beat()
-            beat_at = clock.now + BEAT_SECONDS
-        delivery.turn()
-        clock.now += step
+from tests.support.outlets import (
+    ENDPOINT,
+    GONE,
+    SILENT,
+    FakePush,
+    SteppedDelivery,
+    create,
+    push,
+    queue_over,
+    refusing,
+    run_for,
+)
+from tests.support.waiting import until
 
 
 def test_batches(queue):
@@ -78,7 +38,7 @@ def test_batches(queue):
     delivery.step()
     delivery.step()
     assert hook.sizes == [8, 8, 4]
-    assert set(hook.told.values()) == {1}
+    assert set(hook.delivered.values()) == {1}
     assert queue.stats("t").depth == 0
     assert delivery.counts() == {
         "delivered": 20, "failed": 0, "dead": 0, "requests": 3, "shards": 1,
@@ -91,7 +51,7 @@ def test_the_event_to_blame_is_found_in_one_turn(queue):
     hook = FakePush(refusing("k002"))
     delivery = SteppedDelivery(queue, hook)
     delivery.step()
-    assert len(hook.told) == 7
+    assert len(hook.delivered) == 7
     assert {entry.attempts for entry in hook.entries} == {1}
     assert len(hook.sizes) == 7
     (left,) = queue.entries("t", range(1000))
@@ -109,7 +69,7 @@ def test_what_failed_before_travels_alone(queue, clock):
     hook = FakePush(answer)
     delivery = SteppedDelivery(queue, hook)
     run_for(delivery, clock, 30)
-    assert len(hook.told) == 5
+    assert len(hook.delivered) == 5
     assert set(hook.sizes) == {6, 1}
     assert {entry.attempts for entry in hook.entries} == {2}
     assert queue.stats("t").dead == 0
@@ -144,13 +104,13 @@ def test_an_outage_costs_the_backlog_no_attempts(queue, clock, answer):
     assert sum(attempts) <= (0 if answer == GONE else 16 + tried)
     down[0] = False
     run_for(delivery, clock, PROBE_CEILING_SECONDS + 15)
-    assert set(hook.told.values()) == {1}
-    assert len(hook.told) == 100
+    assert set(hook.delivered.values()) == {1}
+    assert len(hook.delivered) == 100
     assert queue.stats("t").dead == 0
 
 
 def test_only_what_may_have_been_looked_at_counts(queue, clock):
-    """Hours without a connection bury nothing; hours of 500 do."""
+    """Hours without a connection make no dead letter; hours of 500 do."""
     queue.topics.update("t", TopicSettings(capacity=200, shards=1, endpoint=ENDPOINT, max_attempts=3))
     push(queue, 1)
     mood = [GONE]
@@ -194,7 +154,7 @@ def test_one_endpoint_is_nobody_elses_trouble(queue, clock):
         queue, Refusing({"https://hooks.example.com/": hook, "https://down.example/": dead})
     )
     run_for(delivery, clock, 10)
-    assert len(hook.told) == 5
+    assert len(hook.delivered) == 5
     assert len(delivery.messages) == 3
     assert "topic 'down': down: refused" in delivery.messages
     assert "topic 'none' is not delivered: set S3NOTIFY_PUSH_A, the HMAC key" in delivery.messages
@@ -214,8 +174,8 @@ def test_an_endpoint_that_is_changed(queue, clock):
     queue.topics.update("t", moved)
     run_for(delivery, clock, 5)
     assert old.closed
-    assert not old.told
-    assert len(new.told) == 5
+    assert not old.delivered
+    assert len(new.delivered) == 5
 
 
 def test_a_topic_that_is_deleted(queue, clock):
@@ -269,7 +229,7 @@ def test_entries_of_a_turn_that_broke_are_taken_again(queue, clock):
         delivery.turn()
     broken[0] = False
     run_for(delivery, clock, 5)
-    assert len(hook.told) == 3
+    assert len(hook.delivered) == 3
 
 
 def test_a_lease_that_lapsed_stops_the_posts(queue, clock):
@@ -286,10 +246,10 @@ def test_a_lease_that_lapsed_stops_the_posts(queue, clock):
     hook = FakePush(answer)
     delivery = SteppedDelivery(queue, hook)
     delivery.step()
-    assert len(hook.told) == 16  # one wave
+    assert len(hook.delivered) == 16  # one wave
     run_for(delivery, clock, 10)
-    assert len(hook.told) == 64
-    assert set(hook.told.values()) == {1}
+    assert len(hook.delivered) == 64
+    assert set(hook.delivered.values()) == {1}
     assert {entry.attempts for entry in hook.entries} <= {1, 2}
 
 
@@ -304,36 +264,24 @@ def tried_once(delivery, clock, mood, hook):
     delivery.beat()
 
 
-def test_a_lease_that_lapsed_in_the_middle_of_a_turn(queue, clock):
+@pytest.mark.parametrize(("answer", "tried"), [(Delivered(), []), (SILENT, [2, 2])], ids=["lapse", "outage"])
+def test_a_lapse_or_an_outage_in_the_middle_of_a_turn(queue, clock, answer, tried):
     """The rest of it is not posted, and keeps its attempts."""
     push(queue, 16)
     mood = [SILENT]
 
-    def answer(_):
+    def post(_):
         if mood[0] == Delivered():
-            clock.now += 3
+            clock.now += 3  # the lease lapses after two
         return mood[0]
 
-    hook = FakePush(answer)
+    hook = FakePush(post)
     delivery = SteppedDelivery(queue, hook)
     tried_once(delivery, clock, mood, hook)
+    mood[0] = answer
     delivery.turn()
     assert hook.sizes == [1, 1]
-    assert {entry.attempts for entry in queue.entries("t", range(1000))} == {1}
-    assert queue.stats("t").depth == 14
-
-
-def test_an_outage_in_the_middle_of_a_turn(queue, clock):
-    """The rest of it is not posted, and keeps its attempts."""
-    push(queue, 16)
-    mood = [SILENT]
-    hook = FakePush(lambda _: mood[0])
-    delivery = SteppedDelivery(queue, hook)
-    tried_once(delivery, clock, mood, hook)
-    mood[0] = SILENT
-    delivery.turn()
-    assert hook.sizes == [1, 1]
-    assert sorted(entry.attempts for entry in queue.entries("t", range(1000))) == [1] * 14 + [2] * 2
+    assert sorted(entry.attempts for entry in queue.entries("t", range(1000))) == [1] * 14 + tried
 
 
 def test_a_shard_that_has_nothing_to_probe_with_leaves_it_to_others(queue, clock):
@@ -349,17 +297,17 @@ def test_a_shard_that_has_nothing_to_probe_with_leaves_it_to_others(queue, clock
     run_for(delivery, clock, 20)
     mood[0] = Delivered()
     run_for(delivery, clock, PROBE_CEILING_SECONDS + 5)
-    assert hook.told == {key: 1}
+    assert hook.delivered == {key: 1}
 
 
-def test_what_is_owed_is_not_told_twice(records, clock):
+def test_what_could_not_be_removed_is_not_delivered_twice(records, clock):
     """The store refuses removals for a while."""
     queue = queue_over(FaultyStore(records, at("remove", Fault.THROTTLED)), clock)
     create(queue)
     push(queue, 4)
     hook = FakePush()
     run_for(SteppedDelivery(queue, hook), clock, 5)
-    assert set(hook.told.values()) == {1}
+    assert set(hook.delivered.values()) == {1}
     assert queue.stats("t").depth == 0
 
 
@@ -377,10 +325,10 @@ def test_a_store_that_is_away(records, clock):
     away[0] = True
     delivery.step()
     assert any("cannot be reached" in message for message in delivery.messages)
-    assert not hook.told
+    assert not hook.delivered
     away[0] = False
     run_for(delivery, clock, 5)
-    assert len(hook.told) == 4
+    assert len(hook.delivered) == 4
 
 
 def test_requests(clock):
@@ -418,7 +366,7 @@ class Alongside:
     def run(self, stop, progress):
         self.began.set()
         stop.wait()
-        progress("care ends")
+        progress("reconciler ends")
 
     def counts(self):
         return {"resolved": 2}
@@ -430,29 +378,26 @@ def test_the_service_runs_until_it_is_stopped():
     create(queue, shards=4)
     push(queue, 40)
     hook = FakePush()
-    reconciler, told, stop = Alongside(), [], threading.Event()
+    reconciler, reports, stop = Alongside(), [], threading.Event()
     delivery = Delivery(queue, connect=lambda _: hook, alongside=[reconciler], beat_seconds=0.05)
-    thread = threading.Thread(target=delivery.run, args=(stop, told.append))
+    thread = threading.Thread(target=delivery.run, args=(stop, reports.append))
     thread.start()
     assert reconciler.began.wait(5)
-    for _ in range(500):
-        if len(hook.told) == 40:
-            break
-        threading.Event().wait(0.01)
+    until(lambda: len(hook.delivered) == 40)
     assert delivery.counts()["shards"] == 4
     assert delivery.counts()["reconcile_resolved"] == 2
     stop.set()
     thread.join(5)
     assert not thread.is_alive()
-    assert set(hook.told.values()) == {1}
+    assert set(hook.delivered.values()) == {1}
     assert hook.closed
-    assert told == ["care ends"]
+    assert reports == ["reconciler ends"]
     second = SteppedDelivery(queue, FakePush())
     second.beat()
     assert len(second.shards) == 4
 
 
-def test_a_shard_in_trouble_is_told_and_holds_up_no_other():
+def test_a_shard_in_trouble_is_reported_and_holds_up_no_other():
     """An entry that cannot be read: a person is called by the log, the others go on."""
     records = MemoryRecordStore()
     queue = NotificationQueue(records)
@@ -460,23 +405,20 @@ def test_a_shard_in_trouble_is_told_and_holds_up_no_other():
     push(queue, 20)
     records.create("queue.t.001", "999.zzz", b"garbage")
     in_shard_0 = sum(entry.slot < 500 for entry in queue.entries("t", range(500)))
-    hook, told, stop = FakePush(), [], threading.Event()
+    hook, reports, stop = FakePush(), [], threading.Event()
     delivery = Delivery(queue, connect=lambda _: hook, beat_seconds=0.05)
-    thread = threading.Thread(target=delivery.run, args=(stop, told.append))
+    thread = threading.Thread(target=delivery.run, args=(stop, reports.append))
     thread.start()
-    for _ in range(500):
-        if told and len(hook.told) == in_shard_0:
-            break
-        threading.Event().wait(0.01)
+    until(lambda: reports and len(hook.delivered) == in_shard_0)
     stop.set()
     thread.join(5)
-    assert len(hook.told) == in_shard_0
-    assert len(told) == 1
-    assert "shard 1 is not delivered" in told[0]
-    assert "999.zzz" in told[0]
+    assert len(hook.delivered) == in_shard_0
+    assert len(reports) == 1
+    assert "shard 1 is not delivered" in reports[0]
+    assert "999.zzz" in reports[0]
 
 
-def test_what_only_an_operator_can_mend_ends_the_service():
+def test_what_only_an_operator_can_correct_ends_the_service():
     """Credentials that are not there, say."""
 
     class NoCredentials:
@@ -489,81 +431,3 @@ def test_what_only_an_operator_can_mend_ends_the_service():
     delivery = Delivery(NotificationQueue(NoCredentials()))
     with pytest.raises(UsageError, match="no credentials"):
         delivery.run(threading.Event(), lambda _: None)
-
-
-# The circuit
-
-
-@pytest.fixture
-def told():
-    return []
-
-
-@pytest.fixture
-def circuit(clock, told):
-    return Circuit(clock, report=told.append, base_seconds=1.0, ceiling_seconds=8.0)
-
-
-def probe(circuit, clock):
-    for _ in range(200):
-        if (admission := circuit.admit(10)).limit:
-            return admission
-        clock.now += 0.1
-    raise AssertionError("no probe")
-
-
-def test_one_probe_at_a_time(circuit, clock, told):
-    """After a wait that grows with each that fails, to its ceiling; the one that is accepted closes."""
-    assert circuit.admit(10).limit == 10
-    circuit.note(GONE, "a")
-    waits = []
-    for _ in range(10):
-        before = clock.now
-        admission = probe(circuit, clock)
-        waits.append(clock.now - before)
-        assert (admission.limit, admission.probe) == (1, True)
-        assert circuit.admit(10).limit == 0
-        circuit.note(GONE, "a", probe=True)
-    assert max(waits) <= 8.1
-    assert max(waits) > 2.0
-    circuit.note(Delivered(), "a", probe=probe(circuit, clock).probe)
-    assert circuit.admit(10).limit == 10
-    assert len(told) == 2
-    assert told[0] == "down: refused"
-    assert told[1].startswith("delivers again, after ")
-
-
-def test_a_probe_that_is_not_sent_is_free_for_others(circuit, clock):
-    """Its shard had nothing to send."""
-    circuit.note(GONE, "a")
-    probe(circuit, clock)
-    circuit.release()
-    assert circuit.admit(1).probe
-
-
-def test_what_was_under_way_makes_no_wait_longer(circuit, clock):
-    """A wave that fails counts once; the endpoint's own wish is kept."""
-    for _ in range(30):
-        circuit.note(SILENT, "a")
-    before = clock.now
-    probe(circuit, clock)
-    assert clock.now - before <= 2.1
-    circuit.release()
-    circuit.note(Down(error="HTTP 429", reached=False, retry_after_seconds=15.0), "a")
-    before = clock.now
-    probe(circuit, clock)
-    assert clock.now - before >= 14.9
-
-
-def test_refusals_open_it_only_if_nothing_else_comes(circuit):
-    """One bad event, however often; or many, with good ones between."""
-    for _ in range(3 * REFUSED_MAX):
-        circuit.note(Rejected(error="x"), "bad")
-    for n in range(3 * REFUSED_MAX):
-        circuit.note(Rejected(error="x"), f"bad {n}")
-        circuit.note(Delivered(), "good")
-    assert not circuit.is_open
-    for n in range(REFUSED_MAX):
-        assert not circuit.is_open
-        circuit.note(Rejected(error="x"), f"bad {n}")
-    assert circuit.is_open

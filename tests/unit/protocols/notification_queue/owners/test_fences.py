@@ -5,8 +5,8 @@ import pytest
 from s3notify_platform.errors import FencedError
 from s3notify_platform.protocols.notification_queue import Fenced, ShardConsumer, Worker
 from tests.support.faults import Fault
-from tests.unit.protocols.notification_owners.helpers import owner, push, succeed
 from tests.unit.protocols.notification_queue.helpers import keys, over
+from tests.unit.protocols.notification_queue.owners.helpers import owner, push, succeed
 
 
 def test_a_fenced_owner_removes_nothing(queue, clock):

@@ -1,0 +1,182 @@
+"""Jobs that a person launches from the launchpad: `{source}_explain`, the state of one object, and `{source}_retry`,
+which has what is in quarantine read again. Also the sensor's part of the answer, for the command `s3notify explain`.
+
+The answer is in the run's log, and an observation of the key's slot on the page of the source's asset.
+"""
+
+from typing import Final
+
+import dagster as dg
+from dagster import RunsFilter
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.scheduler.instigation import SensorInstigatorData
+from pydantic import Field
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.explain import BatchView, SensorView, explain
+from s3notify_platform.ingest.batches import EVERYTHING, SensorState
+from s3notify_platform.ingest.retry_choice import RetryRequest
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
+from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.table.quarantine import Retried
+
+RUNS_MAX: Final = 10
+"""How many runs of a batch are named."""
+
+
+class ExplainKey(dg.Config):
+    """The object to explain."""
+
+    key: str = Field(description="Key of the object, whole, like raw/orders/1.jsonl")
+
+
+def build_explain(assets: SourceAssets) -> dg.JobDefinition:
+    """The job `{source}_explain`. It fails for a key that is not the source's, and if no answer could be found.
+
+    No Spark; requests as in `explain.look`, and one read of the instance's sensors.
+    """
+
+    @dg.op(
+        name=f"{assets.name}_explain_key",
+        description="The state of one object: signalled, queued, in a batch, committed, rejected, or why not.",
+        required_resource_keys={assets.io_key},
+    )
+    def explain_key(context: dg.OpExecutionContext, config: ExplainKey) -> None:
+        io = assets.io_of(context)
+        with step_failures():
+            source = io.source
+            answer = explain(source, config.key, sensor=sensor_view(context.instance, source, config.key))
+        for line in answer.lines:
+            context.log.info(line)
+        verdict, *facts = answer.lines
+        # An indented block, since keys and reasons may contain any characters.
+        block = "\n".join([f"    {verdict}", "", *(f"    {fact}" for fact in facts)])
+        context.log_event(
+            dg.AssetObservation(
+                asset_key=assets.name,
+                partition=str(answer.slot),
+                description=answer.verdict.text,
+                metadata={
+                    "key": answer.key,
+                    "verdict": answer.verdict.kind,
+                    "explained": dg.MetadataValue.md(block),
+                },
+            )
+        )
+
+    about = f"What happened to an object of {assets.name!r}? Launch it with the object's key."
+    return _launched_by_hand(assets, "explain", explain_key, about)
+
+
+def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> SensorView | None:
+    """What the source's sensor knows about the key's slot; None if it has no cursor yet.
+
+    If several code locations have a sensor of this name, the one that ticked last. One read of the instance's sensors,
+    and one of the runs for each open batch.
+    """
+    state = _cursor_of(instance, f"{source.name}_sensor")
+    if state is None:
+        return None
+    slot = slot_of(key, source.location.slots)
+
+    def runs_of(batch: str) -> tuple[str, ...]:
+        runs = instance.get_runs(filters=RunsFilter(tags={BATCH_TAG: batch}), limit=RUNS_MAX)
+        return tuple(f"{run.run_id} ({run.status.value})" for run in runs)
+
+    return SensorView(
+        seen=state.watch.seen(slot) if slot < state.watch.slots else b"",
+        enumerated=state.enumerated,
+        batches=tuple(
+            BatchView(id=batch.id, opened_ms=batch.opened_ms, listing=batch.listing, runs=runs_of(batch.id))
+            for batch in state.open
+            if {slot, Slot(EVERYTHING)} & set(batch.slots)
+        ),
+        failing=state.failing.get(slot) or state.failing.get(EVERYTHING),
+    )
+
+
+def _cursor_of(instance: dg.DagsterInstance, sensor: str) -> SensorState | None:
+    found = [
+        state.instigator_data
+        for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+        if state.instigator_name == sensor and isinstance(state.instigator_data, SensorInstigatorData)
+    ]
+    for data in sorted(found, key=lambda data: -(data.last_tick_timestamp or 0)):
+        try:
+            if data.cursor:
+                return SensorState.loads(data.cursor)
+        except CorruptError:  # not the platform's sensor, though of the same name
+            continue
+    return None
+
+
+class RetryConfig(dg.Config):
+    """What to read again: keys, slots, or everything."""
+
+    keys: list[str] = Field(default=[], description="Keys of objects, whole, like raw/orders/1.jsonl")
+    slots: list[int] = Field(default=[], description="Everything that is in quarantine of these slots")
+    everything: bool = Field(default=False, description="Everything that is in quarantine of the source")
+    reason: str = Field(default="", description="Only what has a reason that contains this text")
+
+
+def build_retry(assets: SourceAssets) -> dg.JobDefinition:
+    """The job `{source}_retry`. No Spark; requests as in `table.quarantine.retry`."""
+
+    @dg.op(
+        name=f"{assets.name}_retry_quarantine",
+        description="Requests that the source's next batch reads objects in quarantine again.",
+        required_resource_keys={assets.io_key},
+    )
+    def retry_quarantine(context: dg.OpExecutionContext, config: RetryConfig) -> None:
+        io = assets.io_of(context)
+        with step_failures():
+            done = retry(io, config)
+        missing = sorted(set(config.keys) - done.keys)
+        for key in missing:
+            context.log.warning("not in quarantine: %r", key)
+        text = (
+            f"{done.failing} failing objects and {done.records} rejected records of {done.rejected} objects, in "
+            f"{len(done.slots)} slots, will be read again by the next batch"
+        )
+        context.log.info(text)
+        context.log_event(
+            dg.AssetObservation(
+                asset_key=f"{assets.name}_quarantine",
+                description=text,
+                metadata={
+                    "failing_objects": done.failing,
+                    "rejected_objects": done.rejected,
+                    "rejected_records": done.records,
+                    "requested_before": done.waiting,
+                    "remaining": done.left,
+                    "not_in_quarantine": len(missing),
+                },
+            )
+        )
+
+    about = f"Requests to read again what is in quarantine of {assets.name!r}: keys, slots, or everything."
+    return _launched_by_hand(assets, "retry", retry_quarantine, about)
+
+
+def retry(io: SlotIOManager, config: RetryConfig) -> Retried:
+    """What the job does. `UsageError` unless exactly one of keys, slots and everything is given."""
+    source = io.settle_commit_mode()
+    return RetryRequest(**config.model_dump()).run(source.location, io.clients.store, source.commit)
+
+
+def _launched_by_hand(
+    assets: SourceAssets, name: str, op: dg.OpDefinition, description: str
+) -> dg.JobDefinition:
+    @dg.job(
+        name=f"{assets.name}_{name}",
+        description=description,
+        executor_def=dg.in_process_executor,
+        tags={SOURCE_TAG: assets.name},
+    )
+    def job() -> None:
+        op()
+
+    return job

@@ -1,0 +1,92 @@
+"""What the Dagster definitions of one source are built from: slot assets, the source's parts, errors of its steps."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.partitions import SOURCE_TAG
+from s3notify_platform.spark.batch_schema import Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotAsset:
+    """A function of the committed rows of a source's slots, as an asset of its own. Made by `s3_slot_asset`."""
+
+    name: str
+    source: str
+    function: Transform
+    owners: Sequence[str]
+
+
+def s3_slot_asset(
+    *, source: str, name: str | None = None, owners: Sequence[str] = ()
+) -> Callable[[Transform], SlotAsset]:
+    """A slot-partitioned asset downstream of `source`: `(DataFrame of committed rows) -> DataFrame`.
+
+    The function must keep the `_slot` column. It is called with the slots that a batch committed, and what it
+    returns replaces these slots of its own table. Name it under `slot_assets` of the source's component.
+    """
+    return lambda function: SlotAsset(
+        name=name or function.__name__, source=source, function=function, owners=tuple(owners)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceAssets:
+    """A source as its definitions are built. `running`: whether sensors and schedules are on from the start."""
+
+    io: SlotIOManager
+    transform: Transform | None = None
+    slot_assets: Sequence[SlotAsset] = ()
+    description: str | None = None
+    owners: Sequence[str] = ()
+    group: str | None = None
+    interval_seconds: int = 5
+    running: bool = True
+
+    @property
+    def name(self) -> str:
+        """The source's name, which is also its ingest asset's."""
+        return str(self.io.name)
+
+    @property
+    def io_key(self) -> str:
+        """Resource key of the source's IO manager, and name of the step that ingests."""
+        return f"{self.name}_slots"
+
+    def io_of(self, context: Any) -> SlotIOManager:
+        """The IO manager in a step or a tick, with what its environment variables hold."""
+        io: SlotIOManager = getattr(context.resources, self.io_key)
+        return io
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What the specs of all assets of the source have in common."""
+        return {
+            "group_name": self.group or self.name,
+            "owners": self.owners,
+            "tags": {SOURCE_TAG: self.name},
+        }
+
+    @property
+    def sensor_status(self) -> dg.DefaultSensorStatus:
+        """Whether its sensors are on from the start."""
+        return dg.DefaultSensorStatus.RUNNING if self.running else dg.DefaultSensorStatus.STOPPED
+
+
+@contextmanager
+def step_failures(note: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Errors of this package fail the step with their message; it may be retried, except after a `UsageError`.
+
+    `note` is told the message before.
+    """
+    try:
+        yield
+    except S3NotifyError as error:
+        note(str(error))
+        raise dg.Failure(str(error), allow_retries=not isinstance(error, UsageError)) from error

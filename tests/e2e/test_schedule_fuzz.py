@@ -1,0 +1,194 @@
+"""Everything at once on one source: poison, outages, restarts, SIGSTOP and SIGKILL, for as long as asked.
+
+Sensor runs, two `s3notify ingest` and a stream work on one source, while objects are written, overwritten and deleted.
+Snapshots taken all along never show a duplicate, nor a row of a version that was never written; in the end the table
+and the stream equal the bucket, and what is poison is in quarantine.
+
+`FUZZ_HOURS` (`poe fuzz --hours`), `FUZZ_SEED`. Without hours, half a minute of faults.
+"""
+
+import json
+import os
+import random
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.slots import slot_of
+from s3notify_platform.table.quarantine import quarantine_of
+from tests.e2e.test_kills import processes
+from tests.support.fuzz.kills import Supervised
+from tests.support.fuzz.schedule import Chaos, Outage, Snapshots, Writer, streamed
+from tests.support.platform import BUCKET, KEYSPACE, running
+
+HOURS = float(os.environ.get("FUZZ_HOURS") or 0)
+SEED = int(os.environ.get("FUZZ_SEED", "1"))
+SECONDS = HOURS * 3600 or 30.0
+PAUSE = (20.0, 60.0) if HOURS else (2.0, 6.0)
+PREFIX = "raw/orders/"
+SCHEMA = "order_id bigint, customer string"
+
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(SECONDS + 1800)]
+
+DEFS = f"""
+type: s3notify_platform.S3NotifyComponent
+attributes:
+  name: orders
+  bucket: {BUCKET}
+  prefix: {PREFIX}
+  format: jsonl
+  schema: "{SCHEMA}"
+  interval_seconds: 1
+  silence_seconds: 20
+  backoff_seconds: 1
+  parked_seconds: 20
+  max_attempts: 3
+  list_seconds: 2
+  s3:
+    endpoint_url: "{{{{ env('AWS_ENDPOINT_URL') }}}}"
+  spark:
+    config: {{spark.driver.memory: 1g}}
+"""
+
+
+def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
+    """See the module."""
+    dice = random.Random(SEED)
+    (tmp_path / "defs" / "orders").mkdir(parents=True)
+    (tmp_path / "defs" / "__init__.py").touch()
+    (tmp_path / "defs" / "orders" / "defs.yaml").write_text(DEFS)
+    changes = tmp_path / "changes"
+    changes.mkdir()
+    outage = Outage()
+    with running(tmp_path, {"S3NOTIFY_DEFS": str(tmp_path / "defs")}, proxied=True) as platform:
+        proxy = platform.proxy
+        proxy.faults = outage
+        proxy.answered = proxy.requests = deque(maxlen=0)
+        config = platform.server.config(BUCKET)
+        source = Source.of(bucket=config, name="orders", prefix=PREFIX, format="jsonl", commit="native")
+        environment = {
+            **platform.server.environment(),
+            "AWS_ENDPOINT_URL": proxy.url,
+            "FUZZ_FOLDER": str(tmp_path),
+        }
+        cli = [sys.executable, "-m", "s3notify_platform.cli"]
+        options = {"name": "orders", "bucket": BUCKET, "prefix": PREFIX, "format": "jsonl", "schema": SCHEMA}
+        flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+
+        def ingest(number: int) -> list[str]:
+            checkpoint = str(tmp_path / f"checkpoint-{number}")
+            return [
+                *cli,
+                "ingest",
+                *flags,
+                "--master",
+                "local[1]",
+                "--every",
+                "2",
+                "--checkpoint",
+                checkpoint,
+            ]
+
+        stream = [str(changes), str(tmp_path / "checkpoint"), json.dumps(options)]
+        commands = {
+            "ingest 0": ingest(0),
+            "ingest 1": ingest(1),
+            "stream": [sys.executable, "-m", "tests.support.programs.stream", *stream],
+        }
+        services = {
+            name: Supervised(
+                name=name,
+                command=command,
+                environment=environment,
+                log=tmp_path / f"{name}.log",
+                restarts_max=200,
+            )
+            for name, command in commands.items()
+        }
+        publisher = QueuedPublisher(Publisher(platform.store, prefix=KEYSPACE), platform.queue, bucket=BUCKET)
+        writer = Writer(publisher, PREFIX, dice, keys=40)
+        snapshots = Snapshots(source.table(), source.location.all_slots(), writer)
+
+        def victims() -> dict[str, list[int]]:
+            found = {name: processes(tmp_path, name) for name in ("run", "daemon")}
+            found["server"] = [pid] if (pid := platform.server.pid) else []
+            found["java"] = java_of(tmp_path)
+            for name, service in services.items():
+                running = service.process is not None and service.process.poll() is None
+                found[name] = [service.process.pid] if running and service.process else []
+            return found
+
+        chaos = Chaos(dice=random.Random(SEED + 1), victims=victims, outage=outage, pause=PAUSE)
+        began = time.monotonic()
+
+        def say(text: str) -> None:
+            print(f"{time.monotonic() - began:6.0f} s: {text}", flush=True)
+
+        platform.until("a topic", lambda: "orders" in {topic.name for topic in platform.queue.topics.all()})
+        looking = threading.Thread(target=snapshots.run)
+        breaking = threading.Thread(target=break_things, args=(chaos, began + SECONDS, say))
+        looking.start()
+        breaking.start()
+        try:
+            while time.monotonic() - began < SECONDS:
+                for service in services.values():
+                    service.reconcile()
+                writer.write()
+                assert not snapshots.wrong, (snapshots.wrong[:5], chaos.done)
+                time.sleep(0.5)
+            breaking.join()
+            say(f"{writer.number} changes, {snapshots.taken} snapshots; {dict(chaos.done)}")
+
+            def settled() -> bool:
+                for service in services.values():
+                    service.reconcile()
+                assert not snapshots.wrong, snapshots.wrong[:5]
+                held = {meta.key: meta.etag for meta in list_all(platform.store, PREFIX)}
+                rows = {key: etag for key, etag in held.items() if "/poison-" not in key}
+                given = {row[:2]: n for row, n in streamed(changes).items() if row[0] in rows}
+                return snapshots.take() == rows and given.keys() == set(rows.items())
+
+            platform.until("the table and the stream equal the bucket", settled, 600 + SECONDS / 20)
+        finally:
+            snapshots.stop()
+            outage.on = False
+            looking.join()
+            for service in services.values():
+                service.kill()
+        assert max(streamed(changes).values()) == 1
+        poisoned = {key for key in writer.live if "/poison-" in key}
+        table = source.table()
+        quarantined = {slot_of(key): quarantine_of(table, slot_of(key)) for key in poisoned}
+        assert all(quarantined.values()), [slot for slot, found in quarantined.items() if not found]
+    assert not snapshots.wrong
+    assert chaos.done.total() >= 3
+
+
+def break_things(chaos: Chaos, ends: float, say: Callable[[str], None]) -> None:
+    """Faults, one after another, until the time is over."""
+    while time.monotonic() < ends:
+        time.sleep(chaos.dice.uniform(2, 10))
+        say(chaos.strike())
+
+
+def java_of(folder: Path) -> list[int]:
+    """JVMs of this platform."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if b"java" in command.split(b"\0")[0] and str(folder).encode() in command + environment:
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,46 @@
+"""Tasks that die over an object: its slot goes on with the others, and it goes to quarantine."""
+
+from dataclasses import asdict, replace
+
+import pytest
+from pyspark.sql import SparkSession
+
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.config import S3Config
+from tests.support.deadly import ABORTS, KILLS, DeadlyInput
+from tests.support.spark import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+
+def deadly_lake(spark: SparkSession, config: S3Config, *, slots: int, schema: str | None) -> Lake:
+    lake = Lake.of(spark, config, slots=slots, schema=schema)
+    given = asdict(lake.source.input) | {"bucket": config, "format": "deadly"}
+    return replace(lake, source=replace(lake.source, input=DeadlyInput(**given)))
+
+
+@pytest.mark.parametrize(
+    ("body", "schema"), [(KILLS, None), pytest.param(ABORTS, "id int", marks=pytest.mark.thorough)]
+)
+def test_down_to_the_object(spark: SparkSession, config: S3Config, body: bytes, schema: str | None) -> None:
+    """Its neighbours are committed at once, whatever slot they are of; it goes to quarantine on the last attempt.
+
+    Also out of a sample from which the schema is inferred.
+    """
+    lake = deadly_lake(spark, config, slots=2, schema=schema)
+    bodies = {f"{n}.jsonl": b'{"id":%d}\n' % n for n in range(5)}
+    lake.put_many(bodies)
+    deadly = lake.put("deadly.jsonl", body)
+    slot = lake.slot("deadly.jsonl")
+    other = Slot(1 - slot)
+
+    first = lake.ingest()
+    assert first.slots[other].ok
+    assert set(first.slots[slot].failed_objects) == {deadly}
+    assert sorted(row["id"] for row in lake.values()) == list(range(5))
+
+    last = lake.ingest(last_attempt=[slot]).slots[slot]
+    assert last.ok
+    assert set(last.quarantined) == {deadly}
+    assert "process ended" in last.quarantined[deadly]
+    assert lake.ingest().slots[slot].status == "unchanged"

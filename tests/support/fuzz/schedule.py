@@ -1,0 +1,205 @@
+"""What the fuzz over schedules writes, breaks and looks at: parts of `e2e/test_schedule_fuzz`."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import md5
+from pathlib import Path
+
+from s3notify_platform.channels.pending_change import Refused
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ports import Unknown
+from s3notify_platform.protocols.keyspace import Change, Delete, Put
+from s3notify_platform.slots import Slot
+from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.reader import read_slots
+
+Version = tuple[str, str]
+"""Key and ETag."""
+
+
+class Outage:
+    """In place of `FaultProxy.faults`: while it is `on`, every request is answered by 503."""
+
+    on = False
+
+    def __bool__(self) -> bool:
+        return self.on
+
+    def popleft(self) -> str:
+        return "503"
+
+
+def poison(dice: random.Random) -> tuple[str, bytes]:
+    """Suffix and body of an object none of whose records is a row of the table."""
+    return dice.choice(
+        [
+            (".jsonl", b"[" * 50_000 + b"\n"),
+            (".jsonl", b'{"a":' * 1_100 + b"1" + b"}" * 1_100 + b"\n"),
+            (".jsonl", b'{"order_id": "not a number"}\n' * 50),
+            (".jsonl", b"\xff\xff\x00broken\n"),
+            (".jsonl", b"".join(b'{"order_id": [%d]}\n' % n for n in range(500))),
+            (".jsonl.gz", b"\x1f\x8b\x08\x00 no gzip at all"),
+            (".jsonl.gz", gzip.compress(b"x" * 3_000_000, mtime=0)),
+            (".jsonl.zst", b"\x28\xb5\x2f\xfd\x00\x00"),
+        ]
+    )
+
+
+@dataclass
+class Writer:
+    """Writes objects through the publisher, poison among them, and knows each version that it ever began to write."""
+
+    publisher: QueuedPublisher
+    prefix: str
+    dice: random.Random
+    keys: int
+    offsets: dict[Version, frozenset[int]] = field(default_factory=dict)
+    """Of the rows of each version."""
+    live: dict[str, str | None] = field(default_factory=dict)
+    """ETag of what the bucket holds of each key, once a write is confirmed."""
+    number: int = 0
+    poisoned: int = 0
+
+    def write(self) -> None:
+        """One batch of changes. What fails is written again, whatever became of it."""
+        changes = {change.key: change for change in (self._drawn() for _ in range(self.dice.randrange(1, 6)))}
+        etags: dict[str, str | None] = {}
+        for key, change in changes.items():
+            etags[key] = self._known(change) if isinstance(change, Put) else None
+        self._until_written([*changes.values()])
+        self.live |= etags
+
+    def _drawn(self) -> Change:
+        self.number += 1
+        place = self.dice.randrange(self.keys)
+        if self.dice.random() < 0.1:
+            self.poisoned += 1
+            suffix, body = poison(self.dice)
+            return Put(key=f"{self.prefix}poison-{place}{suffix}", body=body)
+        key = f"{self.prefix}{place}.jsonl"
+        if self.dice.random() < 0.2:
+            return Delete(key=key)
+        rows = [
+            {"order_id": self.number * 100 + n, "customer": "c"} for n in range(self.dice.randrange(1, 6))
+        ]
+        return Put(key=key, body=b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+
+    def _known(self, put: Put) -> str:
+        etag = md5(put.body, usedforsecurity=False).hexdigest()
+        lines = [] if "/poison-" in put.key else put.body.splitlines(keepends=True)
+        self.offsets[put.key, etag] = frozenset(sum(map(len, lines[:n])) for n in range(len(lines)))
+        return etag
+
+    def _until_written(self, changes: Sequence[Change]) -> None:
+        ends = time.monotonic() + 300
+        while True:
+            failed: object = None
+            try:
+                outcomes = self.publisher.publish(changes)
+                failed = [o for o in outcomes if isinstance(o, Unknown | Refused | S3NotifyError)]
+            except S3NotifyError as error:
+                failed = error
+            if not failed:
+                return
+            assert time.monotonic() < ends, f"the server takes no writes: {failed}"
+            time.sleep(0.5)
+
+
+@dataclass
+class Snapshots:
+    """Reads the table again and again: never a row twice, of two versions, of one never written, nor a part of one."""
+
+    table: SlotTable
+    slots: Sequence[Slot]
+    writer: Writer
+    taken: int = 0
+    rows: int = 0
+    wrong: list[str] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def take(self) -> dict[str, str]:
+        """ETags of the rows' versions by key."""
+        with_commits = [slot for slot, newest in self.table.newest(self.slots).items() if newest]
+        found: Counter[tuple[str, str, int]] = Counter()
+        for part in read_slots(self.table, with_commits):
+            if part.table.num_rows:
+                columns = part.table.select(["_key", "_etag", "_offset"]).to_pydict()
+                found.update(zip(*columns.values(), strict=True))
+        by_key: defaultdict[str, dict[str, set[int]]] = defaultdict(dict)
+        for (key, etag, offset), times in found.items():
+            by_key[key].setdefault(etag, set()).add(offset)
+            if times > 1:
+                self.wrong.append(f"{times} times: {key} {etag} at {offset}")
+        for key, versions in by_key.items():
+            if len(versions) > 1:
+                self.wrong.append(f"{key}: rows of versions {sorted(versions)} at once")
+            for etag, offsets in versions.items():
+                if offsets != self.writer.offsets.get((key, etag)):
+                    self.wrong.append(f"{key} {etag}: rows at {sorted(offsets)}, not as written")
+        self.taken, self.rows = self.taken + 1, len(found)
+        return {key: next(iter(versions)) for key, versions in by_key.items()}
+
+    def run(self) -> None:
+        """Until stopped. A server that is down has no snapshot to give."""
+        while not self._stop.wait(1.0):
+            with suppress(S3NotifyError):
+                self.take()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+@dataclass
+class Chaos:
+    """Stops, kills and cuts off what runs, one thing after another, by a plan drawn from a seed."""
+
+    dice: random.Random
+    victims: Callable[[], Mapping[str, Sequence[int]]]
+    """Processes by what they are."""
+    outage: Outage
+    pause: tuple[float, float]
+    """Seconds that a process is stopped, or the store is out, at least and at most."""
+    done: Counter[str] = field(default_factory=Counter)
+
+    def strike(self) -> str:
+        """One fault; returns when it is over. What it was."""
+        kind = self.dice.choice(["SIGKILL", "SIGKILL", "SIGSTOP", "outage"])
+        if kind == "outage":
+            self.outage.on = True
+            time.sleep(self.dice.uniform(*self.pause))
+            self.outage.on = False
+            self.done[kind] += 1
+            return kind
+        there = {name: pids for name, pids in self.victims().items() if pids}
+        name = self.dice.choice(sorted(there))
+        pid = self.dice.choice(sorted(there[name]))
+        with suppress(ProcessLookupError):
+            if kind == "SIGKILL":
+                os.kill(pid, signal.SIGKILL)
+            else:
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(self.dice.uniform(*self.pause))
+                os.kill(pid, signal.SIGCONT)
+            self.done[f"{kind} {name}"] += 1
+        return f"{kind} {name}"
+
+
+def streamed(folder: Path) -> Counter[tuple[str, str, int]]:
+    """Rows that a stream gave (`programs.stream`), by key, ETag and offset; of versions that have not left since."""
+    rows: Counter[tuple[str, str, int]] = Counter()
+    for place in sorted(folder.glob("*.json")):
+        found = json.loads(place.read_text())
+        gone = {(key, etag) for change, key, etag, _ in found if change == "gone"}
+        rows = Counter({row: n for row, n in rows.items() if row[:2] not in gone})
+        rows.update((key, etag, offset) for change, key, etag, offset in found if change == "row")
+    return rows

@@ -1,0 +1,35 @@
+"""A streaming query that notes each change in a file of its micro-batch: `python -m … FOLDER CHECKPOINT OPTIONS`.
+
+OPTIONS is JSON, of the data source. A micro-batch that Spark repeats replaces its file: so the files hold what an
+idempotent sink would hold. Credentials are in the environment.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from s3notify_platform.spark.datasource.batch import register
+from tests.support.spark import start_spark
+
+
+def main() -> None:
+    folder, checkpoint, options = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    spark = start_spark(master="local[1]")
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    changes = spark.readStream.format("s3notify").options(**options).load()
+
+    def note(rows: DataFrame, number: int) -> None:
+        found = rows.select("_change", "_key", "_etag", "_offset").toArrow().to_pylist()
+        place = folder / f"{number:06d}.json"
+        place.with_suffix(".new").write_text(json.dumps([list(row.values()) for row in found]))
+        place.with_suffix(".new").rename(place)
+
+    query = changes.writeStream.foreachBatch(note).option("checkpointLocation", checkpoint)
+    query.trigger(processingTime="2 seconds").start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

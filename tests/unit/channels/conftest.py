@@ -1,0 +1,12 @@
+"""One bucket whose queue has one topic."""
+
+import pytest
+
+from tests.support.queued_publisher import World
+
+
+@pytest.fixture
+def world():
+    world = World()
+    world.topic()
+    return world

@@ -1,0 +1,89 @@
+"""What `explain` costs and needs, whatever bucket and queue hold."""
+
+import pytest
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.explain import explain
+from s3notify_platform.explain.look import CHAINS_MAX, ENTRIES_MAX
+from s3notify_platform.protocols.notification_queue import EntryCommitted
+from s3notify_platform.protocols.source_enumerator import ObjectState
+from s3notify_platform.slots import slot_of
+from tests.support.explained import KEY, SLOT, ReadOnly
+
+
+def test_a_key_of_no_source(place):
+    """Bad input is an error, and costs no request."""
+    for key in ("elsewhere/a", "", "raw/" + "x" * 1024):
+        with pytest.raises(UsageError):
+            place.ask(key)
+    assert not place.reads.counts
+
+
+def test_an_object_that_changes_under_the_question(place):
+    """Looked at again, so that old facts are not held against a new object."""
+    place.put()
+    place.commit(place.state())
+    moved = []
+
+    class Moving(ReadOnly):
+        def head(self, key):
+            if key == KEY and not moved:
+                found = super().head(key)
+                moved.append(1)
+                place.put(b"two")
+                place.commit(place.state())
+                return found
+            return super().head(key)
+
+    store = Moving(place.store)
+    answer = explain(place.source, KEY, objects=store, platform=store, clock=place.clock)
+    assert answer.verdict.kind == "committed"
+    assert answer.committed.generation == 2
+
+
+def test_it_works_beside_tombstones_with_read_permission_only(place):
+    """A record that was removed where its object could not be deleted: read as absent, left as it is."""
+    place.put()
+    path = next(meta.key for meta in place.store.list("_s3notify/queue/queue").objects)
+    place.store.put(path, b"1 dead token\n")
+    assert place.ask().verdict.kind == "unseen"
+    assert place.store.get(path) is not None
+
+
+def test_only_its_slot_is_looked_at(place):
+    """Entries of the shard's other slots cost nothing, and hide nothing."""
+    place.put()
+    place.ask()
+    before = dict(place.reads.counts)
+    others = [key for n in range(400) if slot_of(key := f"raw/{n}", 16) != SLOT]
+    assert all(
+        isinstance(made, EntryCommitted) for made in place.queue.push_many("orders", map(place.event, others))
+    )
+    assert place.ask().verdict.kind == "waiting"
+    assert dict(place.reads.counts) == before
+
+
+def test_requests_are_bounded(place):
+    """Whatever bucket, queue, chains and the slot's history hold."""
+    place.put()
+    place.commit(place.state(), follow=False)
+    for number in range(300):
+        place.commit(ObjectState(key=f"raw/o{number % 9}", etag="x", size=1), follow=False)
+    in_slot = [key for n in range(16 * (ENTRIES_MAX + 150)) if slot_of(key := f"raw/{n}", 16) == SLOT]
+    assert len(in_slot) > ENTRIES_MAX
+    for key in in_slot:
+        assert isinstance(place.queue.push("orders", place.event(key)), EntryCommitted)
+    for number in range(CHAINS_MAX + 50):
+        place.open_batch(number, slots=[(SLOT + 1) % 16])
+    for number in range(3000):
+        place.store.put(f"raw/many/{number}", b"")
+    answer = place.ask()
+    assert answer.verdict.kind == "committed"
+    assert answer.committed.generation == 1
+    assert answer.batches_cut
+    assert answer.topics[0].cut
+    counts = place.reads.counts
+    assert counts["HEAD"] == 3
+    assert counts["LIST"] <= 6
+    read_ahead = 16
+    assert counts["GET"] <= ENTRIES_MAX + CHAINS_MAX + read_ahead + 40

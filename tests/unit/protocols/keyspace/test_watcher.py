@@ -1,0 +1,214 @@
+"""The watcher, request by request, and its state."""
+
+import logging
+
+import pytest
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import CorruptError, UnavailableError, UsageError
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.keyspace import (
+    Publisher,
+    Put,
+    Watcher,
+    WatcherState,
+    digest_of,
+    signal_body,
+    signal_key,
+)
+from s3notify_platform.protocols.keyspace import watcher as watching
+from s3notify_platform.stores.counting import CountingStore
+from tests.support.clocks import HandClock
+from tests.support.faults import CrashedError, Fault, FaultyStore, at
+
+KS = "ks/"
+
+
+def test_an_idle_poll_is_one_head(store, publisher):
+    """However many objects there are."""
+    publisher.put("a", b"1")
+    counting = CountingStore(store)
+    watcher = Watcher(counting, prefix=KS)
+    watcher.poll()
+    counting.counts.clear()
+    assert not watcher.poll().listed
+    assert counting.counts == {"HEAD": 1}
+
+
+def test_a_changed_poll_is_one_head_and_one_list(store, publisher):
+    """Also with a full keyspace: 1000 signals, the root, and nothing of a second page."""
+    for slot in range(1000):
+        store.put(signal_key(KS, slot), signal_body(SYSTEM_CLOCK))
+    publisher.put("a", b"1")
+    counting = CountingStore(store)
+    watcher = Watcher(counting, prefix=KS)
+    assert len(watcher.poll().changed) == 1000
+    publisher.put("a", b"2")
+    counting.counts.clear()
+    poll = watcher.poll()
+    assert counting.counts == {"HEAD": 1, "LIST": 1}
+    assert (poll.changed, poll.pages, len(poll.signals)) == ({143: store.head("ks/143").etag}, 1, 1000)
+    assert poll.root_etag == store.head("ks/_").etag
+    assert not watcher.poll().changed
+
+
+def test_the_root_is_remembered_only_after_the_list_succeeded(store, publisher):
+    """A failed LIST loses nothing: the next poll lists again, though nobody wrote meanwhile."""
+    faulty = FaultyStore(store)
+    watcher = Watcher(faulty, prefix=KS)
+    watcher.poll()
+    publisher.put("a", b"1")
+    faulty.schedule = at("list", Fault.REFUSED)
+    with pytest.raises(UnavailableError):
+        watcher.poll()
+    assert set(watcher.poll().changed) == {143}
+
+
+def test_a_change_during_the_poll_is_seen_by_it_or_by_the_next(store, publisher):
+    """The remembered root is the one from before the LIST."""
+    watcher = Watcher(store, prefix=KS)
+    watcher.poll()
+    publisher.put("a", b"1")
+    listing = store.list
+
+    def list_then_change(*args, **kwargs):
+        store.list = listing
+        page = listing(*args, **kwargs)
+        publisher.put("path/to/object", b"1")
+        return page
+
+    store.list = list_then_change
+    assert set(watcher.poll().changed) == {143}
+    assert set(watcher.poll().changed) == {938}
+
+
+def test_a_slot_signalled_without_its_root_is_found_by_relisting(store):
+    """A publisher died between the two; time alone brings the change to light."""
+    clock = HandClock()
+    watcher = Watcher(store, prefix=KS, clock=clock, relist_seconds=300)
+    watcher.poll()
+    with pytest.raises(CrashedError):
+        Publisher(FaultyStore(store, at("put", Fault.CRASH_BEFORE, key="ks/_")), prefix=KS).put("a", b"1")
+    clock.now += 299
+    assert not watcher.poll().listed
+    clock.now += 1
+    assert set(watcher.poll().changed) == {143}
+    assert not watcher.poll().listed
+
+
+def test_relist_can_be_asked_for_or_forbidden(store):
+    """A sensor whose process is new each time decides by itself."""
+    watcher = Watcher(store, prefix=KS)
+    assert not watcher.poll(relist=False).listed
+    assert watcher.poll(relist=True).listed
+    assert watcher.poll(relist=True).pages == 1
+
+
+def test_foreign_objects_do_not_push_slots_off_the_page(store, publisher, caplog):
+    """They are counted, the next page is read, and a warning is logged once."""
+    publisher.put("path/to/object", b"1")
+    for number in range(1500):
+        store.put(f"ks/100-{number}", b"")
+    watcher = Watcher(store, prefix=KS)
+    with caplog.at_level(logging.WARNING):
+        poll = watcher.poll(relist=True)
+        watcher.poll(relist=True)
+    assert (set(poll.changed), poll.foreign, poll.pages) == ({938}, 1500, 2)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "1500 foreign objects" in caplog.text
+
+
+def test_foreign_objects_beyond_the_digits_cost_no_page(store, publisher, caplog):
+    """After `9` comes no slot."""
+    publisher.put("a", b"1")
+    for number in range(1500):
+        store.put(f"ks/table/{number}", b"")
+    assert Watcher(store, prefix=KS).poll().pages == 1
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["007", "1000", "-1", "1.0", "x", "1/2", ""])
+def test_what_is_no_signal_is_foreign(store, name):
+    """Padded numbers, numbers too large, other names."""
+    store.put(f"ks/{name}", b"")
+    poll = Watcher(store, prefix=KS).poll()
+    assert (poll.foreign, poll.signals) == (1, {})
+
+
+def test_a_keyspace_with_too_many_foreign_objects_is_refused(store, monkeypatch):
+    """A table below the keyspace's prefix is a mistake, not a slow poll."""
+    monkeypatch.setattr(watching, "PAGES_MAX", 1)
+    for number in range(1001):
+        store.put(f"ks/1-{number}", b"")
+    with pytest.raises(UsageError, match="prefix of its own"):
+        Watcher(store, prefix=KS).poll()
+
+
+def test_a_vanished_signal_is_ignored(store, publisher):
+    """Deleted by hand, say: no change, no error."""
+    publisher.put("a", b"1")
+    watcher = Watcher(store, prefix=KS)
+    watcher.poll()
+    store.delete("ks/143")
+    assert watcher.poll(relist=True).changed == {}
+
+
+def test_other_slot_counts(store):
+    """Seven slots, as long as all parties agree."""
+    Publisher(store, prefix=KS, slots=7).put("a", b"1")
+    assert set(Watcher(store, prefix=KS, slots=7).poll().changed) == {4}
+    with pytest.raises(UsageError, match="start a fresh one"):
+        Watcher(store, prefix=KS).observe(WatcherState(slots=7))
+
+
+# State
+
+
+def test_state_survives_as_a_compact_string(store, publisher):
+    """A new process that loads it sees exactly what changed meanwhile."""
+    publisher.put("a", b"1")
+    first = Watcher(store, prefix=KS)
+    first.poll()
+    text = first.state.dumps()
+    assert len(text) < 11_000
+    publisher.put("path/to/object", b"1")
+    second = Watcher(store, prefix=KS, state=WatcherState.loads(text))
+    assert set(second.poll().changed) == {938}
+    assert WatcherState.loads(second.state.dumps()) == second.state
+
+
+def test_slots_that_are_not_advanced_are_seen_again(store, publisher):
+    """A sensor keeps slots in flight out of the vector."""
+    publisher.publish([Put(key="a", body=b""), Put(key="path/to/object", body=b"")])
+    watcher = Watcher(store, prefix=KS)
+    poll = watcher.observe(watcher.fresh_state())
+    state = watcher.fresh_state().advance([143], poll.signals)
+    assert state.changed(poll.signals) == (938,)
+    assert set(watcher.observe(state).changed) == {938}
+    state = state.advance([938], poll.signals).at_root(poll.root_etag)
+    assert not watcher.observe(state, relist=False).listed
+
+
+def test_digests():
+    """8 bytes, never those of `never seen`; a fresh vector differs from every signal."""
+    assert len(digest_of(ETag("e"))) == 8
+    assert digest_of(ETag("e")) != digest_of(ETag("f"))
+    assert WatcherState(slots=3).changed({2: ETag("e"), 0: ETag("f")}) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", "null", '{"slots": 1000, "root": null, "digests": "AA=="}', WatcherState().dumps()[:-9]],
+)
+def test_a_broken_state_is_an_error_not_a_fresh_start(text):
+    """A silent fresh start would ingest everything again."""
+    with pytest.raises((CorruptError, UsageError)):
+        WatcherState.loads(text)
+
+
+def test_states_refuse_what_does_not_fit():
+    """Slots out of range, slot counts out of bounds."""
+    with pytest.raises(UsageError):
+        WatcherState(slots=7).advance([7], {7: ETag("e")})
+    with pytest.raises(UsageError):
+        WatcherState(slots=1001)
