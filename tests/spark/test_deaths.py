@@ -5,9 +5,10 @@ from dataclasses import asdict, replace
 import pytest
 from pyspark.sql import SparkSession
 
+from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.config import S3Config
-from tests.support.deadly import ABORTS, KILLS, DeadlyInput
+from tests.support.deadly import ABORTS, KILLS, Deadly, DeadlyInput
 from tests.support.spark import Lake
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -22,11 +23,18 @@ def deadly_lake(spark: SparkSession, config: S3Config, *, slots: int, schema: st
 @pytest.mark.parametrize(
     ("body", "schema"), [(KILLS, None), pytest.param(ABORTS, "id int", marks=pytest.mark.thorough)]
 )
-def test_down_to_the_object(spark: SparkSession, config: S3Config, body: bytes, schema: str | None) -> None:
+def test_down_to_the_object(
+    spark: SparkSession,
+    config: S3Config,
+    body: bytes,
+    schema: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its neighbours are committed at once, whatever slot they are of; it goes to quarantine on the last attempt.
 
     Also out of a sample from which the schema is inferred.
     """
+    monkeypatch.setitem(FORMATS, Deadly.name, Deadly())
     lake = deadly_lake(spark, config, slots=2, schema=schema)
     bodies = {f"{n}.jsonl": b'{"id":%d}\n' % n for n in range(5)}
     lake.put_many(bodies)

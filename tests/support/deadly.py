@@ -45,11 +45,12 @@ def _die(body: bytes) -> None:
         os.abort()
 
 
-FORMATS[Deadly.name] = Deadly()
-
-
 @dataclass(frozen=True, kw_only=True)
 class DeadlyInput(Input):
-    """Has the format registered where it is unpickled."""
+    """Registers the format where it is unpickled: in a task."""
 
     format: str = "deadly"
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        FORMATS[Deadly.name] = Deadly()
+        self.__dict__.update(state)
