@@ -16,11 +16,13 @@ from typing import Any, Final, Literal, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
+from s3notify_platform.stores.bucket_records import quote
 from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, default_region
 from s3notify_platform.stores.dynamodb.lease_table import LEASE_TABLE
 from s3notify_platform.stores.dynamodb.record_store import RECORD_TABLE
 from s3notify_platform.stores.dynamodb.table import DynamoTable
 from s3notify_platform.stores.dynamodb.table_schema import TableSchema, create_table, examine
+from s3notify_platform.table.known import KNOWN, known_key
 
 Role = Literal["writer", "publisher", "run", "reader", "viewer", "sweep", "inlet", "outlet"]
 """`writer` publishes objects, `publisher` with entries in the queue; `run` is the sensor and its runs, and may retry
@@ -76,6 +78,8 @@ class Places:
     tables: Tables
     account: str | None = None
     queue_prefix: str = QUEUE_PREFIX
+    known_bucket: str | None = None
+    """Bucket of what is known of the table, if it is another than the platform's."""
     event_queue: str | None = None
     """Name of the SQS queue that receives the bucket's events, if there is one."""
 
@@ -213,6 +217,19 @@ class _Grants(dict[str, set[str]]):
         if not self._places.tables.records:
             self.objects(self._places.platform_bucket, self._places.queue_prefix, "GetObject")
 
+    def known(self, *actions: str) -> None:
+        """What is known of the table; in the records table with all other records."""
+        places = self._places
+        if not places.tables.records:
+            bucket = places.known_bucket or places.platform_bucket
+            key = quote(
+                f"{places.platform_bucket}/" * bool(places.known_bucket) + known_key(places.platform_prefix)
+            )
+            actions = tuple(f"s3:{action}" for action in actions)
+            self.to(f"arn:{self._aws}:s3:::{bucket}/{KNOWN}/{key}", *actions)
+            if places.known_bucket:
+                self.listing(bucket)
+
     def events(self) -> None:
         """The SQS queue of the bucket's events."""
         if self._places.event_queue:
@@ -246,6 +263,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")
             grants.table(places.tables.leases, "GetItem", "PutItem")
             grants.queue()
+            grants.known("GetObject", "PutObject")
         case "reader" | "viewer":
             view = (f"{own}table/data/", f"{own}derived/")
             grants.reading(platform, *((own, signals) if role == "reader" else view))
@@ -256,6 +274,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.objects(platform, signals, "PutObject")
             grants.table(places.tables.records, "GetItem", "Query", "PutItem", "DeleteItem")
             grants.reading_queue()
+            grants.known("GetObject")
         case "inlet":
             grants.objects(platform, signals, "PutObject")
             grants.queue()
@@ -281,7 +300,10 @@ def _denial(places: Places) -> Json:
     return {
         "Effect": "Deny",
         "Action": ["s3:DeleteObject", "s3:PutObject"],
-        "Resource": [f"{bucket}/{own}{name}{'*' if name.endswith('/') else ''}" for name in OWN],
+        "Resource": [
+            *(f"{bucket}/{own}{name}{'*' if name.endswith('/') else ''}" for name in OWN),
+            f"{bucket}/{KNOWN}/*",
+        ],
     }
 
 

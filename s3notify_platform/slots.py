@@ -14,6 +14,9 @@ from s3notify_platform.errors import UsageError
 
 Slot = NewType("Slot", int)
 
+HASH = "blake3-64"
+"""What the slots of a table are counted by, for its identity."""
+
 SLOT_COUNT = 1000
 """One LIST returns 1000 keys, and the root signal sorts after all digits: a full keyspace is one page."""
 

@@ -147,6 +147,7 @@ def doctor(
     help="iam: prefix of the signals; default: keyspace/ below the platform prefix.",
 )
 @click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="iam: prefix of the queue.")
+@setting_option("known_bucket")
 @click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
 def init(
     *,

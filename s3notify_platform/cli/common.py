@@ -130,6 +130,7 @@ class SourcePlace(QueuePlace):
     keyspace: str
     slots: int
     lease_table: str | None
+    known_bucket: str
 
     def location(self) -> "Location":
         """The location of the source. No request."""
@@ -143,6 +144,7 @@ class SourcePlace(QueuePlace):
             keyspace_prefix=self.keyspace,
             queue_prefix=self.queue_prefix,
             slots=self.slots,
+            known_bucket=self.known_bucket,
             records_table=self.table_config(self.records_table),
         )
 
@@ -194,6 +196,7 @@ _SOURCE_OPTIONS = (
     setting_option("keyspace_prefix", "--keyspace", "keyspace"),
     slot_count_option,
     setting_option("lease_table"),
+    setting_option("known_bucket"),
 )
 source_options = options_as(SourcePlace, click.argument("name"), *_SOURCE_OPTIONS)
 """The argument NAME, and options that locate the source and its queue; taken as one `place: SourcePlace`."""

@@ -68,13 +68,15 @@ def _command(kind: ServiceKind) -> click.Command:
     ) -> None:
         if kind.direction == "inlet" and not keyspaces:
             click.echo("no --keyspace: changes go to the topics, and no source is signalled", err=True)
+        from s3notify_platform.table.known import KNOWN
+
         context = ServiceContext(
             name=kind.name,
             queue=place.queue(),
             platform=place.s3(),
             bucket=source_bucket or place.bucket,
             keyspaces=keyspaces,
-            excluded=(*exclude, place.queue_prefix),
+            excluded=(*exclude, place.queue_prefix, f"{KNOWN}/"),
             slots=slots,
         )
         chosen = settings(**{name: given[f"set_{name}"] for name in settings.model_fields})

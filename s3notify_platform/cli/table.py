@@ -7,13 +7,10 @@ from itertools import islice
 import click
 
 from s3notify_platform.cli.common import (
-    BucketPlace,
     SourcePlace,
-    bucket_options,
     json_option,
     limit_option,
     named_source_options,
-    options_as,
     print_json,
     print_table,
     slots_of,
@@ -138,23 +135,26 @@ def delta(*, place: SourcePlace, asset: str | None, repair: bool) -> None:
 
 
 @click.command(short_help="Remove old commits, and files that no commit names.")
-@options_as(BucketPlace, bucket_options("Bucket that holds the table.", "Region of the bucket"))
-@click.option("--table", "prefix", required=True, help="Prefix of the table, like _s3notify/orders/table/.")
+@source_options
+@_asset
 @click.option(
     "--days", type=click.FloatRange(min=1), default=7.0, show_default=True, help="Days of history to keep."
 )
-def vacuum(*, place: BucketPlace, prefix: str, days: float) -> None:
-    """Remove commits older than the history to keep, and files that no commit names any more.
+def vacuum(*, place: SourcePlace, asset: str | None, days: float) -> None:
+    """Remove commits of the source NAME older than the history to keep, and files that no commit names any more.
 
     `s3notify rows` and the Delta view can read no further back than that. Files of the view's last version are kept;
-    its log is truncated behind a checkpoint of that age.
+    its log is truncated behind a checkpoint of that age. Nothing of a slot with missing commits is touched.
     """
-    from s3notify_platform.table.commit import SlotTable
-    from s3notify_platform.table.layout import TableLayout
+    from s3notify_platform.table.known import open_table
     from s3notify_platform.table.vacuum import vacuum as run_vacuum
 
-    of_prefix = SlotTable(place.store(), TableLayout(prefix=prefix))
-    report = run_vacuum(of_prefix, retention_seconds=days * 86_400)
+    opened = open_table(place.location().sides(), None, create=False)
+    known = opened.heads if opened.id and not asset else None
+    report = run_vacuum(place.table(asset), retention_seconds=days * 86_400, known=known)
+    if report.slots_skipped:
+        skipped = ",".join(map(str, report.slots_skipped))
+        click.echo(f"left as they are, since commits of them are missing: slots {skipped}", err=True)
     click.echo(
         f"removed {report.commits_removed} commits, {report.files_removed} files and {report.log_removed} objects of "
         f"the Delta log, {report.bytes_removed} bytes; "
@@ -177,23 +177,33 @@ def table() -> None:
     help="Slots with missing commits, like 3,17,20-29; or: all.",
 )
 def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
-    """Accept that the commits of slots are missing, so that their objects are taken in again.
+    """Accept that commits of slots are missing, so that their objects are taken in again.
 
-    Runs refuse a slot that was committed before and has no commit any more. To take its objects in again would hide
-    that its history, its quarantine, and rows of deleted objects are gone. Restore the table's objects if you can. If
-    not, this lets the given slots start over; slots that have their commits are not changed.
+    Runs refuse a slot whose newest commit is older than it was. To take its objects in again would hide that its
+    history, its quarantine, and rows of deleted objects are gone. Restore the table's objects if you can. If not, this
+    lets the given slots go on from what is left of them; slots that have their commits are not changed.
+
+    With --slots all also a missing side of the table is made again from what is left. If there is no commit at all,
+    both sides are removed, and another table begins.
     """
+    from s3notify_platform.protocols.source_enumerator import RescanBacklog
     from s3notify_platform.table.missing import forget_slots
 
     location = place.location()
-    forgotten = forget_slots(location.table(), location.records(), chosen)
-    if not forgotten:
-        click.echo("no commits of these slots are missing; nothing to forget")
-        return
-    click.echo(
-        f"forgot {len(forgotten)} slots: {','.join(map(str, sorted(forgotten)))}. The next batch that lists takes "
-        "their objects in again; a backfill of these partitions does it now."
+    done = forget_slots(
+        location.sides(), location.table(), RescanBacklog(location.records()), chosen, every=location.slots
     )
+    again = (
+        "The next batch that lists takes their objects in again; a backfill of these partitions does it now."
+    )
+    if done.table:
+        click.echo(f"forgot the table; the next run makes another, with the id {done.table}, of all objects")
+    elif done.slots:
+        click.echo(f"forgot {len(done.slots)} slots: {','.join(map(str, sorted(done.slots)))}. {again}")
+    elif done.restored:
+        click.echo("no commits are missing; the side of the table that was missing was made again from them")
+    else:
+        click.echo("no commits of these slots are missing; nothing to forget")
 
 
 def _as_text(value: object) -> str:

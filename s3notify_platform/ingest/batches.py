@@ -148,10 +148,11 @@ class SensorState:
 
     `enumerated`: epoch of the topic since which everything was compared, "" if that is still to be done. `backlog`:
     slots waited for a rescan when that was last looked at. `listed_ms` is of the keyspace, `bucket_listed_ms` of the
-    bucket.
+    bucket. `table`: the id of the source's table (`table.known`), "" before the first batch.
     """
 
     epoch: str
+    table: str = ""
     next_batch: int = 0
     enumerated: str = ""
     backlog: bool = False

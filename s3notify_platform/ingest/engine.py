@@ -12,14 +12,15 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.ingest.plan import Plan, SlotPlan
+from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_missing
 from s3notify_platform.ingest.results import BatchResult, Progress, Run, SlotResult, added_result
-from s3notify_platform.ingest.rounds import Results, Round, StagedTable, commit_round, note_first_commits
+from s3notify_platform.ingest.rounds import Results, Round, StagedTable, commit_round, merge_known
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
 from s3notify_platform.ingest.wire import FailedSlot, Staged, StagedSlot, WiderSlot
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.schema import TableSchema
 
 MAX_CONFLICTS: Final = 6
@@ -44,7 +45,7 @@ class Jobs(Protocol):
         entries of the source's topic: `NotificationQueue.entries` for them, at most 1 HEAD for each key that they
         name, and 1 HEAD of each slot's signal; `NotFoundError` if there is no topic. For the states, either way: one
         LIST and more (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has
-        one). 1 GET of `CommittedSlots`: a slot that had a commit, and has none, is missing it.
+        one).
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
@@ -70,13 +71,15 @@ class Ingest:
     source: Source
     clock: Clock = SYSTEM_CLOCK
     progress: Progress = lambda _: None
+    opened: OpenTable | None = None
+    """The source's table; opened by the first round, if it is not given."""
     state: Run = field(init=False)
 
     def run(self, slots: Iterable[Slot], *, batch: str, **arguments: Any) -> BatchResult:
         """Ingest `slots`: commit all rounds. See `rounds`."""
         for each in self.rounds(slots, batch=batch, **arguments):
             commit_round(each)
-            note_first_commits(self.source.location.records(), each, self.progress)
+            merge_known(self.table, each, self.progress)
         return self.result()
 
     def rounds(
@@ -103,7 +106,8 @@ class Ingest:
         `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
         `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
         `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
-        `UsageError` before anything is written if bucket, schema or transform are at fault for all slots.
+        `UsageError` before anything is written if bucket, schema or transform are at fault for all slots, or the table
+        is of other settings; `CorruptError` if a side of it is missing (`known.open_table`).
         """
         self.state = Run(
             batch=batch,
@@ -112,6 +116,7 @@ class Ingest:
             listing=listing,
             only_found=only_found,
             last_attempt=frozenset(last_attempt),
+            heads=self.table.heads,
         )
         pending = sorted(set(slots))
         started = self.clock.monotonic()
@@ -119,6 +124,15 @@ class Ingest:
             one = _Round(ingest=self, started=started)
             yield one.planned(pending)
             pending = one.again
+
+    @property
+    def table(self) -> OpenTable:
+        """The source's table. Refused as `known.open_table` says, when it is first asked for."""
+        if self.opened is None:
+            self.opened = self.source.open_table()
+            for warning in self.opened.warnings:
+                self.progress(warning)
+        return self.opened
 
     def result(self) -> BatchResult:
         """How the run went, so far."""
@@ -142,7 +156,7 @@ class _Round:
         planned_at = ingest.clock.monotonic()
         ingest.progress(f"planning {len(slots)} slots")
         found = self._plan = ingest.jobs.plan(slots, listing=state.listing, skip=state.skip)
-        state.known |= found.committed
+        refuse_missing(found, state.heads, ingest.source)
         result = state.result
         result.took("plan", ingest.clock.monotonic() - planned_at)
         result.requests.update(found.requests)
@@ -231,8 +245,11 @@ class _Round:
             ):
                 self.again.append(slot)
             self._add(slot, outcome)
-        has_commit = {slot for slot, outcome in outcomes.items() if outcome.generation}
-        self.round.first_commits = frozenset(has_commit - state.known)
+        self.round.heads = {
+            slot: outcome.generation
+            for slot, outcome in outcomes.items()
+            if outcome.generation > state.heads.get(slot, 0)
+        }
         if ingest.clock.monotonic() - self.started >= ingest.source.input.max_seconds:
             for slot in self.again:
                 result = results.get(slot, SlotResult(slot=slot, status="unchanged"))

@@ -21,6 +21,7 @@ from s3notify_platform.stores.queue_records import queue_records, records_of
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
+from s3notify_platform.table.known import KNOWN, TableSides, known_key, open_table
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
 
@@ -125,6 +126,45 @@ class Location(LocationSettings):
             return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
         return ObjectRecordStore(store or shared_store(self.platform), f"{self.platform_prefix}records/")
 
+    def sides(self, store: ObjectStore | None = None) -> TableSides:
+        """The table and what is known of it, each on its side. No request."""
+        store = store or shared_store(self.platform)
+        key, bucket = known_key(self.platform_prefix), self.platform.bucket
+        records: RecordStore
+        if self.records_table is not None:
+            records = records_of(self.records_table, f"{bucket}/")
+            where = f"partition '{bucket}/{KNOWN}' of table {self.records_table.table!r}"
+        elif self.known_bucket:
+            key = f"{bucket}/{key}"
+            records = ObjectRecordStore(shared_store(replace(self.platform, bucket=self.known_bucket)), "")
+            where = f"'{KNOWN}/' of bucket {self.known_bucket!r}"
+        else:
+            records = ObjectRecordStore(store, "")
+            where = f"'{KNOWN}/' of bucket {bucket!r}"
+        return TableSides(
+            store=store,
+            layout=self.layout,
+            records=records,
+            key=key,
+            source=self.name,
+            where=where,
+            forget=self.command("forget", "--slots all"),
+            migrate=self.command("migrate"),
+        )
+
+    def command(self, name: str, *more: str) -> str:
+        """The command `s3notify table ...` for this table, for messages."""
+        given = {
+            "--endpoint-url": self.platform.endpoint_url,
+            "--bucket": self.platform.bucket,
+            "--name": self.name,
+            "--platform-prefix": self.platform_prefix,
+            "--records-table": self.records_table.table if self.records_table else None,
+            "--known-bucket": self.known_bucket,
+        }
+        options = (f"{option} {value}" for option, value in given.items() if value)
+        return " ".join(("`s3notify table", name, *options, *more)) + "`"
+
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
         """The notification queue of the source's bucket, in which the source's topic has its name. No request."""
         records = queue_records(self.platform, self.queue_prefix, self.records_table, store=store)
@@ -144,13 +184,14 @@ class Location(LocationSettings):
 
         What the platform's `store` can do is tried out once for each source, and stays beside the table as
         `store.json`, with the mode that followed. `UsageError` says which condition the store lacks, or that the
-        table's other runs commit in another mode: two modes at once do not see each other's winners. 1 GET; the first
-        time about 50 requests.
+        table's other runs commit in another mode: two modes at once do not see each other's winners. `CorruptError` if
+        a side of the table is missing. 1 GET; the first time about 50 requests.
         """
         key = f"{self.platform_prefix}store.json"
         stored = store.get(key)
         earlier = _left_by_probe(stored.body, key) if isinstance(stored, StoredObject) else None
         if earlier is None:
+            open_table(self.sides(store), None, create=False)  # nothing is written to what was emptied
             found = probe(store, self.platform_prefix)
         else:
             # What a later version looks for besides was not known then.

@@ -6,7 +6,7 @@ pass through Spark's own shuffle, which spills, and never through the driver.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from s3notify_platform.ingest.source import Source
@@ -48,9 +48,8 @@ class Plan:
     remove them when their slot is committed. `unqueued` slots were last signalled by a writer that does not queue,
     which a plan by entries cannot follow: without entries they have no plan. `unannounced` are the changed keys that a
     listing found and no entry names.
-    `committed` slots were known to have a commit before the table was looked at. `chains`: in how many the bucket was
-    listed, and how many of the places where one was to end it `overran`, because the server does not list on from
-    there as it should.
+    `chains`: in how many the bucket was listed, and how many of the places where one was to end it `overran`, because
+    the server does not list on from there as it should.
     """
 
     slots: dict[Slot, SlotPlan] = field(default_factory=dict)
@@ -61,14 +60,13 @@ class Plan:
     unqueued: set[Slot] = field(default_factory=set)
     unannounced: dict[Slot, frozenset[str]] = field(default_factory=dict)
     missing: set[Slot] = field(default_factory=set)
-    committed: frozenset[Slot] = frozenset()
     chains: int = 0
     overran: int = 0
 
 
-def refuse_missing(found: Plan, committed: frozenset[Slot], source: Source) -> None:
-    """Slots that had a commit, and have none, get an error instead of a plan that would take everything in again."""
-    for slot in [slot for slot, of in found.slots.items() if slot in committed and not of.generation]:
+def refuse_missing(found: Plan, heads: Mapping[Slot, Generation], source: Source) -> None:
+    """Slots that miss commits get an error instead of a plan. `heads`: known before the plan was made (`known`)."""
+    for slot in [slot for slot, of in found.slots.items() if of.generation < heads.get(slot, 0)]:
         for by_slot in (found.slots, found.listed, found.entries, found.unannounced):
             by_slot.pop(slot, None)
         found.missing.add(slot)
@@ -79,10 +77,9 @@ def missing_commits(source: Source, slots: Iterable[Slot]) -> str:
     """What is wrong with slots whose commits are gone, and what a person can do."""
     names, own = ",".join(map(str, sorted(slots))), source.location
     return (
-        f"the commits of slots {names} are gone from {own.layout.all_commits!r} of bucket "
-        f"{own.platform.bucket!r}: restore the table's objects, or accept that the objects of these slots are taken "
-        f"in again by `s3notify table forget --bucket {own.platform.bucket} --name {own.name} --platform-prefix "
-        f"{own.platform_prefix} --slots {names}`"
+        f"commits of slots {names} are gone from {own.layout.all_commits!r} of bucket {own.platform.bucket!r}: restore "
+        "the table's objects, or go on from the commits that are left, which takes objects in again: "
+        f"{own.command('forget', f'--slots {names}')}"
     )
 
 

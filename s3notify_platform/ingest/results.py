@@ -92,8 +92,8 @@ class Run:
     last_attempt: frozenset[Slot]
     result: BatchResult = field(default_factory=BatchResult)
     conflicts: Counter[Slot] = field(default_factory=Counter)
-    known: set[Slot] = field(default_factory=set)
-    """Slots that are known to have a commit (`CommittedSlots`)."""
+    heads: Mapping[Slot, Generation] = field(default_factory=dict)
+    """What is known of the table since before the run looked at it (`table.known`)."""
 
     @property
     def skip(self) -> frozenset[str]:

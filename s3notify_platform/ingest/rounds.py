@@ -14,11 +14,11 @@ from typing import Final, assert_never
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.results import Progress, SlotResult
 from s3notify_platform.ingest.wire import FailedSlot, StagedSlot
-from s3notify_platform.ports import Conflict, RecordStore, Written
+from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.protocols.notification_queue import Entry
-from s3notify_platform.protocols.source_enumerator import CommittedSlots
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation
 
 COMMITS_IN_FLIGHT: Final = 48
@@ -49,16 +49,16 @@ class Round:
     """Slots on their way through the tables of a run.
 
     `entries`, by slot that the run is done with, were in the queue before the bucket was looked at. `unqueued` slots
-    wait for a rescan; `unannounced` changes were found by a listing, and no entry names them. `first_commits`: slots
-    that are not known to have had a commit, and have one now. `results`, by table, are of the slots that the run is
-    done with, once all tables are committed.
+    wait for a rescan; `unannounced` changes were found by a listing, and no entry names them. `heads`: the generations
+    that slots of the source's table have now. `results`, by table, are of the slots that the run is done with, once
+    all tables are committed.
     """
 
     tables: Iterator[StagedTable]
     entries: Mapping[Slot, Sequence[Entry]] = field(default_factory=dict)
     unqueued: frozenset[Slot] = frozenset()
     unannounced: int = 0
-    first_commits: frozenset[Slot] = frozenset()
+    heads: Mapping[Slot, Generation] = field(default_factory=dict)
     results: dict[str, Results] = field(default_factory=dict)
 
     def bad(self) -> list[Slot]:
@@ -94,16 +94,15 @@ def commit_round(staged: Round) -> None:
         staged.results.setdefault(table.name, {}).update(results)
 
 
-def note_first_commits(records: RecordStore, staged: Round, progress: Progress = lambda _: None) -> None:
-    """Note the slots that now have a commit, so that it is noticed if their commits go missing.
+def merge_known(table: OpenTable, staged: Round, progress: Progress = lambda _: None) -> None:
+    """Note the slots' generations, so that it is noticed if their commits go missing.
 
-    Low after a crash or an error, never high: the next run that finds a commit notes it. Requests of
-    `CommittedSlots.add`.
+    Low after a crash or an error, never high: the next run that finds a head notes it. Requests of `OpenTable.merge`.
     """
     try:
-        CommittedSlots(records).add(staged.first_commits)
+        table.merge(staged.heads)
     except S3NotifyError as error:
-        progress(f"did not note {len(staged.first_commits)} first commits, the next run will: {error}")
+        progress(f"did not note the generations of {len(staged.heads)} slots, the next run will: {error}")
 
 
 def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:

@@ -47,6 +47,7 @@ from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher
 from s3notify_platform.protocols.source_enumerator import RescanBacklog, assign_slots
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.known import OpenTable
 
 SHOWN: Final = 10
 """Parked slots that are named in a tick's note."""
@@ -72,16 +73,18 @@ class Tick:
     requests: tuple[BatchRequest, ...]
     note: str
     silent_runs: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchPlanner:
     """Evaluates ticks of one source.
 
-    `topic_epoch` gives the epoch of the source's topic, which it makes if there is none; `backlog` is the source's.
+    `topic_epoch` gives the epoch of the source's topic, which it makes if there is none; `backlog` is the source's;
+    `table` opens its table, expecting the id that the cursor has (`Source.open_table`).
 
     Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 GET of its chain and one for each of
-    its runs; to open a batch 2 GETs (topic and backlog) and 1 PUT; the 2 GETs when one has ended, too.
+    its runs; to open a batch 4 GETs (topic, backlog, table) and 1 PUT; 2 of the GETs when one has ended, too.
     """
 
     source: str
@@ -90,6 +93,7 @@ class BatchPlanner:
     backlog: RescanBacklog
     topic_epoch: Callable[[], str]
     runs_of: Callable[[str], Sequence[RunView]]
+    table: Callable[[str], OpenTable]
     settings: BatchSettings
     clock: Clock = SYSTEM_CLOCK
 
@@ -99,7 +103,10 @@ class BatchPlanner:
         return SensorState(epoch=self.clock.random_bytes(5).hex(), watch=self.watcher.fresh_state())
 
     def tick(self, state: SensorState) -> Tick:
-        """Settle what has ended, see what changed, open the next batch."""
+        """Settle what has ended, see what changed, open the next batch.
+
+        Raises what `known.open_table` refuses the table for; the cursor is then left as it is.
+        """
         now_ms = self.clock.wall_ms()
         state, silent, notes = self._settle(state, now_ms)
         relist = now_ms - state.listed_ms >= self.settings.relist_seconds * 1000
@@ -110,13 +117,20 @@ class BatchPlanner:
             state = replace(state, listed_ms=now_ms, failing=left)
         wanted = self._wanted(state, poll.changed, now_ms)
         requests: tuple[BatchRequest, ...] = ()
+        warnings: tuple[str, ...] = ()
         if (wanted or state.backlog) and len(state.open) < self.settings.max_open:
-            state, requests, waits = self._open(state, wanted, poll.changed, now_ms)
-            notes += waits
+            table = self.table(state.table)
+            if state.table not in ("", table.id):
+                note = "the table was forgotten, or rewritten as another: everything is compared again"
+                return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
+            another = table.claim(state.epoch)
+            warnings = (*table.warnings, *filter(None, [another]))
+            state, requests, waits = self._open(replace(state, table=table.id), wanted, poll.changed, now_ms)
+            notes += [*warnings, *waits]
         if poll.listed and not state.watch.changed(poll.signals):
             state = replace(state, watch=state.watch.at_root(poll.root_etag))
         note = ", ".join([*notes, _note_of(state, poll)])
-        return Tick(state=state, requests=requests, note=note, silent_runs=silent)
+        return Tick(state=state, requests=requests, note=note, silent_runs=silent, warnings=warnings)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
         """Of the slots that are asked for, and those whose backoff is over, what may be requested now.

@@ -110,6 +110,13 @@ class LocationSettings:
         str, About("Prefix of the platform's own objects, ending in /; default: _s3notify/{name}/")
     ] = ""
     keyspace_prefix: Annotated[str, About("Prefix of the signals; default: {platform_prefix}keyspace/")] = ""
+    known_bucket: Annotated[
+        str,
+        About(
+            "Bucket that keeps what is known of the table, so that a loss is noticed; default: the platform's, "
+            "below _s3notify-known/"
+        ),
+    ] = ""
     queue_prefix: Annotated[
         str,
         About("Prefix of the notification queue in the platform's bucket; the same for all that share it"),

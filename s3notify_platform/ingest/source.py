@@ -14,6 +14,7 @@ from s3notify_platform.stores.probe import CommitChoice
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
+from s3notify_platform.table.known import KNOWN, Identity, OpenTable, open_table
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
 
@@ -44,7 +45,7 @@ class Source:
         read, own = self.input.bucket, self.location.platform
         same = (read.bucket, read.endpoint_url) == (own.bucket, own.endpoint_url)
         prefix, place = self.input.prefix, self.location
-        for taken in (place.platform_prefix, place.keyspace_prefix, place.queue_prefix):
+        for taken in (place.platform_prefix, place.keyspace_prefix, place.queue_prefix, f"{KNOWN}/"):
             if same and (taken.startswith(prefix) or prefix.startswith(taken)):
                 raise UsageError(
                     f"it reads {prefix!r} of bucket {read.bucket!r}, which "
@@ -87,6 +88,20 @@ class Source:
     def table(self, layout: TableLayout | None = None, *, store: ObjectStore | None = None) -> SlotTable:
         """A client of the table (or of a derived one), through `store` if given. No request."""
         return self.location.table(layout, store=store, commit=self.commit)
+
+    @property
+    def identity(self) -> Identity:
+        """What its table is made from, and cannot change under it."""
+        return Identity(bucket=self.input.bucket.bucket, prefix=self.input.prefix, slots=self.location.slots)
+
+    def open_table(
+        self, *, expected: str = "", create: bool = True, store: ObjectStore | None = None
+    ) -> OpenTable:
+        """The table, refused if a side of it is missing or it is of other settings. See `known.open_table`."""
+        endpoint = self.input.bucket.endpoint_url or ""
+        return open_table(
+            self.location.sides(store), self.identity, endpoint=endpoint, expected=expected, create=create
+        )
 
     def schemas(self, layout: TableLayout | None = None) -> SchemaRegistry:
         """A client of the table's pinned schema. No request."""

@@ -27,6 +27,7 @@ from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation
 
 MISMATCHES: Final = "batch_mismatches"
@@ -98,14 +99,25 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         selected &= set(config.only) or selected
         made = [asset for asset in settings.slot_assets if asset.name in selected]
         context.instance.add_run_tags(context.run.run_id, {made_tag(asset.name): "true" for asset in made})
+        table = io.source.open_table(store=io.clients.store)
+        for warning in table.warnings:
+            context.log.warning(warning)
         opened = _opened(io.clients, config)
         acknowledgement = Acknowledgement(
             clients=io.clients, batch=config, opened=opened, run_id=context.run.run_id
         )
         with heartbeat(io.clients.records, context.run.run_id):
-            step = _Step(context=context, config=config, settings=settings, io=io, opened=opened, made=made)
+            step = _Step(
+                context=context,
+                config=config,
+                settings=settings,
+                io=io,
+                opened=opened,
+                made=made,
+                table=table,
+            )
             rounds = step.ingested(slots) if settings.name in selected else step.derived(slots)
-            io.commit(context, rounds, acknowledgement, step.metadata)
+            io.commit(context, table, rounds, acknowledgement, step.metadata)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +130,7 @@ class _Step:
     io: SlotIOManager
     opened: BatchPayload
     made: Sequence[SlotAsset]
+    table: OpenTable
     ingest: Ingest | None = None
     _started: float = field(default_factory=SYSTEM_CLOCK.monotonic)
     _spark_seconds: float = 0.0
@@ -137,7 +150,11 @@ class _Step:
         spark = self.io.spark.spark_session
         self._spark_seconds = SYSTEM_CLOCK.monotonic() - self._started
         self.ingest = spark_ingest(
-            spark, self.io.source, transform=self.settings.transform, progress=self.context.log.info
+            spark,
+            self.io.source,
+            transform=self.settings.transform,
+            progress=self.context.log.info,
+            opened=self.table,
         )
         for each in self.ingest.rounds(
             slots,

@@ -19,6 +19,7 @@ from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.services import build_service
 from s3notify_platform.orchestration.setting_fields import described
 from s3notify_platform.orchestration.source_assets import SourceAssets
+from s3notify_platform.table.known import KNOWN
 
 RECONCILE_SECONDS = 15
 TOPICS_MAX = 20
@@ -66,7 +67,7 @@ def _build_service(
                 platform=place.platform,
                 bucket=source.input.bucket.bucket,
                 keyspaces=((place.keyspace_prefix, source.input.prefix),),
-                excluded=(place.platform_prefix, place.queue_prefix),
+                excluded=(place.platform_prefix, place.queue_prefix, f"{KNOWN}/"),
                 slots=place.slots,
             )
         )

@@ -9,8 +9,9 @@ import dagster as dg
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.rescue import added
-from s3notify_platform.ingest.plan import missing_commits
+from s3notify_platform.ingest.plan import missing_commits, refuse_missing
 from s3notify_platform.ingest.task_chain import forget_ended
 from s3notify_platform.orchestration.assets import MISMATCHES
 from s3notify_platform.orchestration.io_manager import SlotIOManager
@@ -67,14 +68,20 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     requests, since a batch may have committed it in between. Of more than `max_objects` changes the rest is only
     counted; batches, and the next sweep, take them in.
 
-    Refuses, and repairs nothing, if commits of a slot are missing.
+    Refuses, and repairs nothing, if commits of a slot or a side of the table are missing (`table.known`), or the table
+    is of other settings.
     """
     # Rows of an older code version are not missed changes; a backfill makes them again.
     source = replace(io.source, input=replace(io.source.input, code_version=None))
     spark = io.spark.spark_session
     started = SYSTEM_CLOCK.monotonic()
     jobs = SparkJobs(spark, source)
+    try:
+        table = source.open_table(create=False, store=io.clients.store)
+    except S3NotifyError as error:
+        return _refused(source.name, str(error))
     found = jobs.plan(source.location.all_slots())
+    refuse_missing(found, table.heads, source)
     seconds = SYSTEM_CLOCK.monotonic() - started
     objects = sum(found.listed.values())
     facts: dict[str, Any] = {
@@ -86,14 +93,8 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
         "requests": dg.MetadataValue.json(found.requests),
     }
     if found.missing:
-        return dg.AssetCheckResult(
-            check_name="complete",
-            asset_key=source.name,
-            passed=False,
-            severity=dg.AssetCheckSeverity.ERROR,
-            description=f"Refused, nothing was repaired: {missing_commits(source, found.missing)}",
-            metadata={"slots_missing_commits": dg.MetadataValue.json(sorted(found.missing)), **facts},
-        )
+        facts["slots_missing_commits"] = dg.MetadataValue.json(sorted(found.missing))
+        return _refused(source.name, missing_commits(source, found.missing), facts)
     pending = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
     pending -= sum(map(len, found.unannounced.values()))
     beyond = sum(p.changes.beyond for p in found.slots.values())
@@ -116,6 +117,17 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
             "first_key": min((min(keys) for keys in missed.values()), default=""),
             **facts,
         },
+    )
+
+
+def _refused(name: str, reason: str, facts: Mapping[str, Any] | None = None) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        check_name="complete",
+        asset_key=name,
+        passed=False,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"Refused, nothing was repaired: {reason}",
+        metadata=facts or {},
     )
 
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.rounds import Results, Round, commit_round, note_first_commits
+from s3notify_platform.ingest.rounds import Results, Round, commit_round, merge_known
 from s3notify_platform.ingest.settings import SOURCE, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
@@ -38,6 +38,7 @@ from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_ke
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation, TableLayout
 
 FAILURE_TAG: Final = "s3notify/failure"
@@ -123,6 +124,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             slot_from_partition_key(key, self.slots): Generation(0) for key in context.asset_partition_keys
         }
         source = self.settle_commit_mode()
+        source.open_table(
+            store=self.clients.store
+        )  # refused, if a side of it is missing or it is of other settings
         staged = staged_frame(self.spark.spark_session, source, asset, obj, slots, batch=context.run_id)
         round_ = Round(tables=iter([staged]))
         commit_round(round_)
@@ -138,29 +142,31 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def commit(
         self,
         context: dg.AssetExecutionContext,
+        table: OpenTable,
         rounds: Iterable[Round],
         acknowledgement: Acknowledgement,
         metadata: Callable[[], dict[str, Any]],
     ) -> None:
         """Commit, report and acknowledge the slots of a run, round by round; at the end, fail for those at fault.
 
-        `metadata`: of the run as far as it has got, with its `seconds`.
+        `table`: the source's, opened before the rounds. `metadata`: of the run as far as it has got, with its
+        `seconds`.
 
         The order decides what a crash costs. Rows are visible once 1 is done. A crash between 1 and 5 leaves the ack
         chain open: the slots are asked for again, found unchanged, and reported. The other way round a committed slot
         could stay unreported for good. A slot that failed in one table is reported in none.
 
-        Requests of a round: those of `commit_round`; 1 GET and 1 PUT for the chain, however many slots; 1 LIST and 1
-        GET for each asset's schema, 1 GET for each slot that is unchanged; `NotificationQueue.remove` for the entries,
-        `SourceClients.ask_again` for slots that were not taken in whole.
+        Requests of a round: those of `commit_round` and `merge_known`; 1 GET and 1 PUT for the chain, however many
+        slots; 1 LIST and 1 GET for each asset's schema, 1 GET for each slot that is unchanged;
+        `NotificationQueue.remove` for the entries, `SourceClients.ask_again` for slots that were not taken in whole.
         """
         clients = self.clients
         failed: dict[str, Results] = {}
         for each in rounds:
             # 1. Create each slot's next generation, if absent, in all tables of the run.
             commit_round(each)
-            # 2. Note the slots that have a commit now, so that it is noticed if it goes missing.
-            note_first_commits(clients.records, each, context.log.warning)
+            # 2. Note the generations on the other side, so that it is noticed if commits go missing.
+            merge_known(table, each, context.log.warning)
             # 3. Report what is committed.
             self._report(context, each, metadata())
             # 4. Advance the queue; have the next batch take up what this run had no time for.

@@ -57,6 +57,7 @@ def build_sensor(
             backlog=io.clients.backlog,
             topic_epoch=io.clients.ensure_topic,
             runs_of=runs_of,
+            table=lambda expected: io.source.open_table(expected=expected, store=io.clients.store),
             settings=settings,
         )
         if not context.cursor:
@@ -69,6 +70,8 @@ def build_sensor(
                 context.instance.report_run_failed(
                     run, message="the run's heartbeat stopped; its slots are requested again"
                 )
+        for warning in tick.warnings:
+            context.log.warning(warning)
         requests = [_run_request(assets, request) for request in tick.requests]
         return dg.SensorResult(
             run_requests=requests, cursor=tick.state.dumps(), skip_reason=None if requests else tick.note

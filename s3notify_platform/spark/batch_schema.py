@@ -48,13 +48,12 @@ class BatchSchemas:
     def choose(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
         """See `Jobs.choose_schema`."""
         none, declared, head = StructType(), self.source.input, self.source.schemas().head()
-        if run.known and head is None:
+        if run.heads and head is None:
             own = self.source.location
             raise CorruptError(
                 f"{own.layout.schemas}: the schema of a table with commits is gone; restore it, or accept the "
                 f"loss of the whole table: remove what is left below {own.layout.prefix!r}, then run "
-                f"`s3notify table forget --bucket {own.platform.bucket} --name {own.name} --platform-prefix "
-                f"{own.platform_prefix} --slots all`"
+                f"{own.command('forget', '--slots all')}"
             )
         if declared.schema is not None:
             return self._pinned(none, parse_schema(declared.schema, self.source), run, inferred=False)

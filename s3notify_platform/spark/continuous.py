@@ -154,6 +154,7 @@ def ingest_stream(
         )
     register(spark)
     source = reading_of(options).source
+    source.open_table(create=False)  # refused before anything is written
     source = source.settle_commit_mode(shared_store(source.location.platform))
     ingest = ContinuousIngest(spark=spark, source=source, transform=transform, progress=progress)
     ingest.ask_again_for_rescans()

@@ -21,7 +21,7 @@ from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.part_writer import part_writer
-from s3notify_platform.ingest.plan import Plan, SlotPlan, collected, refuse_missing
+from s3notify_platform.ingest.plan import Plan, SlotPlan, collected
 from s3notify_platform.ingest.reader import SplitReader, read_task
 from s3notify_platform.ingest.results import Progress, Run
 from s3notify_platform.ingest.slot_writer import StageContext, read_stager, stager
@@ -52,7 +52,7 @@ from s3notify_platform.ingest.wire import (
     Staged,
     StagedSlot,
 )
-from s3notify_platform.protocols.source_enumerator import Assignment, CommittedSlots, Split, assign_slots
+from s3notify_platform.protocols.source_enumerator import Assignment, Split, assign_slots
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
 from s3notify_platform.spark.declared import arrow_schema
@@ -65,8 +65,7 @@ from s3notify_platform.spark.failures import (
     reason_of,
 )
 from s3notify_platform.spark.session import parallelism, ship_package
-from s3notify_platform.stores.counting import CountingStore
-from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.schema import TableSchema
 
 
@@ -112,9 +111,6 @@ class SparkJobs:
     ) -> Plan:
         """See `Jobs.plan`. Raises the error of this package that a task ended with."""
         source, spark, wanted = self._source, self._spark, sorted(set(slots))
-        platform = CountingStore(shared_store(source.location.platform))
-        # Before the table is looked at, so that the commits of a slot that makes its first now do not seem missing.
-        committed = CommittedSlots(source.location.records(platform)).read()
         quota = max(1, -(-source.input.max_objects // max(1, len(wanted))))
         width = self.width
         tasks = max(1, min(width, len(wanted)))
@@ -138,9 +134,7 @@ class SparkJobs:
             planned = self._tasks(tasks).mapInArrow(task, PLANNED.ddl)
         with own_errors():
             found = collected(source.name, PLANNED.read(planned.toArrow().to_batches()))
-        found.requests.update(platform.counts)
-        refuse_missing(found, committed, source)
-        found.committed, found.chains = committed, chains
+        found.chains = chains
         return found
 
     def _tasks(self, count: int) -> DataFrame:
@@ -331,10 +325,11 @@ def spark_ingest(
     transform: Transform | None = None,
     clock: Clock = SYSTEM_CLOCK,
     progress: Progress = lambda _: None,
+    opened: OpenTable | None = None,
 ) -> Ingest:
-    """The engine, with Spark to work for it."""
+    """The engine, with Spark to work for it. `opened`: the source's table, if it was opened before."""
     jobs = SparkJobs(spark, source, transform=transform, clock=clock, progress=progress)
-    return Ingest(jobs=jobs, source=source, clock=clock, progress=progress)
+    return Ingest(jobs=jobs, source=source, clock=clock, progress=progress, opened=opened)
 
 
 _UNSAID: Final = "a task that read or staged something of it did not come to its end"

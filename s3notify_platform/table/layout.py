@@ -35,6 +35,11 @@ class TableLayout:
             )
 
     @property
+    def id(self) -> str:
+        """Key of the object with the table's id (`known`)."""
+        return f"{self.prefix}table.json"
+
+    @property
     def all_commits(self) -> str:
         """Prefix of all commit objects."""
         return f"{self.prefix}commits/"

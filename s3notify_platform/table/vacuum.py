@@ -15,7 +15,7 @@ commit, 1 DELETE for each removed object.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
@@ -38,10 +38,22 @@ class VacuumReport:
     bytes_removed: int
     commits_kept: int
     files_kept: int
+    slots_skipped: tuple[Slot, ...] = ()
+    """Slots with missing commits that have something left."""
 
 
-def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_CLOCK) -> VacuumReport:
-    """One pass over the whole table; safe beside running batches and beside another vacuum."""
+def vacuum(
+    table: SlotTable,
+    *,
+    retention_seconds: float,
+    known: Mapping[Slot, Generation] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> VacuumReport:
+    """One pass over the whole table; safe beside running batches and beside another vacuum.
+
+    Nothing of a slot with missing commits is touched: its newest one is older than in `known` (`table.known`). Where
+    nothing is known of the table, these are the slots without any commit.
+    """
     if retention_seconds < table.max_run_seconds:
         raise UsageError(
             f"retention {retention_seconds:.0f} s is shorter than a run may take "
@@ -55,12 +67,20 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
     for meta in list_all(table.store, layout.all_commits):
         histories[Slot(int(meta.key.split("/")[-2]))].append(meta)
 
+    newest = {slot: max(generation_of(meta.key) for meta in metas) for slot, metas in histories.items()}
+    skipped: set[Slot] = set()
+
+    def misses_commits(slot: Slot) -> bool:
+        missing = newest.get(slot, 0) < (known.get(slot, 0) if known is not None else 1)
+        skipped.update([slot] if missing else [])
+        return missing
+
     doomed: list[ObjectMeta] = []
     named: set[str] = set()
     kept = 0
     for slot, metas in histories.items():
         metas.sort(key=lambda meta: generation_of(meta.key), reverse=True)
-        expired = _first_expired(metas, oldest_ms, shown.get(slot))
+        expired = len(metas) if misses_commits(slot) else _first_expired(metas, oldest_ms, shown.get(slot))
         # Oldest first, so that an interrupted pass leaves a history without gaps.
         doomed.extend(reversed(metas[expired:]))
         for meta in metas[:expired]:
@@ -77,7 +97,8 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
     # Without the view's log, which is in data/ too.
     for folder in ("data/slot=", "state/", "quarantine/"):
         for meta in list_all(table.store, layout.prefix + folder):
-            if meta.key not in named and meta.modified_ms < oldest_ms:
+            unnamed = meta.key not in named and meta.modified_ms < oldest_ms
+            if unnamed and not misses_commits(_slot_of_file(meta.key)):
                 doomed.append(meta)
             else:
                 files_kept += 1
@@ -90,7 +111,12 @@ def vacuum(table: SlotTable, *, retention_seconds: float, clock: Clock = SYSTEM_
         bytes_removed=sum(meta.size for meta in doomed),
         commits_kept=kept,
         files_kept=files_kept,
+        slots_skipped=tuple(sorted(skipped)),
     )
+
+
+def _slot_of_file(key: str) -> Slot:
+    return Slot(int(key.split("/")[-2].removeprefix("slot=")))
 
 
 def _first_expired(metas: Sequence[ObjectMeta], oldest_ms: float, shown: Generation | None) -> int:

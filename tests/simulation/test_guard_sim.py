@@ -1,28 +1,27 @@
-"""Runs that commit and note first commits, and die anywhere: a slot is called lost only if it is."""
+"""Runs that commit and note what is known, and die anywhere: a slot is called lost only if it is."""
 
-from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.ports import list_all
-from s3notify_platform.protocols.source_enumerator import CommittedSlots
-from s3notify_platform.stores.bucket_records import ObjectRecordStore
+import pytest
+
+from s3notify_platform.errors import CorruptError, FencedError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.ports import Written, list_all
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.known import open_table
 from tests.support.simulation import ROUGH, run_simulation, simulated
 from tests.support.slot_writer import LAYOUT, SLOT, Body, SlotWriter
+from tests.support.tables import IDENTITY, table_sides
 
 
-def committed_in(store, clock):
-    return CommittedSlots(ObjectRecordStore(store, "r/", clock=clock), clock=clock)
-
-
-def one_run(writer, committed, bucket):
-    """What a run does, in its order: the guard, the table, the commit, the note. Whether the slot seems lost."""
-    known = committed.read()
+def one_run(writer, sides, bucket):
+    """What a run does, in its order: open the table, plan, commit, merge. Whether the slot seems to miss commits."""
+    table = open_table(sides, IDENTITY)
     planned = writer.plan(bucket)
-    if planned.head is None and SLOT in known:
+    generation = planned.head.generation if planned.head else 0
+    if generation < table.heads.get(SLOT, 0):
         return True
     commit = writer.stage(planned, bucket)
-    made = commit is not None and bool(writer.commit(planned, commit))
-    if (planned.head is not None or made) and SLOT not in known:
-        committed.add([SLOT])
+    if commit is not None and isinstance(writer.commit(planned, commit), Written):
+        generation += 1
+    table.merge({SLOT: generation})
     return False
 
 
@@ -42,7 +41,7 @@ def test_no_false_alarm_and_no_loss_unnoticed(seed):
                 rounds += 1
                 bucket[f"{number}"] = Body(etag=f"{rounds}", rows=rounds)
                 try:
-                    alarms.append(one_run(writer, committed_in(store, clock), bucket))
+                    alarms.append(one_run(writer, table_sides(store, clock=clock), bucket))
                 except (UnavailableError, UnknownOutcomeError, FencedError):
                     pass
                 except AssertionError as error:
@@ -54,12 +53,16 @@ def test_no_false_alarm_and_no_loss_unnoticed(seed):
     run_simulation([actor(n) for n in range(3)], store, seed, faults=ROUGH)
     assert not any(alarms)
     last = SlotWriter(store=store, name="last")
-    committed = CommittedSlots(ObjectRecordStore(store, "r/"))
+    sides = table_sides(store)
     while last.plan(bucket).changes:
-        assert not one_run(last, committed, bucket)
-    assert not one_run(last, committed, bucket), "found committed, it is noted, whoever died before he could"
-    assert committed.read() == {SLOT}
+        assert not one_run(last, sides, bucket)
+    assert not one_run(last, sides, bucket), "found committed, it is noted, whoever died before he could"
+    newest = last.plan(bucket).head.generation
+    assert sides.known().heads == {SLOT: newest}
+    store.delete(LAYOUT.commit(SLOT, newest))
+    assert one_run(last, sides, bucket)
     for meta in list(list_all(store, LAYOUT.prefix)):
         store.delete(meta.key)
-    assert one_run(last, committed, bucket)
+    with pytest.raises(CorruptError):
+        one_run(last, sides, bucket)
     assert not list(list_all(store, LAYOUT.prefix)), "nothing starts again"

@@ -20,7 +20,9 @@ from s3notify_platform.slots import Slot, partition_keys
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
+from s3notify_platform.table.known import open_table
 from tests.support.clocks import HandClock
+from tests.support.tables import IDENTITY, table_sides
 
 PREFIX = "k/"
 
@@ -58,6 +60,7 @@ class World:
         records = ObjectRecordStore(self.record_objects, "r/", clock=self.clock)
         self.chains = AckChains(records, clock=self.clock)
         self.backlog = RescanBacklog(records, clock=self.clock)
+        self.sides = table_sides(MemoryObjectStore(clock=self.clock), clock=self.clock)
         self.topic = "life 0"
         self.announced: Counter[int] = Counter()
         self.unannounced: Counter[int] = Counter()
@@ -83,6 +86,7 @@ class World:
             backlog=self.backlog,
             topic_epoch=lambda: self.topic,
             runs_of=self.runs_of,
+            table=lambda expected: open_table(self.sides, IDENTITY, expected=expected),
             settings=self.settings,
             clock=self.clock,
         )

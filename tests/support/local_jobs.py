@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from s3notify_platform.ingest.compare import comparer, follower, lister
 from s3notify_platform.ingest.listing_chains import begin_listing
-from s3notify_platform.ingest.plan import Plan, SlotPlan, collected, refuse_missing
+from s3notify_platform.ingest.plan import Plan, SlotPlan, collected
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import Run
 from s3notify_platform.ingest.slot_writer import StageContext, read_stager
@@ -15,7 +15,7 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import assign_splits, work_rows
 from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.ingest.wire import LISTED, PLANNED, STAGED, WORK, Requests, Staged
-from s3notify_platform.protocols.source_enumerator import CommittedSlots, assign_slots
+from s3notify_platform.protocols.source_enumerator import assign_slots
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.schema import TableSchema
 
@@ -33,7 +33,6 @@ class LocalJobs:
         self, slots: Iterable[Slot], *, listing: bool = True, skip: frozenset[str] = frozenset()
     ) -> Plan:
         wanted = sorted(set(slots))
-        committed = CommittedSlots(self.source.location.records()).read()
         quota = max(1, self.source.input.max_objects // len(wanted))
         if listing:
             begun = begin_listing(self.source, frozenset(wanted), self.width)
@@ -44,10 +43,7 @@ class LocalJobs:
         else:
             parts = assign_slots(wanted, min(self.width, len(wanted))).ranges
             planned = follower(self.source, parts, quota, skip)(_numbers(len(parts)))
-        found = collected(self.source.name, PLANNED.read(planned))
-        refuse_missing(found, committed, self.source)
-        found.committed = committed
-        return found
+        return collected(self.source.name, PLANNED.read(planned))
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
         pinned = self.source.schemas().pin(source=COLUMN, rows=COLUMN, inferred=False, batch=run.batch)

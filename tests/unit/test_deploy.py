@@ -201,7 +201,7 @@ def test_writers_never_change_what_the_platform_has_made(role, prefix, own):
     keys = [
         *(layout.commit(Slot(7), Generation(3)) for layout in layouts),
         *(f"{layout.prefix}data/x.parquet" for layout in layouts),
-        f"{own}records/ack.x/head", f"{own}streams/s/c/1", f"{own}store.json",
+        f"{own}records/ack.x/head", f"{own}streams/s/c/1", f"{own}store.json", "_s3notify-known/orders",
     ]  # fmt: skip
     changes = {
         (f"s3:{action}", f"arn:aws:s3:::b/{key}") for action in ("PutObject", "DeleteObject") for key in keys
@@ -278,3 +278,15 @@ def test_init_says_what_is_missing(arguments, reason):
     result = run(*arguments)
     assert result.exit_code != 0
     assert reason in result.output
+
+
+def test_what_is_known_of_the_table():
+    """Runs write it, the sweep reads it; in the bucket that is named for it, and not at all with a records table."""
+    bare = replace(PLACES, tables=Tables())
+    known = "arn:aws:s3:::platform/_s3notify-known/orders"
+    assert allowed("run", bare)[known] == ["s3:GetObject", "s3:PutObject"]
+    assert allowed("sweep", bare)[known] == ["s3:GetObject"]
+    assert not any("known" in resource for resource in allowed("run", PLACES))
+    apart = allowed("run", replace(bare, known_bucket="vault"))
+    assert apart["arn:aws:s3:::vault/_s3notify-known/platform.2forders"]
+    assert known not in apart

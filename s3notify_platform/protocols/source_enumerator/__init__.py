@@ -16,13 +16,10 @@ Steps
        follow entries.
     4. The commit keeps `(key, etag, offset, reach_end)` for every object version, together with its rows.
     5. Entries are removed after a commit that includes their changes.
-    6. A slot's first commit is noted in `CommittedSlots`. A planner reads that before it reads the table: a slot that
-       is noted and has no commit has lost its state, and is refused.
 
 Storage (partition / key; JSON)
     enumerator / to_list    slots that need a rescan, when an unqueued writer was last seen, and the topic epoch that a
                             stream has enumerated (`RescanBacklog`)
-    enumerator / committed  slots that ever had a commit, as a bitmap (`CommittedSlots`)
 
 Invariants
     - An object version is (key, ETag), never the name alone, and never LastModified. What is planned twice is
@@ -31,7 +28,7 @@ Invariants
     - An object that changes after it was enumerated fails its pinned read. Its own entry has it read later.
     - A slot that was signalled by an unqueued writer stays in the rescan backlog until a rescan has been committed.
     - A listing is complete in any order that the server lists in, and with any number of chains.
-    - Missing commits are an error. A slot that had state never starts again as if it were new.
+    - Missing commits are an error (`table.known`). A slot that had state never starts again as if it were new.
 
 Limits
     - A plan holds at most `max_objects` changes, deletions first, and reads about `max_bytes`. A slot with more is
@@ -62,23 +59,19 @@ from s3notify_platform.protocols.source_enumerator.enumerator import (
 )
 from s3notify_platform.protocols.source_enumerator.listing import Chain, choose_cuts, listed_pages, quantiles
 from s3notify_platform.protocols.source_enumerator.rescan import (
-    COMMITTED,
     PARTITION,
     UNQUEUED_SECONDS,
-    CommittedSlots,
     RescanBacklog,
     Rescans,
 )
 
 __all__ = [
     "BALANCE_SLACK",
-    "COMMITTED",
     "OBJECT_COST_BYTES",
     "PARTITION",
     "UNQUEUED_SECONDS",
     "Assignment",
     "Chain",
-    "CommittedSlots",
     "Enumerator",
     "ObjectState",
     "ObjectVersion",

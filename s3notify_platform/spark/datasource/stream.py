@@ -49,7 +49,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
-from s3notify_platform.errors import CorruptError, NotFoundError
+from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
 from s3notify_platform.ingest.follow import Decision, decide, topic_epoch
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.stream_plan import any_unqueued, planned_work
@@ -138,7 +138,7 @@ class ChangesReader(_PolledReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """See `DataSourceStreamReader.latestOffset`: steps 1 and 2."""
-        offset = self._offset(start)
+        offset = self._placed(self._offset(start))
         self._state_of(offset).settle(offset.plan)
         target = self._target()
         if self._reading.topic and (offset.epoch != self._epoch or offset.digests != target):
@@ -198,6 +198,17 @@ class ChangesReader(_PolledReader):
         self._state_of(offset).settle(offset.plan)
 
     # How
+
+    def _placed(self, offset: Offset) -> Offset:
+        """The offset with the place of its objects. Refused if that is another than before: all would seem gone."""
+        read = self._reading.source.input
+        place = f"s3://{read.bucket.bucket}/{read.prefix}"
+        if offset.place not in ("", place):
+            raise UsageError(
+                f"the checkpoint is of {offset.place!r}, and the query reads {place!r}: set bucket and prefix back, or "
+                "begin with another checkpoint, which reads everything"
+            )
+        return replace(offset, place=place)
 
     def _state_of(self, offset: Offset) -> StreamState:
         if self._state is None or offset.stream not in ("", self._state.stream):
@@ -269,14 +280,24 @@ class SlotsReader(_PolledReader):
         return {}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
-        """See `DataSourceStreamReader.latestOffset`."""
+        """See `DataSourceStreamReader.latestOffset`. 2 GETs if something changed: a table with a side missing, of other
+        settings, or another than the checkpoint's, is refused.
+        """
         offset, target = self._offset(start), self._target()
-        return start if target == offset.digests else replace(offset, digests=target).dumps()
+        if target == offset.digests:
+            return start
+        table = self._reading.source.open_table(expected=offset.table, create=False)
+        return replace(offset, digests=target, table=table.id).dumps()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """See `DataSourceStreamReader.partitions`."""
-        last = self._offset(end).digests
-        changed = changed_between(self._offset(start).digests, last)
+        before, last = self._offset(start), self._offset(end).digests
+        begun = before.digests
+        if before.table not in ("", self._offset(end).table):
+            begun = (
+                NEVER_SEEN * self._reading.source.location.slots
+            )  # it was forgotten, or rewritten as another
+        changed = changed_between(begun, last)
         signals = self._signals
         same = {
             s: signals[s] for s in changed if s in signals and digest_at(last, s) == digest_of(signals[s])

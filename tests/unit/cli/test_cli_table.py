@@ -1,25 +1,34 @@
-"""`s3notify table forget`: accepting a loss, on a real server."""
+"""`s3notify table` and `vacuum`: accepting a loss, and what is left alone until then; on a real server."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
+from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.protocols.source_enumerator import CommittedSlots
+from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.layout import Generation
 from tests.support.tables import create_record_table
 
+pytestmark = pytest.mark.server
 
-@pytest.mark.server
-@pytest.mark.parametrize("with_table", [False, True])
-def test_forget(ministack, monkeypatch, with_table):
-    """The named slots, if they are lost; on a bucket alone and with a records table."""
+
+@pytest.fixture(params=[False, True], ids=["bucket", "table"])
+def place(ministack, monkeypatch, request) -> tuple[Source, Callable[..., Any]]:
+    """A source with some commits, on a bucket alone and with a records table; and its command line."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     config = ministack.config(ministack.make_bucket())
-    records_table = ministack.table_config() if with_table else None
+    records_table = ministack.table_config() if request.param else None
+    options = ["--bucket", config.bucket, "--endpoint-url", config.endpoint_url]
     if records_table is not None:
         create_record_table(records_table)
+        options += ["--records-table", records_table.table, "--dynamodb-endpoint-url", config.endpoint_url]
     source = Source.of(
         name="orders",
         bucket=config,
@@ -28,27 +37,50 @@ def test_forget(ministack, monkeypatch, with_table):
         platform=config,
         records_table=records_table,
     )
-    committed = CommittedSlots(source.location.records())
-    committed.add(map(Slot, (3, 7, 20, 21, 30)))
+    source.open_table().merge(dict.fromkeys(map(Slot, (3, 7, 20, 21, 30)), Generation(1)))
 
-    def forget(slots, *place):
-        options = ["table", "forget", "--bucket", config.bucket, "--endpoint-url", config.endpoint_url]
-        if records_table is not None:
-            options += [
-                "--records-table",
-                records_table.table,
-                "--dynamodb-endpoint-url",
-                config.endpoint_url,
-            ]
-        return CliRunner().invoke(main, [*options, "--slots", slots, "--name", "orders", *place])
+    def run(*arguments: str, table: bool = True) -> Any:
+        given = [*(["table"] if table else []), *arguments, *options]
+        return CliRunner().invoke(main, given)
+
+    return source, run
+
+
+def test_forget(place) -> None:
+    """The named slots, if commits of them are missing; with all of them the table, of which nothing is left."""
+    source, run = place
+    S3ObjectStore(source.location.platform).put(source.location.layout.commit(Slot(30), 1), b"{}")
+
+    def forget(slots, *more):
+        return run("forget", "--slots", slots, "--name", "orders", *more)
 
     answer = forget("3,20-22")
     assert answer.exit_code == 0, answer.output
     assert "forgot 3 slots: 3,20,21" in answer.output
-    assert committed.read() == {7, 30}
+    assert source.open_table().heads.keys() == {7, 30}
     assert "nothing to forget" in forget("3").output
-    assert "forgot 2 slots: 7,30" in forget("all", "--platform-prefix", "_s3notify/orders/").output
-    assert committed.read() == frozenset()
+    assert "forgot 1 slots: 7" in forget("all", "--platform-prefix", "_s3notify/orders/").output
+    assert source.open_table().heads.keys() == {30}
+    was = source.open_table().id
+    S3ObjectStore(source.location.platform).delete(source.location.layout.commit(Slot(30), 1))
+    assert "forgot the table; the next run makes another" in forget("all").output
+    now = source.open_table(expected=was)
+    assert (now.id == was, now.heads) == (False, {})
     for wrong in ("x", "1-", "1000", "", "20-3"):
         assert forget(wrong).exit_code == 2
     assert "end it with '/'" in forget("1", "--platform-prefix", "p").output
+
+
+def test_vacuum_refuses_a_table_with_a_side_missing(place) -> None:
+    """It would take what is left."""
+    source, run = place
+    store = S3ObjectStore(source.location.platform)
+    assert run("vacuum", "orders", table=False).exit_code == 0
+    store.delete(source.location.layout.id)
+    left = {meta.key for meta in list_all(store, "")}
+    answer = run("vacuum", "orders", table=False)
+    assert answer.exit_code == 1
+    assert "s3notify table forget" in answer.output
+    assert {meta.key for meta in list_all(store, "")} == left
+    with pytest.raises(CorruptError):
+        source.open_table()

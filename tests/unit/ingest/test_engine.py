@@ -1,20 +1,28 @@
 """The engine in one process, over a real server and without Spark: rounds, and how each ends decides the next."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.engine import MAX_CONFLICTS, Ingest
-from s3notify_platform.ingest.rounds import Round, commit_round, note_first_commits
+from s3notify_platform.ingest.location import CommitMode
+from s3notify_platform.ingest.results import BatchResult
+from s3notify_platform.ingest.rounds import Round, commit_round, merge_known
 from s3notify_platform.ingest.source import Source
-from s3notify_platform.protocols.source_enumerator import CommittedSlots
-from s3notify_platform.slots import slot_of
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.layout import Generation
+from s3notify_platform.table.missing import Forgotten, forget_slots
 from s3notify_platform.table.reader import read_slots
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
+from tests.support.sources import with_settings
 
 pytestmark = pytest.mark.server
 
@@ -36,6 +44,33 @@ class Place:
 
     def rounds(self, **arguments: Any) -> Iterator[Round]:
         return self.ingest().rounds(self.source.location.all_slots(), batch="b", **arguments)
+
+    def known(self) -> Mapping[Slot, Generation]:
+        return self.source.open_table().heads
+
+    def heads(self) -> dict[Slot, Generation]:
+        found = self.source.table().heads(self.source.location.all_slots())
+        return {slot: head.generation for slot, head in found.items() if head is not None}
+
+    def run(self, batch: str, **settings: Any) -> BatchResult:
+        """One run over all slots, of the source with these settings."""
+        source = with_settings(self.source, **settings)
+        engine = Ingest(jobs=LocalJobs(source=source), source=source)
+        return engine.run(source.location.all_slots(), batch=batch)
+
+    def empty(self, prefix: str) -> None:
+        for meta in list(list_all(self.store, prefix)):
+            self.store.delete(meta.key)
+
+    def forget(self, *slots: Slot) -> Forgotten:
+        location = self.source.location
+        backlog = RescanBacklog(location.records())
+        chosen = frozenset(slots or location.all_slots())
+        return forget_slots(location.sides(), location.table(), backlog, chosen, every=location.slots)
+
+    def snapshot(self) -> dict[str, str]:
+        """All objects, with their ETags."""
+        return {meta.key: meta.etag for meta in list_all(self.store, "")}
 
     def values(self) -> Counter[int]:
         found: Counter[int] = Counter()
@@ -59,7 +94,8 @@ def test_created_overwritten_deleted(ministack: S3Server) -> None:
     touched = {slot_of("raw/b", 4), slot_of("raw/c", 4)}
     assert {slot for slot, each in result.slots.items() if each.status == "committed"} == touched
     assert place.values() == Counter([1, 2, 5])
-    assert CommittedSlots(place.source.location.records()).read() == {slot_of(f"raw/{k}", 4) for k in "abc"}
+    assert place.known() == place.heads()
+    assert place.known().keys() == {slot_of(f"raw/{k}", 4) for k in "abc"}
 
 
 def test_a_round_reports_what_the_run_is_done_with(ministack: S3Server) -> None:
@@ -126,6 +162,110 @@ def test_a_round_that_nobody_commits_leaves_nothing(ministack: S3Server) -> None
     assert place.values() == Counter()
     (done,) = place.rounds()
     commit_round(done)
-    note_first_commits(place.source.location.records(), done)
+    merge_known(place.source.open_table(), done)
     assert place.values() == Counter([1])
-    assert done.first_commits == {slot_of("raw/a", 4)}
+    assert done.heads == place.known() == {slot_of("raw/a", 4): 1}
+
+
+# Lost state and drift
+
+
+@pytest.mark.parametrize("lost", ["_s3notify/orders/", "_s3notify/", "_s3notify/orders/table/"])
+def test_an_emptied_table_is_refused_until_it_is_forgotten(ministack: S3Server, lost: str) -> None:
+    """A change of one object takes nothing in, and writes nothing; once forgotten, everything is read again."""
+    place = Place(ministack)
+    for number, key in enumerate("abcdef"):
+        place.put(key, number)
+    place.run("1")
+    place.empty(lost)
+    place.put("a", 100)
+    before = place.snapshot()
+    with pytest.raises(CorruptError, match=r"had commits: restore its objects, or .* `s3notify table forget"):
+        place.run("2")
+    with pytest.raises(CorruptError, match="had commits"):
+        replace(place.source, commit=CommitMode()).settle_commit_mode(place.store)
+    assert place.snapshot() == before
+    assert place.forget().table
+    place.run("3")
+    assert place.values() == Counter([100, 1, 2, 3, 4, 5])
+    assert place.known() == place.heads()
+
+
+def test_the_newest_commit_of_a_slot_is_gone(ministack: S3Server) -> None:
+    """The slot does not go back a generation unnoticed: it is refused, the others go on."""
+    place = Place(ministack)
+    slot = slot_of("raw/a", 4)
+    other = next(key for key in "bcdefgh" if slot_of(f"raw/{key}", 4) != slot)
+    for number in (1, 2):
+        place.put("a", number)
+        place.put(other, 10 * number)
+        place.run(f"{number}")
+    place.store.delete(place.source.location.layout.commit(slot, 2))
+    place.put(other, 30)
+    result = place.run("3")
+    assert {each.slot for each in result.slots.values() if not each.ok} == {slot}
+    assert f"--slots {slot}`" in result.slots[slot].error
+    assert place.values() == Counter([1, 30])
+    assert place.forget(slot).slots == {slot}
+    assert all(each.ok for each in place.run("4").slots.values())
+    assert place.values() == Counter([2, 30])
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"prefix": "raw/a/"}, "prefix is 'raw/a/' and was 'raw/'"),
+        ({"prefix": "other/"}, "prefix is 'other/' and was 'raw/'"),
+        ({"slots": 8}, "slots is 8 and was 4"),
+        ({"slots": 2}, "slots is 2 and was 4"),
+    ],
+)
+def test_a_run_with_other_settings_is_refused(
+    ministack: S3Server, changes: dict[str, Any], named: str
+) -> None:
+    """Before anything is written, with the command that rewrites the table."""
+    place = Place(ministack)
+    for number in range(9):
+        place.put(f"a/{number}", number)
+    place.run("1")
+    before = place.snapshot()
+    with pytest.raises(UsageError, match=rf"{named}.*`s3notify table migrate"):
+        place.run("2", **changes)
+    assert place.snapshot() == before
+    assert place.values() == Counter(range(9))
+    assert all(each.status == "unchanged" for each in place.run("3").slots.values())
+
+
+def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
+    """Its rows would take the place of all others, with every check green."""
+    place, other = Place(ministack), Place(ministack)
+    place.put("a", 1)
+    other.put("b", 2)
+    place.run("1")
+    place.source = replace(place.source, input=replace(place.source.input, bucket=other.source.input.bucket))
+    with pytest.raises(UsageError, match=r"bucket is .* and was"):
+        place.run("2")
+    assert place.values() == Counter([1])
+
+
+def test_what_is_known_in_another_bucket_survives_an_emptied_one(ministack: S3Server) -> None:
+    """Nothing is left in the platform's bucket that could tell."""
+    vault = ministack.make_bucket()
+    place = Place(ministack, known_bucket=vault)
+    place.put("a", 1)
+    place.run("1")
+    place.empty("")
+    place.put("a", 2)
+    with pytest.raises(CorruptError, match="had commits: restore"):
+        place.run("2")
+
+
+def test_a_run_that_died_before_it_had_noted_its_commits(ministack: S3Server) -> None:
+    """No false alarm; the next run that finds the heads notes them."""
+    place = Place(ministack)
+    place.put("a", 1)
+    for each in place.rounds():
+        commit_round(each)
+    assert place.known() == {}
+    assert all(each.ok for each in place.run("2").slots.values())
+    assert place.known() == place.heads() == {slot_of("raw/a", 4): 1}

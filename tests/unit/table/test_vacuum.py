@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.errors import FencedError, UsageError
-from s3notify_platform.ports import Conflict, Written
+from s3notify_platform.ports import Conflict, StoredObject, Written
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.vacuum import vacuum
@@ -68,6 +68,34 @@ class TestVacuum:
         aging.time.now += 10_000
         report = aging.vacuum()
         assert (report.commits_removed, report.files_removed) == (0, 0)
+        assert content_in(aging.table) == content_of(aging.bucket)
+
+    @pytest.mark.parametrize("missing", ["all", "newest"])
+    def test_nothing_of_a_slot_with_missing_commits_is_touched(self, missing: str) -> None:
+        """Restoring the commits is then enough; with them, the same pass removes what is old."""
+        aging = Aging()
+        for version in range(4):
+            aging.run(a=Body(etag=f"{version}", rows=1, rejects=1))
+            aging.time.now += 200
+        known = {SLOT: Generation(4)}
+        lost = {LAYOUT.commit(SLOT, n): b"" for n in ((1, 2, 3, 4) if missing == "all" else (4,))}
+        for key in lost:
+            found = aging.store.get(key)
+            assert isinstance(found, StoredObject)
+            lost[key] = found.body
+            aging.store.delete(key)
+        before = aging.names()
+        aging.time.now += 10_000
+        report = vacuum(aging.table, retention_seconds=100, known=known, clock=aging.time)
+        assert aging.names() == before
+        assert report.slots_skipped == (SLOT,)
+        if missing == "all":
+            assert vacuum(aging.table, retention_seconds=100, clock=aging.time).slots_skipped == (SLOT,)
+        for key, body in lost.items():
+            aging.store.put(key, body)
+        assert content_in(aging.table) == content_of(aging.bucket)
+        report = vacuum(aging.table, retention_seconds=100, known=known, clock=aging.time)
+        assert report.slots_skipped == ()
         assert content_in(aging.table) == content_of(aging.bucket)
 
     def test_pages_that_are_named_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
