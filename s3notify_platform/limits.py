@@ -7,3 +7,9 @@ MAX_OBJECT_BYTES: Final = (1 << 31) - 1
 
 MAX_RAW_BYTES: Final = 1 << 20
 """Raw bytes that quarantine keeps of one rejected record or object."""
+
+WITHDRAWN_SHARE: Final = 0.5
+"""Share of the objects compared that one listing may withdraw; more waits until a person confirms it."""
+
+WITHDRAWN_OBJECTS: Final = 100
+"""Objects compared, from which on that share counts."""

@@ -46,6 +46,8 @@ def ingest(
     """Ingest changes until SIGINT; each slot in one commit, exactly once, even if processes are killed.
 
     The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed.
+    Settings other than the table's (bucket, prefix, slots), and a table of which a part is missing, are refused: see
+    `s3notify table`.
     """
     import os
 
@@ -54,12 +56,14 @@ def ingest(
 
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.spark.continuous import ingest_stream
+    from s3notify_platform.spark.datasource.options import reading_of
     from s3notify_platform.spark.failures import reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
 
     given = {name: value for name, value in settings.items() if value} | _pairs(more)
     os.environ.update(java_environment())
     prepare_environment()
+    reading_of(given).source.open_table(create=False)  # refused before Spark starts
     builder = SparkSession.builder.appName(f"s3notify ingest {given['name']}")
     for name, value in session_conf(master=master, extra=_pairs(confs)).items():
         builder = builder.config(name, value)

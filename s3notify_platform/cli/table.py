@@ -206,5 +206,43 @@ def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
         click.echo("no commits of these slots are missing; nothing to forget")
 
 
+@table.command(short_help="Let many objects leave at once.")
+@named_source_options
+def confirm(*, place: SourcePlace) -> None:
+    """Confirm that objects which have left the bucket leave the table too, however many.
+
+    A listing that lacks more than half of at least 100 objects (withdraw_share) is refused: it may be a bucket that was
+    emptied by mistake, or is not the right one. This lets them leave the commits that the slots have now.
+    """
+    from s3notify_platform.table.known import open_table
+
+    slots = open_table(place.location().sides(), None, create=False).confirm()
+    click.echo(f"confirmed for {slots} slots; the next batch that lists withdraws the objects that have left")
+
+
+@table.command(short_help="Rewrite a table for another prefix or other slots.")
+@named_source_options
+@click.option("--prefix", help="The source's new prefix, within or around the old one.")
+@click.option("--to-slots", type=click.IntRange(1, SLOT_COUNT), help="The new number of slots.")
+def migrate(*, place: SourcePlace, prefix: str | None, to_slots: int | None) -> None:
+    """Make the table of a source one of another prefix, or of other slots. Safe to repeat.
+
+    Stop the source's sensor and runs, run this, change the source's settings, and start it again. For another prefix
+    the table stays complete, and is compared with the bucket slot by slot. For other slots it is removed, with the slot
+    assets, and the next run takes all objects in again; writers must then signal by the new number of slots.
+    """
+    from s3notify_platform.ingest.migrate import migrate as run_migrate
+
+    if prefix is None and to_slots is None:
+        raise click.UsageError("give --prefix, --to-slots, or both")
+    done = run_migrate(place.location(), prefix=prefix, slots=to_slots)
+    if not (changes := done.before.differences(done.after)) and not done.removed:
+        click.echo("the table is like that already")
+        return
+    click.echo(
+        f"{'; '.join(changes)}: {done.removed} objects of the former table removed. Change the source to match"
+    )
+
+
 def _as_text(value: object) -> str:
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -221,6 +221,8 @@ class _Comparison:
             slot=found.slot,
             generation=head.generation if head else Generation(0),
             objects=len(versions) if touched is None else head.objects if head else 0,
+            held=len(states) if touched is None else 0,
+            withdrawn=len(states.keys() - {version.key for version in versions}) if touched is None else 0,
             complete=changes.complete,
             beyond=changes.beyond,
         )

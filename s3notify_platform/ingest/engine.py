@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_missing
+from s3notify_platform.ingest.plan import Plan, SlotPlan, refuse_missing, refuse_withdrawals
 from s3notify_platform.ingest.results import BatchResult, Progress, Run, SlotResult, added_result
 from s3notify_platform.ingest.rounds import Results, Round, StagedTable, commit_round, merge_known
 from s3notify_platform.ingest.source import Source
@@ -157,6 +157,10 @@ class _Round:
         ingest.progress(f"planning {len(slots)} slots")
         found = self._plan = ingest.jobs.plan(slots, listing=state.listing, skip=state.skip)
         refuse_missing(found, state.heads, ingest.source)
+        confirmed = ingest.table.known.confirmed
+        state.confirmed |= {slot for slot, p in found.slots.items() if p.generation <= confirmed.get(slot, 0)}
+        if reason := refuse_withdrawals(found, state.confirmed, ingest.source):
+            ingest.progress(reason)
         result = state.result
         result.took("plan", ingest.clock.monotonic() - planned_at)
         result.requests.update(found.requests)

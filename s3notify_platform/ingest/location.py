@@ -148,8 +148,7 @@ class Location(LocationSettings):
             key=key,
             source=self.name,
             where=where,
-            forget=self.command("forget", "--slots all"),
-            migrate=self.command("migrate"),
+            command=self.command,
         )
 
     def command(self, name: str, *more: str) -> str:

@@ -6,7 +6,7 @@ pass through Spark's own shuffle, which spills, and never through the driver.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from s3notify_platform.ingest.source import Source
@@ -20,6 +20,7 @@ from s3notify_platform.ingest.wire import (
     ToRead,
     UnqueuedSlot,
 )
+from s3notify_platform.limits import WITHDRAWN_OBJECTS
 from s3notify_platform.protocols.notification_queue import Entry
 from s3notify_platform.protocols.source_enumerator import SlotChanges
 from s3notify_platform.slots import Slot
@@ -48,6 +49,7 @@ class Plan:
     remove them when their slot is committed. `unqueued` slots were last signalled by a writer that does not queue,
     which a plan by entries cannot follow: without entries they have no plan. `unannounced` are the changed keys that a
     listing found and no entry names.
+    `held`: objects that a listing was compared with, of which it found `withdrawn` no more.
     `chains`: in how many the bucket was listed, and how many of the places where one was to end it `overran`, because
     the server does not list on from there as it should.
     """
@@ -60,17 +62,39 @@ class Plan:
     unqueued: set[Slot] = field(default_factory=set)
     unannounced: dict[Slot, frozenset[str]] = field(default_factory=dict)
     missing: set[Slot] = field(default_factory=set)
+    held: Counter[Slot] = field(default_factory=Counter)
+    withdrawn: Counter[Slot] = field(default_factory=Counter)
     chains: int = 0
     overran: int = 0
+
+    def refuse(self, slot: Slot, error: str) -> None:
+        """Give the slot an error instead of its plan."""
+        for by_slot in (self.slots, self.listed, self.entries, self.unannounced):
+            by_slot.pop(slot, None)
+        self.errors[slot] = error
 
 
 def refuse_missing(found: Plan, heads: Mapping[Slot, Generation], source: Source) -> None:
     """Slots that miss commits get an error instead of a plan. `heads`: known before the plan was made (`known`)."""
     for slot in [slot for slot, of in found.slots.items() if of.generation < heads.get(slot, 0)]:
-        for by_slot in (found.slots, found.listed, found.entries, found.unannounced):
-            by_slot.pop(slot, None)
         found.missing.add(slot)
-        found.errors[slot] = f"CorruptError: {missing_commits(source, [slot])}"
+        found.refuse(slot, f"CorruptError: {missing_commits(source, [slot])}")
+
+
+def refuse_withdrawals(found: Plan, confirmed: Collection[Slot], source: Source) -> str:
+    """If a listing would withdraw too much, an error for the slots concerned, except `confirmed` ones. Why, or ""."""
+    gone, held = found.withdrawn.total(), found.held.total()
+    slots = {slot for slot, count in found.withdrawn.items() if count and slot in found.slots} - {*confirmed}
+    if not slots or held < WITHDRAWN_OBJECTS or gone <= held * source.input.withdraw_share:
+        return ""
+    reason = (
+        f"a listing of {source.input.prefix!r} in bucket {source.input.bucket.bucket!r} lacks {gone} of {held} "
+        f"objects, more than the setting withdraw_share ({source.input.withdraw_share:g}) allows: restore them, or "
+        f"confirm that they are to leave the table: {source.location.command('confirm')}"
+    )
+    for slot in slots:
+        found.refuse(slot, f"UsageError: {reason}")
+    return reason
 
 
 def missing_commits(source: Source, slots: Iterable[Slot]) -> str:
@@ -122,6 +146,7 @@ def _collect(result: Plan, slot: Slot, rows: Sequence[Planned], topic: str) -> N
                 )
                 result.slots[slot] = SlotPlan(changes=changes, generation=row.generation)
                 result.listed[slot] = row.objects
+                result.held[slot], result.withdrawn[slot] = row.held, row.withdrawn
                 entries = (each for each in rows if isinstance(each, QueuedEntry))
                 result.entries[slot] = tuple(each.entry(topic) for each in entries)
             case _:

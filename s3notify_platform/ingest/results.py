@@ -94,6 +94,8 @@ class Run:
     conflicts: Counter[Slot] = field(default_factory=Counter)
     heads: Mapping[Slot, Generation] = field(default_factory=dict)
     """What is known of the table since before the run looked at it (`table.known`)."""
+    confirmed: set[Slot] = field(default_factory=set)
+    """Slots of which a person has confirmed that objects leave."""
 
     @property
     def skip(self) -> frozenset[str]:

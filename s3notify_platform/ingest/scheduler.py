@@ -107,6 +107,10 @@ class BatchPlanner:
 
         Raises what `known.open_table` refuses the table for; the cursor is then left as it is.
         """
+        if state.watch.slots != self.watcher.fresh_state().slots and state.table:
+            table = self.table(state.table)
+            if table.id != state.table:
+                return self._begin_again(table)
         now_ms = self.clock.wall_ms()
         state, silent, notes = self._settle(state, now_ms)
         relist = now_ms - state.listed_ms >= self.settings.relist_seconds * 1000
@@ -121,8 +125,7 @@ class BatchPlanner:
         if (wanted or state.backlog) and len(state.open) < self.settings.max_open:
             table = self.table(state.table)
             if state.table not in ("", table.id):
-                note = "the table was forgotten, or rewritten as another: everything is compared again"
-                return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
+                return self._begin_again(table)
             another = table.claim(state.epoch)
             warnings = (*table.warnings, *filter(None, [another]))
             state, requests, waits = self._open(replace(state, table=table.id), wanted, poll.changed, now_ms)
@@ -131,6 +134,10 @@ class BatchPlanner:
             state = replace(state, watch=state.watch.at_root(poll.root_etag))
         note = ", ".join([*notes, _note_of(state, poll)])
         return Tick(state=state, requests=requests, note=note, silent_runs=silent, warnings=warnings)
+
+    def _begin_again(self, table: OpenTable) -> Tick:
+        note = "the table was forgotten, or rewritten as another: everything is compared again"
+        return Tick(state=replace(self.first(), table=table.id), requests=(), note=note)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
         """Of the slots that are asked for, and those whose backoff is over, what may be requested now.

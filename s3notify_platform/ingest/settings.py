@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.limits import WITHDRAWN_SHARE
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import QUEUE_PREFIX
 
@@ -158,6 +159,14 @@ class InputSettings:
     split_bytes: Annotated[
         int, About("Larger objects are read in parts of this size", unit="bytes", minimum=1)
     ] = 64 << 20
+    withdraw_share: Annotated[
+        float,
+        About(
+            "Of at least 100 objects that a listing compares, the share that may have left; more is refused until "
+            "`s3notify table confirm`. 1: never refused",
+            minimum=0,
+        ),
+    ] = WITHDRAWN_SHARE
     code_version: Annotated[
         str | None,
         About(

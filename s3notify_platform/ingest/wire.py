@@ -111,7 +111,8 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSlot:
-    """A slot that was compared with this generation of its table. `objects`: how many it has.
+    """A slot that was compared with this generation of its table. `objects`: how many it has. `held`: how many it had,
+    of which a listing found `withdrawn` no more.
 
     `complete`: all that has changed is in rows of the other kinds; else `beyond` changes are not.
     """
@@ -119,6 +120,8 @@ class ComparedSlot:
     slot: Slot
     generation: Generation
     objects: int
+    held: int
+    withdrawn: int
     complete: bool
     beyond: int
 

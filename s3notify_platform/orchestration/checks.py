@@ -11,7 +11,7 @@ from dagster._core.storage.asset_check_execution_record import AssetCheckExecuti
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.rescue import added
-from s3notify_platform.ingest.plan import missing_commits, refuse_missing
+from s3notify_platform.ingest.plan import missing_commits, refuse_missing, refuse_withdrawals
 from s3notify_platform.ingest.task_chain import forget_ended
 from s3notify_platform.orchestration.assets import MISMATCHES
 from s3notify_platform.orchestration.io_manager import SlotIOManager
@@ -69,7 +69,7 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     counted; batches, and the next sweep, take them in.
 
     Refuses, and repairs nothing, if commits of a slot or a side of the table are missing (`table.known`), or the table
-    is of other settings.
+    is of other settings, or more objects have left than `withdraw_share` allows.
     """
     # Rows of an older code version are not missed changes; a backfill makes them again.
     source = replace(io.source, input=replace(io.source.input, code_version=None))
@@ -95,6 +95,11 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     if found.missing:
         facts["slots_missing_commits"] = dg.MetadataValue.json(sorted(found.missing))
         return _refused(source.name, missing_commits(source, found.missing), facts)
+    confirmed = {
+        slot for slot, p in found.slots.items() if p.generation <= table.known.confirmed.get(slot, 0)
+    }
+    if reason := refuse_withdrawals(found, confirmed, source):
+        return _refused(source.name, reason, facts)
     pending = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
     pending -= sum(map(len, found.unannounced.values()))
     beyond = sum(p.changes.beyond for p in found.slots.values())

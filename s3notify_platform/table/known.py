@@ -56,6 +56,11 @@ class Identity:
     slots: int
     hash: str = HASH
 
+    def leads_to(self, other: "Identity") -> bool:
+        """Whether a table of this identity can become one of the other: a longer or shorter prefix, or other slots."""
+        nested = self.prefix.startswith(other.prefix) or other.prefix.startswith(self.prefix)
+        return nested and (self.bucket, self.hash) == (other.bucket, other.hash)
+
     def differences(self, other: "Identity") -> list[str]:
         """Where `other` differs, for people."""
         mine, others = asdict(self), asdict(other)
@@ -71,6 +76,8 @@ class Known:
     """What is known of a table. `identity`: None until a run opens the table; `former`: ids of the tables before it.
 
     `endpoint` of the source's bucket, and `sensor`, the epoch of the sensor that last opened a batch, are for warnings.
+    `confirmed`: any number of objects may leave a slot on top of this generation. `rewriting`: what the former table
+    left is being removed (`ingest.migrate`).
     """
 
     table: str
@@ -79,11 +86,13 @@ class Known:
     endpoint: str = ""
     sensor: str = ""
     former: tuple[str, ...] = ()
+    confirmed: Mapping[Slot, Generation] = field(default_factory=dict)
+    rewriting: bool = False
 
     def dumps(self) -> bytes:
         """JSON; generations as a list by slot."""
-        count = max(self.heads, default=-1) + 1
-        body = asdict(self) | {"v": 1, "heads": [self.heads.get(Slot(slot), 0) for slot in range(count)]}
+        lists = {"heads": _listed(self.heads), "confirmed": _listed(self.confirmed)}
+        body = asdict(self) | {"v": 1} | lists
         return json.dumps(body, separators=(",", ":")).encode()
 
     @classmethod
@@ -92,9 +101,9 @@ class Known:
         try:
             found = json.loads(body)
             of = {each.name: found[each.name] for each in fields(cls)}
-            heads = {Slot(slot): Generation(int(n)) for slot, n in enumerate(of["heads"]) if n}
+            lists = {name: _unlisted(of[name]) for name in ("heads", "confirmed")}
             identity = Identity(**of["identity"]) if of["identity"] else None
-            return cls(**of | {"heads": heads, "identity": identity, "former": tuple(of["former"])})
+            return cls(**of | lists | {"identity": identity, "former": tuple(of["former"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptError(
                 f"{where}: not what is known of a table ({body[:80]!r}): restore it"
@@ -105,11 +114,19 @@ class Known:
         return Known(table=table, former=(self.table, *self.former)[:FORMER_MAX], sensor=self.sensor)
 
 
+def _listed(generations: Mapping[Slot, Generation]) -> list[int]:
+    return [generations.get(Slot(slot), 0) for slot in range(max(generations, default=-1) + 1)]
+
+
+def _unlisted(generations: list[int]) -> dict[Slot, Generation]:
+    return {Slot(slot): Generation(int(n)) for slot, n in enumerate(generations) if n}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSides:
     """Both sides of one table: `known` in `records`, and the id beside it. Thread-safe; any process may change them.
 
-    `source`, `where`, `forget`, `migrate`: for messages: the source's name, where `known` is, and the commands.
+    For messages: the name of the `source`, `where` what is known is, and the `command` of a name and further options.
     """
 
     store: ObjectStore
@@ -118,9 +135,13 @@ class TableSides:
     key: str
     source: str
     where: str
-    forget: str
-    migrate: str
+    command: Callable[..., str]
     clock: Clock = SYSTEM_CLOCK
+
+    @property
+    def forget(self) -> str:
+        """The command that accepts a loss."""
+        return self.command("forget", "--slots all")
 
     def known(self) -> Known | None:
         """What is known. 1 read."""
@@ -201,6 +222,16 @@ class OpenTable:
         if new:
             self.sides.change(merged)
 
+    def confirm(self) -> int:
+        """Let any number of objects leave the slots, on top of the commits that they have. Returns how many slots.
+
+        Requests as `merge`.
+        """
+        known = self.sides.change(
+            lambda known: replace(known, confirmed=known.heads) if known and known.table == self.id else None
+        )
+        return len(known.confirmed) if known is not None else 0
+
     def claim(self, epoch: str) -> str:
         """Note that the sensor of this epoch works on the table; a warning if another one did. Requests as `merge`."""
         before = self.known.sensor
@@ -255,6 +286,8 @@ def open_table(
 
 def _refuse_missing_side(sides: TableSides, known: Known | None, beside: str, expected: str) -> None:
     place = f"the table of source {sides.source!r} below {sides.layout.prefix!r}"
+    if known is not None and known.rewriting:
+        raise UsageError(f"{place} is being rewritten: repeat `s3notify table migrate` until it succeeds")
     if known is None and beside:
         raise CorruptError(
             f"what is known of {place} is gone from {sides.where}: restore it, or accept the commits that are there: "
@@ -291,8 +324,14 @@ def _created(sides: TableSides, identity: Identity, endpoint: str) -> Known:
 
 
 def _refuse_other_identity(sides: TableSides, was: Identity | None, now: Identity) -> None:
-    if was is not None and was != now:
-        raise UsageError(
-            f"source {sides.source!r} has other settings than its table: {'; '.join(was.differences(now))}. Nothing "
-            f"was written. Set them back, give the source another name, or rewrite the table: {sides.migrate}"
-        )
+    if was is None or was == now:
+        return
+    ways = "Set them back, or give the source another name"
+    if was.leads_to(now):
+        options = [f"--prefix {now.prefix!r}"] if was.prefix != now.prefix else []
+        options += [f"--to-slots {now.slots}"] if was.slots != now.slots else []
+        ways += f", or rewrite the table: {sides.command('migrate', *options)}"
+    raise UsageError(
+        f"source {sides.source!r} has other settings than its table: {'; '.join(was.differences(now))}. Nothing was "
+        f"written. {ways}"
+    )

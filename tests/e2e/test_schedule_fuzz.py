@@ -1,6 +1,7 @@
 """Everything at once on one source: poison, outages, restarts, SIGSTOP and SIGKILL, for as long as asked.
 
 Sensor runs, two `s3notify ingest` and a stream work on one source, while objects are written, overwritten and deleted.
+Others, with a prefix or slots that are not the table's, are refused.
 Snapshots taken all along never show a duplicate, nor a row of a version that was never written; in the end the table
 and the stream equal the bucket, and what is poison is in quarantine.
 
@@ -27,7 +28,7 @@ from s3notify_platform.slots import slot_of
 from s3notify_platform.table.quarantine import quarantine_of
 from tests.e2e.test_kills import processes
 from tests.support.fuzz.kills import Supervised
-from tests.support.fuzz.schedule import Chaos, Outage, Snapshots, Writer, streamed
+from tests.support.fuzz.schedule import Chaos, Drift, Outage, Snapshots, Writer, streamed
 from tests.support.platform import BUCKET, KEYSPACE, running
 
 HOURS = float(os.environ.get("FUZZ_HOURS") or 0)
@@ -115,6 +116,11 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             for name, command in commands.items()
         }
         publisher = QueuedPublisher(Publisher(platform.store, prefix=KEYSPACE), platform.queue, bucket=BUCKET)
+        other_settings = [("--prefix", f"{PREFIX}1"), ("--slots", "8")]
+        drift = Drift(
+            commands=[[*ingest(2), "--once", *option] for option in other_settings],
+            environment={**os.environ, **environment},
+        )
         writer = Writer(publisher, PREFIX, dice, keys=40)
         snapshots = Snapshots(source.table(), source.location.all_slots(), writer)
 
@@ -134,10 +140,13 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             print(f"{time.monotonic() - began:6.0f} s: {text}", flush=True)
 
         platform.until("a topic", lambda: "orders" in {topic.name for topic in platform.queue.topics.all()})
+        platform.until("a table", lambda: bool(source.open_table(create=False).id))
         looking = threading.Thread(target=snapshots.run)
+        drifting = threading.Thread(target=drift.run)
         breaking = threading.Thread(target=break_things, args=(chaos, began + SECONDS, say))
         looking.start()
         breaking.start()
+        drifting.start()
         try:
             while time.monotonic() - began < SECONDS:
                 for service in services.values():
@@ -146,7 +155,12 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
                 assert not snapshots.wrong, (snapshots.wrong[:5], chaos.done)
                 time.sleep(0.5)
             breaking.join()
-            say(f"{writer.number} changes, {snapshots.taken} snapshots; {dict(chaos.done)}")
+            drift.stop()
+            drifting.join()
+            assert all("s3notify table migrate" in said for said in drift.once())
+            say(
+                f"{writer.number} changes, {snapshots.taken} snapshots, {drift.refused} refused; {dict(chaos.done)}"
+            )
 
             def settled() -> bool:
                 for service in services.values():
@@ -160,10 +174,12 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             platform.until("the table and the stream equal the bucket", settled, 600 + SECONDS / 20)
         finally:
             snapshots.stop()
+            drift.stop()
             outage.on = False
             looking.join()
             for service in services.values():
                 service.kill()
+        assert not drift.wrong
         assert max(streamed(changes).values()) == 1
         poisoned = {key for key in writer.live if "/poison-" in key}
         table = source.table()

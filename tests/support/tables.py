@@ -24,8 +24,7 @@ def table_sides(store: ObjectStore, records: RecordStore | None = None, **given:
         key="t",
         source="orders",
         where="bucket 'b'",
-        forget="`s3notify table forget --slots all`",
-        migrate="`s3notify table migrate`",
+        command=lambda name, *more: " ".join(("`s3notify table", name, *more)) + "`",
         **given,
     )
 

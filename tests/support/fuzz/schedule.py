@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter, defaultdict
@@ -192,6 +193,39 @@ class Chaos:
                 os.kill(pid, signal.SIGCONT)
             self.done[f"{kind} {name}"] += 1
         return f"{kind} {name}"
+
+
+@dataclass
+class Drift:
+    """Ingests with settings that the table was not made with, one after another: each has to be refused."""
+
+    commands: Sequence[Sequence[str]]
+    environment: Mapping[str, str]
+    refused: int = 0
+    wrong: list[str] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def once(self) -> list[str]:
+        """Try each. Returns what they said."""
+        said = []
+        for command in self.commands:
+            done = subprocess.run(
+                command, check=False, env=self.environment, capture_output=True, text=True, timeout=300
+            )
+            said.append(done.stderr)
+            if done.returncode == 0:
+                self.wrong.append(f"{command} was not refused: {done.stdout}{done.stderr}")
+            self.refused += 1
+        return said
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while not self._stop.wait(5):
+            self.once()
+
+    def stop(self) -> None:
+        """End `run`, once its command has ended."""
+        self._stop.set()
 
 
 def streamed(folder: Path) -> Counter[tuple[str, str, int]]:

@@ -10,16 +10,20 @@ import pytest
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.engine import MAX_CONFLICTS, Ingest
 from s3notify_platform.ingest.location import CommitMode
+from s3notify_platform.ingest.migrate import migrate
 from s3notify_platform.ingest.results import BatchResult
 from s3notify_platform.ingest.rounds import Round, commit_round, merge_known
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.keyspace import Watcher
+from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.missing import Forgotten, forget_slots
 from s3notify_platform.table.reader import read_slots
+from tests.support.faults import Call, CrashedError, Fault, FaultyStore
 from tests.support.local_jobs import LocalJobs
 from tests.support.servers import S3Server
 from tests.support.sources import with_settings
@@ -246,6 +250,116 @@ def test_a_run_on_another_bucket_is_refused(ministack: S3Server) -> None:
     with pytest.raises(UsageError, match=r"bucket is .* and was"):
         place.run("2")
     assert place.values() == Counter([1])
+
+
+def test_a_narrower_and_a_wider_prefix(ministack: S3Server) -> None:
+    """The table becomes that of the other prefix by its next runs; until it is migrated, they are refused."""
+    place = Place(ministack)
+    for number in range(150):
+        place.put(f"{'a' if number < 10 else 'b'}/{number}", number)
+    place.run("1")
+    was = place.source.open_table().id
+    migrate(place.source.location, prefix="raw/a/")
+    assert place.values() == Counter(range(150)), "complete until then"
+    with pytest.raises(UsageError, match="prefix is 'raw/' and was 'raw/a/'"):
+        place.run("2")
+    assert RescanBacklog(place.source.location.records()).read().slots.keys() == {0, 1, 2, 3}
+    place.run("3", prefix="raw/a/")
+    assert place.values() == Counter(range(10))
+    migrate(place.source.location, prefix="raw/")
+    place.run("4")
+    assert place.values() == Counter(range(150))
+    assert place.source.open_table(expected=was).id == was
+    with pytest.raises(UsageError, match="neither within nor around"):
+        migrate(place.source.location, prefix="other/")
+
+
+@pytest.mark.parametrize("slots", [8, 2])
+@pytest.mark.parametrize("dies_at", [None, 0, 2, 5])
+def test_other_slots(
+    ministack: S3Server, slots: int, dies_at: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All objects are taken in again, each once; killed in between, the table is refused until that is repeated."""
+    place = Place(ministack)
+    for number in range(16):
+        place.put(f"{number}", number)
+    place.run("1")
+    location = place.source.location
+    location.signals(place.store).signal_slots(location.all_slots())
+    location.queue(place.store).topics.create(
+        "orders", TopicSettings(bucket="b", prefix="raw/", slots=4, shards=4)
+    )
+    was = place.source.open_table().id
+    if dies_at is not None:
+        store = FaultyStore(place.store, Deletes(dies_at))
+        with monkeypatch.context() as patched:
+            patched.setattr("s3notify_platform.ingest.migrate.shared_store", lambda _: store)
+            with pytest.raises(CrashedError):
+                migrate(location, slots=slots)
+        for given in ({}, {"slots": slots}):
+            with pytest.raises(UsageError, match="is being rewritten"):
+                place.run("2", **given)
+    done = migrate(location, slots=slots)
+    assert done.after == replace(place.source.identity, slots=slots)
+    place.source = with_settings(place.source, slots=slots)
+    opened = place.source.open_table(expected=was)
+    assert (opened.id == was, opened.heads) == (False, {})
+    location = place.source.location
+    assert location.queue(place.store).topics.get("orders").settings.slots == slots
+    assert place.source.table().newest(location.all_slots()).keys() == set(location.all_slots())
+    watcher = Watcher(place.store, prefix=location.keyspace_prefix, slots=slots)
+    assert watcher.poll().signals.keys() >= {0}
+    place.run("3")
+    assert place.values() == Counter(range(16))
+    assert place.known() == place.heads()
+    assert RescanBacklog(location.records()).read().slots.keys() == set(range(slots))
+
+
+class Deletes:
+    """A crash at the delete of this number."""
+
+    def __init__(self, dies_at: int) -> None:
+        self.left = dies_at
+
+    def __call__(self, call: Call) -> Fault:
+        if call.method != "delete":
+            return Fault.NONE
+        self.left -= 1
+        return Fault.CRASH_BEFORE if self.left < 0 else Fault.NONE
+
+
+def test_a_listing_that_would_withdraw_most_objects(ministack: S3Server) -> None:
+    """It is refused, whatever else changed is taken in, until a person confirms; half of them, or few, just leave."""
+    place = Place(ministack)
+    for number in range(120):
+        place.put(f"{number}", number)
+    place.run("1")
+    for number in range(60):
+        place.store.delete(f"raw/{number}")
+    assert all(each.ok for each in place.run("2").slots.values())
+    assert place.values() == Counter(range(60, 120))
+    for number in range(60):
+        place.put(f"{number}", number)
+    place.run("3")
+    for number in range(70):
+        place.store.delete(f"raw/{number}")
+    for batch in ("4", "5"):
+        result = place.run(batch)
+        assert place.values() == Counter(range(120))
+        for each in result.slots.values():
+            assert "lacks 70 of 120 objects" in each.error
+            assert "`s3notify table confirm" in each.error
+    assert all(each.ok for each in place.run("6", withdraw_share=1.0).slots.values())
+    assert place.values() == Counter(range(70, 120))
+    for number in range(70):
+        place.put(f"{number}", number)
+    place.run("7")
+    for number in range(119):
+        place.store.delete(f"raw/{number}")
+    assert not any(each.ok for each in place.run("8").slots.values())
+    assert place.source.open_table().confirm() == 4
+    assert all(each.ok for each in place.run("9").slots.values())
+    assert place.values() == Counter([119])
 
 
 def test_what_is_known_in_another_bucket_survives_an_emptied_one(ministack: S3Server) -> None:

@@ -1,0 +1,127 @@
+"""Makes the table of a source one of other settings: another prefix within or around its own, or other slots.
+
+Another prefix: the table stays, and its identity changes. All slots are compared by the next listing, slot by slot, so
+that the table is complete all along.
+
+Other slots: another table takes its place, since each row would be of another slot. What the former one and the slot
+assets have made is removed, and the next run takes all objects in again. Until it ends, rows are missing.
+
+Either way the source's topic begins a new life, in which everything is compared. Stop sensor and runs of the source
+before: a run that was planned for the former settings may still commit.
+
+Steps, each safe to repeat; a command that was killed is repeated
+    1. (Slots) `known` names the other table, and that it is being written: it is refused from now on.
+    2. (Slots) Tables, and signals of slots that are no more, are removed. (Prefix) nothing.
+    3. All slots go to the rescan backlog; the topic is deleted, and created with its settings for the new identity.
+    4. `known` has the new identity, complete. One signal moves, so that a sensor sees that there is work.
+"""
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.ingest.location import Location
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.keyspace import signal_key
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.known import Identity, Known, TableSides, open_table
+
+REQUESTS_IN_FLIGHT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrated:
+    """What became of a table. `removed`: objects of the former one."""
+
+    before: Identity
+    after: Identity
+    removed: int = 0
+
+
+def migrate(location: Location, *, prefix: str | None = None, slots: int | None = None) -> Migrated:
+    """Make the source's table one of this prefix and these slots; None: as it is. Set the source's settings to match.
+
+    `NotFoundError` without a table. `UsageError` for a prefix that is neither within nor around the table's.
+    `CorruptError` if a side of the table is missing. Requests: 2 writes for each queue shard and record of the topic,
+    about 10 more; for other slots 1 DELETE for each object of the tables.
+    """
+    store = shared_store(location.platform)
+    sides = location.sides(store)
+    known = sides.known()
+    if known is None or known.identity is None:
+        raise NotFoundError(f"source {location.name!r} has no table yet: nothing to migrate")
+    if not known.rewriting:
+        open_table(sides, None, create=False)  # with all its sides
+    # Else `identity` is already the new one.
+    was = known.identity
+    now = replace(
+        was,
+        prefix=was.prefix if prefix is None else prefix,
+        slots=was.slots if slots is None else check_slot_count(slots),
+    )
+    if not was.leads_to(now):
+        raise UsageError(
+            f"the table of source {location.name!r} is of {was.prefix!r}, and {now.prefix!r} is neither within nor "
+            "around it: give the source another name"
+        )
+    if was == now and not known.rewriting:
+        return Migrated(before=was, after=now)
+    other = replace(location, slots=now.slots)
+    removed = 0
+    if known.rewriting or was.slots != now.slots:
+        _begin_another(sides, now)
+        removed = _remove_former(other, sides)
+    backlog = RescanBacklog(location.records(store))
+    backlog.settle(backlog.read().slots)
+    backlog.add(other.all_slots())
+    _renew_topic(other, now)
+
+    def complete(known: Known | None) -> Known | None:
+        return known and replace(known, identity=now, confirmed=known.heads, rewriting=False)
+
+    if (known := sides.change(complete)) is not None:
+        sides.put_beside(known.table)
+    other.signals(store).signal_slots([Slot(0)])
+    return Migrated(before=was, after=now, removed=removed)
+
+
+def _begin_another(sides: TableSides, identity: Identity) -> None:
+    fresh = sides.new_id()
+
+    def other(known: Known | None) -> Known | None:
+        if known is None:
+            return None
+        follower = known if known.rewriting else known.follower(fresh)
+        return replace(follower, identity=identity, endpoint=known.endpoint, rewriting=True)
+
+    sides.change(other)
+
+
+def _remove_former(location: Location, sides: TableSides) -> int:
+    """Remove tables, and signals beyond the slots. Commits first: a reader finds a slot whole, or not at all."""
+    own, store = location.platform_prefix, sides.store
+    every = [meta.key for of in ("table/", "derived/") for meta in list_all(store, own + of)]
+    every.sort(key=lambda key: "/commits/" not in key)
+    signals = [signal_key(location.keyspace_prefix, Slot(slot)) for slot in range(location.slots, SLOT_COUNT)]
+    listed = {meta.key for meta in list_all(store, location.keyspace_prefix)}
+    in_parallel(store.delete, [*every, *(key for key in signals if key in listed)], REQUESTS_IN_FLIGHT)
+    return len(every)
+
+
+def _renew_topic(location: Location, identity: Identity) -> None:
+    topics = location.queue().topics
+    with suppress(NotFoundError):
+        settings = topics.get(location.name).settings
+        topics.delete(location.name)
+        topics.create(
+            location.name,
+            replace(
+                settings,
+                prefix=identity.prefix,
+                slots=identity.slots,
+                shards=min(settings.shards, identity.slots),
+            ),
+        )
