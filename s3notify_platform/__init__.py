@@ -49,7 +49,9 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
     batch, round                the slots of one request, with one ack chain; what a run reads before it commits
     stage, commit               write a slot's files and the body of its commit; create the object that makes it visible
     head, snapshot              a slot's newest commit; the heads of a set of slots at one time
+    known, identity             what is noted of a table outside its prefix; its bucket, prefix, slots and hash
     missing commits             commits that were there and are gone
+    withdraw                    take the rows of an object that has left out of the table
     backfill, force             read again what is unchanged, since someone asked
     sweep                       a full LIST compared with the committed state
     quarantine, retry           records and objects that could not be taken in; ask for them again

@@ -264,9 +264,11 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.table(places.tables.leases, "GetItem", "PutItem")
             grants.queue()
             grants.known("GetObject", "PutObject")
-        case "reader" | "viewer":
-            view = (f"{own}table/data/", f"{own}derived/")
-            grants.reading(platform, *((own, signals) if role == "reader" else view))
+        case "reader":
+            grants.reading(platform, own, signals)
+            grants.known("GetObject")
+        case "viewer":
+            grants.reading(platform, f"{own}table/data/", f"{own}derived/")
         case "sweep":
             grants.listing(bucket)
             grants.listing(platform)

@@ -179,6 +179,8 @@ class Answer:
     """The slot's newest generation; 0: none."""
     head_signal: str | None
     rejections: tuple[Rejection, ...]
+    refused: str
+    """Why runs refuse the slot, whatever changes: a loss, or other settings than the table's (`table.known`)."""
     signal_taken: bool | None
     """Whether the sensor has seen the slot's current signal; None: not known without its cursor."""
     sensor: SensorView | None
@@ -200,6 +202,8 @@ class Answer:
         if held is not None:
             version = "an older version" if now is not None else "the deleted object"
             meanwhile = f"{version} is committed, in generation {held.generation}"
+        if self.refused:
+            return Verdict("failing", f"runs refuse the slot: {self.refused}; {meanwhile}")
         pending = _pending(self, entries)
         return Verdict(pending.kind, f"{pending.text}; {meanwhile}")
 
@@ -367,6 +371,8 @@ def _topic_facts(found: Answer, topic: TopicView) -> Iterator[str]:
 
 
 def _table_facts(found: Answer) -> Iterator[str]:
+    if found.refused:
+        yield f"refused: {found.refused}"
     held = found.committed
     if held is None:
         at = f"is at generation {found.head}" if found.head else "was never committed"

@@ -5,8 +5,9 @@ Requests of one round
     queue               1 scan of the topics; for each that takes the key, at most `TOPICS_MAX`, 2 scans of its slot,
                         each of at most `ENTRIES_MAX` records; 1 GET of the rescan backlog
     batches             1 GET for each open batch; without a sensor's cursor, at most `CHAINS_MAX` chains
-    table               1 LIST and 2 GETs for the head; to find the generation that committed the version n generations
-                        ago, about 4 log2(n) GETs; 1 GET for each of `REJECT_FILES` files of rejects
+    table               2 GETs to open it (`table.known`); 1 LIST and 2 GETs for the head; to find the generation that
+                        committed the version n generations ago, about 4 log2(n) GETs; 1 GET for each of `REJECT_FILES`
+                        files of rejects
 
 Up to `ROUNDS` rounds, if the object changes meanwhile. A scan is 1 LIST and 1 GET for each record, or 1 query in
 DynamoDB.
@@ -35,6 +36,7 @@ from s3notify_platform.explain.answer import (
 )
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload
 from s3notify_platform.ingest.follow import decide
+from s3notify_platform.ingest.plan import missing_commits
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
@@ -128,7 +130,14 @@ def _round(
     )
     batches, cut = _batches(AckChains(records, clock=clock), slot, sensor)
     table = source.table(store=platform)
+    refused, known = "", Generation(0)
+    try:
+        known = source.open_table(create=False, store=platform).heads.get(slot, known)
+    except (CorruptError, UsageError) as error:
+        refused = str(error)
     head = table.head(slot)
+    if (head.generation if head else 0) < known:
+        refused = missing_commits(source, [slot])
     state = table.states(head, [key]).get(key)
     held = (head, state) if head is not None and state is not None else None
     return Answer(
@@ -153,6 +162,7 @@ def _round(
         head=head.generation if head is not None else 0,
         head_signal=head.signal if head is not None else None,
         rejections=_rejections(table, *held) if held else (),
+        refused=refused,
         signal_taken=digest_of(ETag(signal.etag)) == sensor.seen if signal and sensor else None,
         sensor=sensor,
     )

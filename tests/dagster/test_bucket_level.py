@@ -174,7 +174,9 @@ def test_the_sweep_refuses_to_run_over_state_that_is_gone(site: Site) -> None:
     assert site.rows(slots=[2]) == {2: [200]}, "the others are committed"
     assert table.head(Slot(1)) is None
 
-    assert forget_slots(table, site.io.clients.records, frozenset({Slot(1)})) == {1}
+    place = site.io.source.location
+    done = forget_slots(place.sides(), table, site.io.clients.backlog, frozenset({Slot(1)}), every=16)
+    assert done.slots == {1}
     assert site.run([1]).success
     assert site.rows() == {1: [1], 2: [200]}
     assert check_results(site.job("sweep"))["complete"].passed

@@ -22,8 +22,10 @@ from s3notify_platform.protocols.notification_queue import (
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
 from s3notify_platform.table.commit import TableFile
+from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import REJECT_SCHEMA
 from tests.support.explained import KEY, SLOT, Place, said
+from tests.support.sources import with_settings
 
 
 def test_committed(place):
@@ -349,3 +351,22 @@ def test_the_document_is_json(place):
     document = json.loads(json.dumps(place.ask(failing=failing, seen=b"12345678").document()))
     assert (document["verdict"], document["slot"], document["committed"]["rows"]) == ("committed", SLOT, 3)
     assert document["failing"]["parked"]
+
+
+def test_a_table_that_runs_refuse(place):
+    """Whatever is queued or signalled: the reason, with what to do. What is committed and current stays so."""
+    place.put()
+    place.commit(place.state())
+    opened = place.source.open_table(store=place.store)
+    opened.merge({SLOT: Generation(2)})
+    assert place.ask().verdict.kind == "committed"
+    place.put(body=b"later")
+    answer = place.ask()
+    assert answer.verdict.kind == "failing"
+    assert "table forget" in answer.verdict.text
+    assert f"--slots {SLOT}" in answer.verdict.text
+    place.store.delete(place.source.location.layout.id)
+    assert "1 of its slots had commits" in place.ask().verdict.text
+    place.source = with_settings(place.source, prefix="raw/a")
+    place.store.put(place.source.location.layout.id, f'{{"table":"{opened.id}"}}'.encode())
+    assert "prefix is 'raw/a' and was 'raw/'" in place.ask().verdict.text

@@ -1,9 +1,16 @@
 """What a tick asks for: batches, retries, silence."""
 
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, BatchSettings
 from s3notify_platform.ingest.scheduler import Tick
 from s3notify_platform.protocols.ack_chain import Stamped
+from s3notify_platform.table.known import open_table
 from tests.support.batches import World
+from tests.support.tables import IDENTITY
 
 
 def settled(slots: int = 1000, **settings: object) -> World:
@@ -416,3 +423,38 @@ def test_the_keyspace_is_listed_now_and_then_though_the_root_stands_still() -> N
     world.counts()
     world.tick()
     assert world.counts()["keyspace"] == {"HEAD": 1}
+
+
+def test_another_sensor_on_the_same_table_is_a_warning() -> None:
+    """Of the tick that opens the next batch, once; it then counts as the other's turn to be warned."""
+    world = settled()
+    other = open_table(world.sides, IDENTITY)
+    other.claim("other")
+    world.publish(3)
+    tick = world.tick()
+    (warning,) = tick.warnings
+    assert "another sensor (other)" in warning
+    assert warning in tick.note
+    assert world.state.epoch in open_table(world.sides, IDENTITY).claim("other")
+
+
+def test_a_table_that_was_forgotten_is_compared_from_the_beginning() -> None:
+    """The cursor is of the former one; with nothing left of that, the tick is refused and the cursor stays."""
+    world = settled()
+    table, epoch = world.state.table, world.state.epoch
+    assert table == open_table(world.sides, IDENTITY).id
+    world.sides.change(lambda known: known.follower("next") if known else None)
+    world.publish(3)
+    assert "everything is compared again" in world.tick().note
+    assert world.state.table == "next"
+    assert world.state.epoch != epoch
+    assert world.keys(world.tick()) == [[str(EVERYTHING)]]
+    world.sides.change(lambda known: replace(known, table="elsewhere", former=()) if known else None)
+    world.publish(4)
+    before = world.cursor
+    for run in world.active():
+        world.start(run)
+        world.finish(run)
+    with pytest.raises(CorruptError, match="the id next, and it is elsewhere now"):
+        world.tick()
+    assert world.cursor == before

@@ -1,0 +1,63 @@
+"""Lost state and drift, as Dagster shows them: ticks, runs and checks refuse, and say what to do."""
+
+from collections.abc import Callable
+
+import dagster as dg
+import pytest
+
+from s3notify_platform.ingest.migrate import migrate
+from s3notify_platform.ports import list_all
+from s3notify_platform.table.missing import forget_slots
+from tests.support.site import Site
+
+
+def complete(site: Site) -> dg.AssetCheckEvaluation:
+    (found,) = [e for e in site.job("sweep").get_asset_check_evaluations() if e.check_name == "complete"]
+    return found
+
+
+def test_an_emptied_table(site: Site) -> None:
+    """One changed object does not start the table anew under a green grid; forgotten, everything is read again."""
+    site.write(1, 2, 3)
+    site.settle()
+    for meta in list(list_all(site.store, "_s3notify/orders/")):
+        site.store.delete(meta.key)
+    site.write(2, body=site.line(20))
+    with pytest.raises(Exception, match="s3notify table forget"):
+        site.evaluate()
+    failed = site.run([2])
+    assert not failed.success
+    assert "3 of its slots had commits" in site.failure(failed)
+    checked = complete(site)
+    assert not checked.passed
+    assert "3 of its slots had commits" in str(checked.description)
+    assert not site.store.list("_s3notify/orders/table/").objects
+
+    place = site.io.source.location
+    done = forget_slots(
+        place.sides(), place.table(), site.io.clients.backlog, frozenset(place.all_slots()), every=16
+    )
+    site.settle()
+    assert site.state.table == done.table
+    assert site.rows() == {1: [1], 2: [20], 3: [3]}
+    assert complete(site).passed
+
+
+def test_other_settings(site_of: Callable[..., Site]) -> None:
+    """Refused by run, sensor and sweep, whose rows stay; migrated, the next batches make it so."""
+    site = site_of()
+    site.write(1, 2, 3)
+    site.settle()
+    for settings in ({"prefix": "raw/1"}, {"slots": 8}):
+        other = site_of(bucket=site.component.bucket, **settings)
+        failed = other.run([1])
+        assert not failed.success
+        assert "s3notify table migrate" in other.failure(failed)
+        assert "s3notify table migrate" in str(complete(other).description)
+    assert site.rows() == {1: [1], 2: [2], 3: [3]}
+    migrate(site.io.source.location, slots=8)
+    other = site_of(bucket=site.component.bucket, slots=8)
+    other.cursor = site.cursor
+    other.settle()
+    assert sorted(id_ for ids in other.rows().values() for id_ in ids) == [1, 2, 3]
+    assert complete(other).passed
