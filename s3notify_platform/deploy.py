@@ -10,7 +10,7 @@ with a customer's KMS key also need permissions on that key. The event queue's o
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, assert_never
 
@@ -39,6 +39,13 @@ Json = dict[str, Any]
 
 OWN: Final = ("table/", "derived/", "records/", "streams/", "store.json")
 """What is below a source's platform prefix, except the keyspace: for no writer of objects to change."""
+
+KNOWN_ACTIONS: Final[Mapping[Role, Sequence[str]]] = {
+    "run": ("GetObject", "PutObject"),
+    "sweep": ("GetObject",),
+    "reader": ("GetObject",),
+}
+"""On what is known of the table (`table.known`), apart from its other objects."""
 
 SQS_ACTIONS: Final = ("ReceiveMessage", "DeleteMessage", "ChangeMessageVisibility", "GetQueueAttributes")
 
@@ -220,7 +227,7 @@ class _Grants(dict[str, set[str]]):
     def known(self, *actions: str) -> None:
         """What is known of the table; in the records table with all other records."""
         places = self._places
-        if not places.tables.records:
+        if actions and not places.tables.records:
             bucket = places.known_bucket or places.platform_bucket
             key = quote(
                 f"{places.platform_bucket}/" * bool(places.known_bucket) + known_key(places.platform_prefix)
@@ -245,6 +252,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
     bucket, platform = places.bucket, places.platform_bucket
     prefix, own, signals = places.prefix, places.platform_prefix, places.keyspace_prefix
     grants = _Grants(places)
+    grants.known(*KNOWN_ACTIONS.get(role, ()))
     match role:
         case "writer" | "publisher":
             grants.objects(bucket, prefix, "PutObject", "DeleteObject", "GetObject")
@@ -263,12 +271,9 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")
             grants.table(places.tables.leases, "GetItem", "PutItem")
             grants.queue()
-            grants.known("GetObject", "PutObject")
-        case "reader":
-            grants.reading(platform, own, signals)
-            grants.known("GetObject")
-        case "viewer":
-            grants.reading(platform, f"{own}table/data/", f"{own}derived/")
+        case "reader" | "viewer":
+            view = (f"{own}table/data/", f"{own}derived/")
+            grants.reading(platform, *((own, signals) if role == "reader" else view))
         case "sweep":
             grants.listing(bucket)
             grants.listing(platform)
@@ -276,7 +281,6 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
             grants.objects(platform, signals, "PutObject")
             grants.table(places.tables.records, "GetItem", "Query", "PutItem", "DeleteItem")
             grants.reading_queue()
-            grants.known("GetObject")
         case "inlet":
             grants.objects(platform, signals, "PutObject")
             grants.queue()

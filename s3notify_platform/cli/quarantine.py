@@ -207,6 +207,7 @@ def backfill(
         if chosen
         else location.all_slots()
     )
+    location.open_table(store)
     if not dry_run:
         mode = location.settle_commit_mode(mode, store)
     table = location.table(store=store, commit=mode)

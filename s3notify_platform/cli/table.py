@@ -123,6 +123,7 @@ def delta(*, place: SourcePlace, asset: str | None, repair: bool) -> None:
     run OPTIMIZE or VACUUM on it: this command reverts the one, the other finds nothing to remove.
     """
     location, store, mode = place.committing()
+    location.open_table(store)
     view = location.view(asset, commit=location.settle_commit_mode(mode, store))
     synced = view.sync(location.all_slots(), repair=repair)
     if synced.version is None:

@@ -21,7 +21,7 @@ from s3notify_platform.stores.queue_records import queue_records, records_of
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
-from s3notify_platform.table.known import KNOWN, TableSides, known_key, open_table
+from s3notify_platform.table.known import KNOWN, OpenTable, TableSides, known_key, open_table
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
 
@@ -150,6 +150,19 @@ class Location(LocationSettings):
             where=where,
             command=self.command,
         )
+
+    def open_table(self, store: ObjectStore | None = None) -> OpenTable:
+        """The table for those who need not know what it is made from. Refused as `known.open_table` says. 2 GETs.
+
+        `UsageError` for another number of slots.
+        """
+        table = open_table(self.sides(store), None, create=False)
+        if table.known.identity is not None and table.known.identity.slots != self.slots:
+            raise UsageError(
+                f"source {self.name!r} has {table.known.identity.slots} slots, not {self.slots}: set slots, or "
+                "--slot-count"
+            )
+        return table
 
     def command(self, name: str, *more: str) -> str:
         """The command `s3notify table ...` for this table, for messages."""

@@ -29,7 +29,11 @@ class RetryRequest:
     def run(
         self, location: Location, store: ObjectStore, commit: CommitMode, *, dry_run: bool = False
     ) -> Retried:
-        """Request it: see `table.quarantine.retry`. `commit` is settled, unless it is a `dry_run`."""
+        """Request it: see `table.quarantine.retry`. `commit` is settled, unless it is a `dry_run`.
+
+        A table that a run would refuse, or one of other slots, is refused here too (`Location.open_table`).
+        """
+        location.open_table(store)
         table = location.table(store=store, commit=commit)
         choice = Choice(keys=frozenset(self.keys) if self.keys else None, reason=self.reason)
         slots = {slot_of(key, location.slots) for key in self.keys}

@@ -43,6 +43,8 @@ class Offset:
     """Of a stream of slots: the id of the source's table (`table.known`), "" if there is none yet."""
     place: str = ""
     """Of a stream of objects: where these are, as a URL."""
+    heads: tuple[int, ...] = ()
+    """Of a stream of objects: by slot, the generation that its state has once the plan is done; 0: none."""
 
     def dumps(self) -> dict[str, Any]:
         """As Spark writes it to the checkpoint."""
@@ -53,7 +55,7 @@ class Offset:
         """Inverse of `dumps`; `CorruptError` for anything else, `UsageError` if it is of another number of slots."""
         try:
             digests = b64decode(body["digests"], validate=True)
-            offset = cls(**{**body, "digests": digests})
+            offset = cls(**{**body, "digests": digests, "heads": tuple(body["heads"])})
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(f"not an offset of this format: {str(body)[:80]}") from error
         if len(digests) != DIGEST_BYTES * slots:
@@ -62,6 +64,14 @@ class Offset:
                 "cannot change; begin with another checkpoint"
             )
         return offset
+
+    def planned(self, slots: "Iterable[SlotWork]") -> tuple[int, ...]:
+        """`heads` with those that a plan of these slots makes."""
+        heads = [*self.heads]
+        for work in slots:
+            heads += [0] * (work.slot + 1 - len(heads))
+            heads[work.slot] = work.generation + 1
+        return tuple(heads)
 
     def advanced(self, slots: Iterable[Slot], target: bytes) -> bytes:
         """The digests, with those of `slots` as in `target`."""
@@ -170,6 +180,14 @@ class StreamState:
 
     def check(self, offset: Offset, heads: Mapping[Slot, SlotCommit | None]) -> None:
         """`CorruptError` if the states are not those that the checkpoint was written with."""
+        known = dict(enumerate(offset.heads))
+        at = {slot: head.generation if head else 0 for slot, head in heads.items()}
+        if missing := sorted(slot for slot in at if at[slot] < known.get(slot, 0)):
+            raise CorruptError(
+                f"commits of slots {missing} are gone from {self.table.layout.all_commits!r}, the state of stream "
+                f"{self.stream}: rows would be given again; restore them, or begin with a new checkpoint, which reads "
+                "everything"
+            )
         newest = max((_number(head.batch) for head in heads.values() if head), default=0)
         if newest > offset.number:
             raise CorruptError(

@@ -13,9 +13,10 @@ Storage, below `{platform_prefix}streams/{stream}/`
     plans/{number}-{random}.json   object versions to read, and versions that have left, of one micro-batch
     commits/ state/                object states, as in a table
 
-The offset is `{stream, number, plan, epoch, digests}`: `digests` has 8 bytes for the signal of each slot, 11 KB for
-1000; `epoch` is the topic's. The stream's name is drawn when its first batch is planned, and kept by the checkpoint
-alone: so state and checkpoint belong together, and a new checkpoint is a new stream, which reads everything.
+The offset is `{stream, number, plan, epoch, digests, heads, place}`: `digests` has 8 bytes for the signal of each slot,
+11 KB for 1000; `epoch` is the topic's; `heads` are the generations of the state, and `place` is bucket and prefix. The
+stream's name is drawn when its first batch is planned, and kept by the checkpoint alone: so state and checkpoint belong
+together, and a new checkpoint is a new stream, which reads everything.
 
 Guarantees
     - A micro-batch that Spark repeats, after a failed sink or a restart, has the same plan, and so the same rows, but
@@ -23,7 +24,8 @@ Guarantees
     - Each record of each object version is given once, with `_change` "row" (or "reject"). A version that was replaced,
       or whose object left, is given as one row with `_change` "gone", its `_key` and `_etag`, in the batch that has its
       successor. A sink that applies "gone" before "row" holds what the bucket holds.
-    - A checkpoint older than the state, or a state that is gone, is an error, never a gap or a second reading.
+    - A checkpoint older than the state, a state of which a commit is gone, or another bucket or prefix is an error,
+      never a gap or a second reading.
 
 Requests: an idle poll is 1 HEAD, at most one in `poll_seconds`. A changed one is 1 HEAD and 1 LIST of the keyspace;
 for a listing 1 LIST for each 1000 objects below the prefix, at most once in `list_seconds`; and for each changed slot
@@ -254,7 +256,7 @@ class ChangesReader(_PolledReader):
         name = f"{number:010d}-{unique_name(self._clock)}"
         queued, topic = tuple(map(QueuedEntry.of, entries)), self._reading.topic or ""
         state.pin(StreamPlan(name=name, slots=tuple(work), topic=topic, entries=queued))
-        return replace(offset, stream=state.stream, number=number, plan=name)
+        return replace(offset, stream=state.stream, number=number, plan=name, heads=offset.planned(work))
 
     @property
     def _backlog(self) -> RescanBacklog:
