@@ -164,6 +164,7 @@ class InputSettings:
         About(
             "Of at least 100 objects that a listing compares, the share that may have left; more is refused until "
             "`s3notify table confirm`. 1: never refused",
+            unit="share",
             minimum=0,
         ),
     ] = WITHDRAWN_SHARE

@@ -262,7 +262,11 @@ def open_table(
 
     2 GETs; 1 LIST and 2 writes more to create it; 1 write more for another endpoint.
     """
-    known, beside = sides.known(), sides.beside()
+    # In this order, and again, one who creates the table or merges meanwhile does not seem to have lost a side.
+    beside = sides.beside()
+    known = sides.known()
+    if known is not None and known.heads and beside != known.table:
+        beside = sides.beside()
     _refuse_missing_side(sides, known, beside, expected)
     warnings: list[str] = []
     if identity is not None and known is not None:

@@ -41,11 +41,19 @@ def source(**fields: object) -> Source:
 def test_a_slot_whose_commits_are_missing_is_refused() -> None:
     """Only that one: it is never read a second time unasked; a slot that never had a commit is."""
     heads = [
-        ComparedSlot(slot=Slot(slot), generation=Generation(generation), objects=1, complete=True, beyond=0)
+        ComparedSlot(
+            slot=Slot(slot),
+            generation=Generation(generation),
+            objects=1,
+            held=1,
+            withdrawn=0,
+            complete=True,
+            beyond=0,
+        )
         for slot, generation in ((1, 0), (2, 0), (3, 4))
     ]
     found = collected("topic", heads)
-    refuse_missing(found, frozenset({Slot(1), Slot(3)}), source())
+    refuse_missing(found, {Slot(1): Generation(1), Slot(3): Generation(4)}, source())
     assert found.missing == {1}
     assert found.slots.keys() == {2, 3}
     assert found.errors.keys() == {1}
@@ -54,7 +62,9 @@ def test_a_slot_whose_commits_are_missing_is_refused() -> None:
 
 def test_collected() -> None:
     version = ObjectVersion(slot=Slot(4), key="k", etag=ETag("e"), size=9)
-    head = ComparedSlot(slot=Slot(4), generation=Generation(3), objects=1, complete=False, beyond=0)
+    head = ComparedSlot(
+        slot=Slot(4), generation=Generation(3), objects=1, held=1, withdrawn=0, complete=False, beyond=0
+    )
     rows: list[Planned] = [
         Requests(requests={"LIST": 2}),
         ToRead(split=Split(version=version, start=0, end=9), announced=True),
@@ -62,7 +72,9 @@ def test_collected() -> None:
         QueuedEntry(slot=Slot(4), key="k", shard=2, epoch="epoch", id="id", quota=7, version=Version("v1")),
         UnqueuedSlot(slot=Slot(6)),
         head,
-        ComparedSlot(slot=Slot(5), generation=Generation(0), objects=0, complete=True, beyond=0),
+        ComparedSlot(
+            slot=Slot(5), generation=Generation(0), objects=0, held=0, withdrawn=0, complete=True, beyond=0
+        ),
         FailedSlot(slot=Slot(7), error="why"),
         Requests(requests={"GET": 1, "LIST": 1}, overran=2),
     ]

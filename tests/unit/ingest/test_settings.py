@@ -34,6 +34,7 @@ OTHERS: dict[str, Any] = {
     "platform_prefix": "p/",
     "keyspace_prefix": "k/",
     "queue_prefix": "q/",
+    "known_bucket": "vault",
     "prefix": "raw/",
     "format": "csv",
     "schema": "a int",

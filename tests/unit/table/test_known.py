@@ -99,8 +99,9 @@ def test_other_settings_are_refused_and_nothing_is_written(field: str) -> None:
     before = place.sides.known()
     other = replace(IDENTITY, **{field: 16 if field == "slots" else "other"})
     for create in (True, False):
-        with pytest.raises(UsageError, match=rf"{field} is .* and was .*s3notify table migrate"):
+        with pytest.raises(UsageError, match=rf"{field} is .* and was .*Set them back") as raised:
             open_table(place.sides, other, create=create)
+        assert ("s3notify table migrate --to-slots 16" in str(raised.value)) == (field == "slots")
     assert place.sides.known() == before
     assert place.open().heads == {3: 1}
 
