@@ -10,6 +10,7 @@
     slot_writer, part_writer,    the rows of a slot become files and the bytes of its next commit
       slot_files, outcome
     row_schema, wire             what travels between driver and tasks
+    migrate                      makes a table one of another prefix, or of other slots
     task_chain                   what the tasks of a job say they have done
 
 Read `engine` first, then `rounds`.

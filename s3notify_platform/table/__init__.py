@@ -2,7 +2,8 @@
 
 `layout` names the objects. `commit` has the value that makes a generation visible, and the client that creates it.
 `schema` pins column types. `reader` reads without Spark. `history` finds earlier generations. `quarantine` lists what
-could not be ingested, and retries it. `missing` finds slots whose commits are gone. `vacuum` removes files that no
+could not be ingested, and retries it. `known` notes generations and identity outside the table, so that a loss, or
+another source's settings, are noticed; `missing` finds slots whose commits are gone. `vacuum` removes files that no
 commit refers to. `delta/` keeps a Delta Lake view of the table: `view` syncs, `log` reads and writes the log, `format`
 is the log as values.
 
@@ -12,4 +13,5 @@ is the log as values.
     {table}/data/_delta_log/…                           the Delta view of them
     {table}/quarantine/slot={slot}/{name}.parquet       rejects: key, etag, offset, reason, raw bytes
     {table}/schema/{inverted generation}.json           column types, each generation a superset of the last
+    {table}/table.json                                  the table's id, which what is known of it has too
 """
