@@ -1,4 +1,4 @@
-"""A source's table: read by slot and generation, its Delta Lake view, its vacuum, and slots with missing commits."""
+"""A source's table: read by slot and generation, its Delta Lake view, its vacuum, and what to do if it is refused."""
 
 import json
 from datetime import UTC, datetime
@@ -165,7 +165,7 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float) -> None:
 
 @click.group()
 def table() -> None:
-    """Decide what to do about a source whose table has missing commits."""
+    """What to do about a table that runs refuse: a loss, other settings, or most objects gone at once."""
 
 
 @table.command(short_help="Accept that commits of slots are missing.")

@@ -151,12 +151,12 @@ class Location(LocationSettings):
             command=self.command,
         )
 
-    def open_table(self, store: ObjectStore | None = None) -> OpenTable:
+    def open_table(self, store: ObjectStore | None = None, *, expected: str = "") -> OpenTable:
         """The table for those who need not know what it is made from. Refused as `known.open_table` says. 2 GETs.
 
         `UsageError` for another number of slots.
         """
-        table = open_table(self.sides(store), None, create=False)
+        table = open_table(self.sides(store), None, expected=expected, create=False)
         if table.known.identity is not None and table.known.identity.slots != self.slots:
             raise UsageError(
                 f"source {self.name!r} has {table.known.identity.slots} slots, not {self.slots}: set slots, or "

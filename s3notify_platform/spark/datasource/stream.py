@@ -282,13 +282,14 @@ class SlotsReader(_PolledReader):
         return {}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
-        """See `DataSourceStreamReader.latestOffset`. 2 GETs if something changed: a table with a side missing, of other
-        settings, or another than the checkpoint's, is refused.
+        """See `DataSourceStreamReader.latestOffset`. 2 GETs if something changed.
+
+        A table with a side missing, of other slots, or another than the checkpoint's, is refused.
         """
         offset, target = self._offset(start), self._target()
         if target == offset.digests:
             return start
-        table = self._reading.source.open_table(expected=offset.table, create=False)
+        table = self._reading.source.location.open_table(expected=offset.table)
         return replace(offset, digests=target, table=table.id).dumps()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
