@@ -270,11 +270,11 @@ def open_table(
     _refuse_missing_side(sides, known, beside, expected)
     warnings: list[str] = []
     if identity is not None and known is not None:
-        _refuse_other_identity(sides, known.identity, identity)
+        _refuse_other_identity(sides, known, identity)
     if known is None or beside != known.table or known.identity is None:
         if not create or identity is None:
             return OpenTable(sides=sides, known=known or Known(table=""))
-        if known is None and sides.has_commits():
+        if known is None and sides.has_commits() and sides.known() is None:
             raise CorruptError(
                 f"the table of source {sides.source!r} below {sides.layout.prefix!r} has commits, and no id, and "
                 f"nothing is known of it: restore {sides.where}, or accept what is there: {sides.forget}"
@@ -322,16 +322,18 @@ def _created(sides: TableSides, identity: Identity, endpoint: str) -> Known:
 
     known = sides.change(pinned)
     assert known is not None
-    _refuse_other_identity(sides, known.identity, identity)
+    _refuse_other_identity(sides, known, identity)
     sides.put_beside(known.table)
     return known
 
 
-def _refuse_other_identity(sides: TableSides, was: Identity | None, now: Identity) -> None:
-    if was is None or was == now:
+def _refuse_other_identity(sides: TableSides, known: Known, now: Identity) -> None:
+    if (was := known.identity) is None or was == now:
         return
     ways = "Set them back, or give the source another name"
-    if was.leads_to(now):
+    if not known.heads and not sides.has_commits():
+        ways += f", or, since nothing is committed yet, begin with them: {sides.forget}"
+    elif was.leads_to(now):
         options = [f"--prefix {now.prefix!r}"] if was.prefix != now.prefix else []
         options += [f"--to-slots {now.slots}"] if was.slots != now.slots else []
         ways += f", or rewrite the table: {sides.command('migrate', *options)}"

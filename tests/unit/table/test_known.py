@@ -106,6 +106,17 @@ def test_other_settings_are_refused_and_nothing_is_written(field: str) -> None:
     assert place.open().heads == {3: 1}
 
 
+def test_a_table_without_commits_can_have_other_settings() -> None:
+    """It was opened by a source with a typing error; the message says how."""
+    place = Place()
+    place.open()
+    other = replace(IDENTITY, prefix="right/")
+    with pytest.raises(UsageError, match="nothing is committed yet, begin with them: `s3notify table forget"):
+        open_table(place.sides, other)
+    assert place.forget().table
+    assert open_table(place.sides, other).known.identity == other
+
+
 def test_another_endpoint_warns_once() -> None:
     """It may be the same bucket."""
     place = Place()
