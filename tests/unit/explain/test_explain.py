@@ -355,9 +355,9 @@ def test_the_document_is_json(place):
 
 def test_a_table_that_runs_refuse(place):
     """Whatever is queued or signalled: the reason, with what to do. What is committed and current stays so."""
+    opened = place.source.open_table(store=place.store)
     place.put()
     place.commit(place.state())
-    opened = place.source.open_table(store=place.store)
     opened.merge({SLOT: Generation(2)})
     assert place.ask().verdict.kind == "committed"
     place.put(body=b"later")
