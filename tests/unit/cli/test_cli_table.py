@@ -7,12 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from s3notify_platform.cli import main
-from s3notify_platform.errors import CorruptError
+from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.layout import Generation
+from tests.support.sources import with_settings
 from tests.support.tables import create_record_table
 
 pytestmark = pytest.mark.server
@@ -83,4 +84,22 @@ def test_vacuum_refuses_a_table_with_a_side_missing(place) -> None:
     assert "s3notify table forget" in answer.output
     assert {meta.key for meta in list_all(store, "")} == left
     with pytest.raises(CorruptError):
+        source.open_table()
+
+
+def test_migrate_and_confirm(place) -> None:
+    """What changes is printed, what is like that already is said; a prefix elsewhere is refused."""
+    source, run = place
+    assert "confirmed for 5 slots" in run("confirm", "--name", "orders").output
+    assert source.open_table().known.confirmed == source.open_table().heads
+    assert run("migrate", "--name", "orders").exit_code == 2
+    assert "like that already" in run("migrate", "--name", "orders", "--prefix", "raw/").output
+    elsewhere = run("migrate", "--name", "orders", "--prefix", "other/")
+    assert (elsewhere.exit_code, "neither within nor around" in elsewhere.output) == (1, True)
+    answer = run("migrate", "--name", "orders", "--prefix", "raw/a/", "--to-slots", "8")
+    assert answer.exit_code == 0, answer.output
+    assert "prefix is 'raw/a/' and was 'raw/'; slots is 8 and was 1000" in answer.output
+    other = with_settings(source, prefix="raw/a/", slots=8)
+    assert other.open_table().heads == {}
+    with pytest.raises(UsageError, match="slots is 1000 and was 8"):
         source.open_table()
