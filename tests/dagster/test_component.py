@@ -107,10 +107,9 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with dg.build_resources({"io": component.assets().io}) as resources:
         source = resources.io.source
     assert (source.commit.choice, source.location.records_table.table) == ("dynamodb", "records")
-    assert (source.commit.lease_table.region, source.commit.lease_table.secret_access_key) == (
-        "eu-central-1",
-        "s3cr3t",
-    )
+    table = source.commit.lease_table
+    assert (table.region, table.secret_access_key_env) == ("eu-central-1", "TABLES_SECRET")
+    assert session_of(table).get_credentials().secret_key == "s3cr3t"
     assert "s3cr3t" not in repr(source)
     with pytest.raises(Exception, match="secret_access_key"):
         S3NotifyComponent.resolve_from_yaml(dedent(text).replace("key_env", "key"))

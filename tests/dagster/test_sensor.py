@@ -216,7 +216,8 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
     result = site.launch(request)
     assert not result.success
     site.tick()
-    assert site.io.s3.aws_secret_access_key == secret
+    assert session_of(site.io.source.input.bucket).get_credentials().secret_key == secret
+    assert secret.encode() not in pickle.dumps(site.io.source)
     logged = [record.message + repr(record.user_message) for record in site.instance.all_logs(result.run_id)]
     events = [repr(event) for event in site.instance.all_logs(result.run_id)]
     run = site.instance.get_run_by_id(result.run_id)
