@@ -99,6 +99,7 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
           records_table: records
           lease_table: leases
           region_name: eu-central-1
+          access_key_id_env: TABLES_KEY
           secret_access_key_env: TABLES_SECRET
         """
     component = S3NotifyComponent.resolve_from_yaml(dedent(text))
@@ -109,7 +110,6 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (source.commit.choice, source.location.records_table.table) == ("dynamodb", "records")
     table = source.commit.lease_table
     assert (table.region, table.secret_access_key_env) == ("eu-central-1", "TABLES_SECRET")
-    assert session_of(table).get_credentials().secret_key == "s3cr3t"
     assert "s3cr3t" not in repr(source)
     with pytest.raises(Exception, match="secret_access_key"):
         S3NotifyComponent.resolve_from_yaml(dedent(text).replace("key_env", "key"))

@@ -1,6 +1,7 @@
 """The sensor on a real bucket and a real instance: what it asks for, tick by tick."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG
 from s3notify_platform.orchestration.resources import HEARTBEATS, beats_of, heartbeat
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.credentials import session_of
 from tests.support.site import Site
 from tests.support.waiting import until
 

@@ -16,6 +16,7 @@ from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark import jobs as planning
 from s3notify_platform.spark.jobs import SparkJobs
+from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 from tests.support.servers import S3Server
 from tests.support.spark import Lake

@@ -11,7 +11,7 @@ from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
-from tests.support.clocks import ManualClock
+from tests.support.clocks import HandClock
 
 SECRET = "sEcReT-0123456789"
 NAMED = {"access_key_id_env": "MY_KEY", "secret_access_key_env": "MY_SECRET"}
@@ -65,7 +65,7 @@ def test_a_variable_that_a_machine_lacks(monkeypatch):
     config = S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", **NAMED)
     for use in (lambda: S3ObjectStore(config).get("k"), lambda: obstore_store(config)):
         with pytest.raises(
-            UsageError, match="no environment variable MY_SECRET.*every machine of the cluster"
+            UsageError, match=r"no environment variable MY_SECRET.*every machine of the cluster"
         ):
             use()
 
@@ -87,7 +87,7 @@ def test_half_or_twice_is_refused(given, message):
 
 def test_a_changed_profile_reaches_what_lives(profile):
     """Within `CREDENTIALS_SECONDS`, in a client that is in use; not for each request."""
-    clock = ManualClock()
+    clock = HandClock()
     session = session_of(S3Config(bucket="b", profile="mine"), clock)
     assert keys_of(session) == ("first", SECRET)
     profile("second", "changed")
@@ -98,7 +98,7 @@ def test_a_changed_profile_reaches_what_lives(profile):
 
 def test_a_profile_that_is_being_written(profile, tmp_path):
     """The last keys stay in use."""
-    clock = ManualClock()
+    clock = HandClock()
     session = session_of(S3Config(bucket="b", profile="mine"), clock)
     assert keys_of(session) == ("first", SECRET)
     (tmp_path / "credentials").write_text("")
