@@ -39,7 +39,7 @@ class _Commands(ServiceGroup):
         except S3NotifyError as error:
             raise click.ClickException(printable(error)) from error
         except click.ClickException as error:
-            error.message = printable(error.message)
+            vars(error)["message"] = printable(error.message)  # of the same class, which says how it is shown
             raise
 
 

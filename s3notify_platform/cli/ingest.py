@@ -11,7 +11,7 @@ from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import say
 from s3notify_platform.ingest.settings import SETTINGS, imported
 
-_LOOK_SECONDS = 0.5
+_LOOK_SECONDS = 1
 
 
 @click.command(short_help="Ingest what changes, without Dagster.")

@@ -34,10 +34,10 @@ def say(text: object, *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
-def say_as_received(text: str) -> None:
+def say_as_received(body: bytes) -> None:
     """Print what came from outside: unchanged into a file or pipe."""
-    # `color`: else click leaves out escapes, in a way of its own.
-    click.echo(printable(text) if sys.stdout.isatty() else text, nl=False, color=True)
+    terminal = sys.stdout.isatty()
+    click.echo(printable(body.decode("utf-8", "backslashreplace")) if terminal else body, nl=False)
 
 
 def say_traceback(error: BaseException) -> None:

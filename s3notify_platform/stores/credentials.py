@@ -70,11 +70,14 @@ class _LookedUpAgain(Credentials):
 
 
 def _found(access: Access) -> Any:
-    if access.access_key_id is not None:
+    if access.access_key_id is not None and access.secret_access_key is not None:
         return Credentials(access.access_key_id, access.secret_access_key, access.session_token)
-    if access.access_key_id_env is not None:
-        names = (access.access_key_id_env, access.secret_access_key_env, access.session_token_env)
-        return Credentials(*(name and _variable(access, name) for name in names))
+    if access.access_key_id_env is not None and access.secret_access_key_env is not None:
+        token = access.session_token_env and _variable(access, access.session_token_env)
+        key_id, secret = (
+            _variable(access, n) for n in (access.access_key_id_env, access.secret_access_key_env)
+        )
+        return Credentials(key_id, secret, token)
     return boto3.session.Session(profile_name=access.profile).get_credentials()
 
 

@@ -41,13 +41,13 @@ def test_json_stays_json(capsys):
     assert "\x9b" not in document + line
 
 
-def test_as_received_into_a_pipe_only(capsys, monkeypatch):
+def test_as_received_into_a_pipe_only(capfd, monkeypatch):
     """A message can be saved as it came; a terminal gets it escaped."""
-    printing.say_as_received("\x1b[2J\n")
-    assert capsys.readouterr().out == "\x1b[2J\n"
+    printing.say_as_received(b"\x1b[2J\n")
+    assert capfd.readouterr().out == "\x1b[2J\n"
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    printing.say_as_received("\x1b[2J\n")
-    assert capsys.readouterr().out == "\\u001b[2J\n"
+    printing.say_as_received(b"\x1b[2J\n")
+    assert capfd.readouterr().out == "\\u001b[2J\n"
 
 
 @pytest.mark.parametrize("kind", [UsageError, click.ClickException])
