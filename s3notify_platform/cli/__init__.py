@@ -65,6 +65,9 @@ def run() -> None:
         main()
     except SystemExit as ended:
         code = ended.code
+    except OSError as error:  # the machine's: a full disk, a folder that may not be written
+        say(f"Error: {error}", err=True)
+        code = 1
     except BaseException as error:  # noqa: BLE001 - shown as Python would
         say_traceback(error)
         code = 1
