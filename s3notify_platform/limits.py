@@ -5,5 +5,11 @@ from typing import Final
 MAX_OBJECT_BYTES: Final = (1 << 31) - 1
 """What a task reads of one object that has to be in memory as a whole, and the longest record."""
 
+OUTAGE_SECONDS: Final = 60.0
+"""Seconds that a run waits at least, in all, for a store that does not answer or throttles, before it fails."""
+
+OUTAGE_WAIT_SECONDS: Final = 10.0
+"""Seconds that a run waits at most before it tries again."""
+
 MAX_RAW_BYTES: Final = 1 << 20
 """Raw bytes that quarantine keeps of one rejected record or object."""

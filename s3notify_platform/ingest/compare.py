@@ -141,7 +141,7 @@ def _followed(
             except UsageError:
                 raise
             except S3NotifyError as error:
-                yield _failed(slot, error)
+                yield FailedSlot.of(slot, error)
                 continue
             yield _Found(
                 slot,
@@ -188,7 +188,7 @@ class _Comparison:
         except UsageError:
             raise
         except S3NotifyError as error:
-            return [_failed(found.slot, error)]
+            return [FailedSlot.of(found.slot, error)]
         # What is in quarantine as a whole is left there, whatever the code.
         stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
         stale |= backfilled_keys(head, states)
@@ -256,7 +256,3 @@ def _by_slot(rows: Iterable[Listed]) -> Iterator[_Found | Requests]:
                     assert_never(unreachable)
         if found is not None:
             yield found
-
-
-def _failed(slot: Slot, error: S3NotifyError) -> FailedSlot:
-    return FailedSlot(slot=slot, error=f"{type(error).__name__}: {error}")

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.errors import OUTAGES
 from s3notify_platform.ingest.plan import Plan, SlotPlan
 from s3notify_platform.ingest.results import BatchResult, Progress, Run, SlotResult, added_result
 from s3notify_platform.ingest.rounds import Results, Round, StagedTable, commit_round, note_first_commits
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
 from s3notify_platform.ingest.wire import FailedSlot, Staged, StagedSlot, WiderSlot
+from s3notify_platform.limits import OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.schema import TableSchema
@@ -71,6 +73,8 @@ class Ingest:
     clock: Clock = SYSTEM_CLOCK
     progress: Progress = lambda _: None
     state: Run = field(init=False)
+    _waits: int = field(default=0, init=False)
+    _waited_seconds: float = field(default=0.0, init=False)
 
     def run(self, slots: Iterable[Slot], *, batch: str, **arguments: Any) -> BatchResult:
         """Ingest `slots`: commit all rounds. See `rounds`."""
@@ -100,6 +104,10 @@ class Ingest:
         quarantine instead, by the commit of the slot's other objects: it is not read again until it changes or is
         retried (`table.quarantine`), and its earlier version's rows leave.
 
+        An outage is no verdict on an object, whatever the attempt. What it concerns is tried again, behind everything
+        else and with backoff, until the run has waited for `OUTAGE_SECONDS` in all; then its slots are not `ok`, or
+        where nothing could be planned `UnavailableError` is raised.
+
         `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
         `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
         `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
@@ -114,11 +122,37 @@ class Ingest:
             last_attempt=frozenset(last_attempt),
         )
         pending = sorted(set(slots))
+        later: set[Slot] = set()
         started = self.clock.monotonic()
         while pending:
             one = _Round(ingest=self, started=started)
-            yield one.planned(pending)
+            try:
+                planned = one.planned(pending)
+            except OUTAGES as error:
+                if not self.is_patient:
+                    raise
+                self._wait(str(error))
+                continue
+            yield planned
             pending = one.again
+            later |= one.later
+            if later and not pending:
+                self._wait(f"{len(later)} slots wait for the store")
+                pending, later = sorted(later), set()
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether the run has not waited for `OUTAGE_SECONDS` yet, in all, for a store that was at fault."""
+        return self._waited_seconds < OUTAGE_SECONDS
+
+    def _wait(self, why: str) -> None:
+        # Half of it at random, so that runs do not come back all at once; the other half bounds their number.
+        most = min(OUTAGE_WAIT_SECONDS, 2.0**self._waits)
+        seconds = most / 2 + backoff_seconds(0, self.clock, base=most / 2, ceiling=most / 2)
+        self.progress(f"an outage, trying again in {seconds:.1f} s: {why}")
+        self._waits += 1
+        self._waited_seconds += seconds
+        self.clock.sleep(seconds)
 
     def result(self) -> BatchResult:
         """How the run went, so far."""
@@ -133,6 +167,8 @@ class _Round:
     started: float
     again: list[Slot] = field(default_factory=list)
     """Slots to be planned again, once the round is committed."""
+    later: set[Slot] = field(default_factory=set)
+    """Slots to be planned again after a while, since the store was at fault."""
     round: Round = field(init=False)
     _plan: Plan = field(default_factory=Plan)
 
@@ -153,7 +189,8 @@ class _Round:
         self._cut()
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
         staged: list[StagedSlot | FailedSlot] = [
-            FailedSlot(slot=slot, error=error) for slot, error in found.errors.items()
+            FailedSlot(slot=slot, error=error, outage=slot in found.outages)
+            for slot, error in found.errors.items()
         ]
         if busy:
             ingest.progress(
@@ -222,7 +259,9 @@ class _Round:
             for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
                 ingest.progress(f"in quarantine: {key!r}, because {reason}")
             changes = found.slots[slot].changes if slot in found.slots else None
-            if outcome.status == "conflict":
+            if (outcome.outage or outcome.unavailable) and ingest.is_patient:
+                self.later.add(slot)
+            elif outcome.status == "conflict":
                 state.conflicts[slot] += 1
                 if state.conflicts[slot] < MAX_CONFLICTS:
                     self.again.append(slot)
@@ -234,12 +273,13 @@ class _Round:
         has_commit = {slot for slot, outcome in outcomes.items() if outcome.generation}
         self.round.first_commits = frozenset(has_commit - state.known)
         if ingest.clock.monotonic() - self.started >= ingest.source.input.max_seconds:
-            for slot in self.again:
+            for slot in (*self.again, *self.later):
                 result = results.get(slot, SlotResult(slot=slot, status="unchanged"))
                 results[slot] = replace(result, complete=False)
-            self.again = []
-        done = sorted(outcomes.keys() - set(self.again))
-        self.round.unqueued -= set(self.again)
+            self.again, self.later = [], set()
+        left = self.later.union(self.again)
+        done = sorted(outcomes.keys() - left)
+        self.round.unqueued -= left
         # Of slots without a result too: nothing is there, and nothing was.
         entries = state.result.entries
         self.round.entries = {slot: entries[slot] for slot in done if slot in entries}

@@ -48,6 +48,7 @@ class Plan:
     remove them when their slot is committed. `unqueued` slots were last signalled by a writer that does not queue,
     which a plan by entries cannot follow: without entries they have no plan. `unannounced` are the changed keys that a
     listing found and no entry names.
+    Of the slots with `errors`, the store was at fault for those in `outages`.
     `committed` slots were known to have a commit before the table was looked at. `chains`: in how many the bucket was
     listed, and how many of the places where one was to end it `overran`, because the server does not list on from
     there as it should.
@@ -57,6 +58,7 @@ class Plan:
     requests: Counter[str] = field(default_factory=Counter)
     listed: dict[Slot, int] = field(default_factory=dict)
     errors: dict[Slot, str] = field(default_factory=dict)
+    outages: set[Slot] = field(default_factory=set)
     entries: dict[Slot, tuple[Entry, ...]] = field(default_factory=dict)
     unqueued: set[Slot] = field(default_factory=set)
     unannounced: dict[Slot, frozenset[str]] = field(default_factory=dict)
@@ -113,6 +115,8 @@ def _collect(result: Plan, slot: Slot, rows: Sequence[Planned], topic: str) -> N
         match row:
             case FailedSlot():
                 result.errors[slot] = row.error
+                if row.outage:
+                    result.outages.add(slot)
             case UnqueuedSlot():
                 result.unqueued.add(slot)
             case ComparedSlot():

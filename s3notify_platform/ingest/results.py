@@ -24,7 +24,8 @@ class SlotResult:
 
     `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
     what the slot holds now. `failed_objects` are keys whose read failed, with the reason; the other objects are
-    committed. `quarantined` ones failed too, and are in quarantine. `complete`: the run had the time to take in all;
+    committed. `quarantined` ones failed too, and are in quarantine. Of `unavailable` ones nothing is known, since the
+    store was at fault; with `outage` that goes for the slot. `complete`: the run had the time to take in all;
     else ask for the slot again.
     """
 
@@ -48,13 +49,20 @@ class SlotResult:
     live_failing: int = 0
     complete: bool = True
     failed_objects: Mapping[str, str] = field(default_factory=dict)
+    unavailable: Mapping[str, str] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    outage: bool = False
 
     @property
     def ok(self) -> bool:
         """Whether everything that was found is committed."""
-        return self.status in ("committed", "unchanged") and not self.failed_objects
+        return self.status in ("committed", "unchanged") and not self.unread
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """All keys whose read failed, with the reason."""
+        return {**self.failed_objects, **self.unavailable}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +105,7 @@ class Run:
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys whose read failed: not tried again in this run, so that they stand in no other's way."""
+        """Keys whose own fault it is that they cannot be read: not tried again in this run, in nobody's way."""
         return frozenset(key for result in self.result.slots.values() for key in result.failed_objects)
 
 
@@ -110,7 +118,7 @@ def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         # Nothing was committed, and so nothing is in quarantine for it.
         return replace(later, failed_objects=failed)
     if later.status == "unchanged":
-        return replace(earlier, failed_objects=failed)
+        return replace(earlier, failed_objects=failed, unavailable=later.unavailable)
     return replace(
         later,
         objects=earlier.objects + later.objects,

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from s3notify_platform.errors import OUTAGES
 from s3notify_platform.formats.csv_splits import Scout
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.results import SlotResult
@@ -125,10 +126,16 @@ class ComparedSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSlot:
-    """A slot that cannot be dealt with, and why."""
+    """A slot that cannot be dealt with, and why. `outage`: nothing is known of the slot itself; try it again."""
 
     slot: Slot
     error: str
+    outage: bool = False
+
+    @classmethod
+    def of(cls, slot: Slot, error: Exception) -> "FailedSlot":
+        """By the error that it met."""
+        return cls(slot=slot, error=f"{type(error).__name__}: {error}", outage=isinstance(error, OUTAGES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,7 @@ class ContinuousIngest:
                 continue
             attempts = earlier.attempts + 1 if earlier else 1
             waits[slot] = self.settings.retry_seconds(attempts)
-            reason = each.error or json.dumps(dict(each.failed_objects))
+            reason = each.error or json.dumps(each.unread)
             again_ms = self.clock.wall_ms() + int(waits[slot] * 1000)
             self.failing[slot] = Failing(attempts=attempts, not_before_ms=again_ms, reason=reason)
             self.progress(f"slot {slot}: {reason}")
