@@ -87,6 +87,18 @@ class BatchResult:
         """Add to the seconds of a phase."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
+    def add(self, other: "BatchResult") -> None:
+        """Count in what became of other slots of the batch."""
+        self.slots |= other.slots
+        self.entries |= other.entries
+        self.unqueued |= other.unqueued
+        self.unannounced += other.unannounced
+        for phase, seconds in other.seconds.items():
+            self.took(phase, seconds)
+        self.requests.update(other.requests)
+        self.tasks += other.tasks
+        self.schema_added = {**self.schema_added, **other.schema_added}
+
 
 @dataclass(slots=True, kw_only=True)
 class Run:
