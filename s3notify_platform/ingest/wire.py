@@ -48,6 +48,7 @@ class QueuedEntry:
     epoch: str
     id: str
     quota: int
+    time_ms: int
     version: Version
 
     @classmethod
@@ -60,6 +61,7 @@ class QueuedEntry:
             epoch=entry.epoch,
             id=entry.id,
             quota=entry.quota,
+            time_ms=entry.event.time_ms,
             version=entry.version,
         )
 
@@ -73,7 +75,7 @@ class QueuedEntry:
             slot=self.slot,
             quota=self.quota,
             state="committed",
-            event=Event(key=self.key),
+            event=Event(key=self.key, time_ms=self.time_ms),
             version=self.version,
         )
 
@@ -114,7 +116,8 @@ class Gone:
 class ComparedSlot:
     """A slot that was compared with this generation of its table. `objects`: how many it has.
 
-    `complete`: all that has changed is in rows of the other kinds; else `beyond` changes are not.
+    `complete`: all that has changed is in rows of the other kinds; else `beyond` changes are not. `unaddressable`: how
+    many objects that were found have keys that S3 clients cannot address, the first ones by name.
     """
 
     slot: Slot
@@ -122,6 +125,8 @@ class ComparedSlot:
     objects: int
     complete: bool
     beyond: int
+    unaddressable: int = 0
+    unaddressable_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
