@@ -121,8 +121,8 @@ class Ingest:
             only_found=only_found,
             last_attempt=frozenset(last_attempt),
         )
+        state = self.state
         pending = sorted(set(slots))
-        later: set[Slot] = set()
         started = self.clock.monotonic()
         while pending:
             one = _Round(ingest=self, started=started)
@@ -135,10 +135,10 @@ class Ingest:
                 continue
             yield planned
             pending = one.again
-            later |= one.later
-            if later and not pending:
-                self._wait(f"{len(later)} slots wait for the store")
-                pending, later = sorted(later), set()
+            if state.later and not pending:
+                self._wait(f"{len(state.later)} slots wait for the store")
+                pending = sorted(state.later)
+                state.later, state.postponed = set(), set()
 
     @property
     def is_patient(self) -> bool:
@@ -167,8 +167,6 @@ class _Round:
     started: float
     again: list[Slot] = field(default_factory=list)
     """Slots to be planned again, once the round is committed."""
-    later: set[Slot] = field(default_factory=set)
-    """Slots to be planned again after a while, since the store was at fault."""
     round: Round = field(init=False)
     _plan: Plan = field(default_factory=Plan)
 
@@ -259,9 +257,10 @@ class _Round:
             for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
                 ingest.progress(f"in quarantine: {key!r}, because {reason}")
             changes = found.slots[slot].changes if slot in found.slots else None
+            state.postponed |= outcome.unavailable.keys()
             if (outcome.outage or outcome.unavailable) and ingest.is_patient:
-                self.later.add(slot)
-            elif outcome.status == "conflict":
+                state.later.add(slot)
+            if outcome.status == "conflict":
                 state.conflicts[slot] += 1
                 if state.conflicts[slot] < MAX_CONFLICTS:
                     self.again.append(slot)
@@ -273,11 +272,11 @@ class _Round:
         has_commit = {slot for slot, outcome in outcomes.items() if outcome.generation}
         self.round.first_commits = frozenset(has_commit - state.known)
         if ingest.clock.monotonic() - self.started >= ingest.source.input.max_seconds:
-            for slot in (*self.again, *self.later):
+            for slot in state.later.union(self.again) & outcomes.keys():
                 result = results.get(slot, SlotResult(slot=slot, status="unchanged"))
                 results[slot] = replace(result, complete=False)
-            self.again, self.later = [], set()
-        left = self.later.union(self.again)
+            self.again, state.later = [], set()
+        left = state.later.union(self.again)
         done = sorted(outcomes.keys() - left)
         self.round.unqueued -= left
         # Of slots without a result too: nothing is there, and nothing was.
@@ -290,8 +289,14 @@ class _Round:
         earlier = state.result.slots.get(slot)
         busy = slot in self._plan.slots and self._plan.slots[slot].changes
         if outcome.status == "unchanged" and not busy:
-            if state.only_found and not (outcome.live_objects or outcome.generation):
+            if state.only_found and earlier is None and not (outcome.live_objects or outcome.generation):
                 return
-            if earlier is not None and earlier.status == "committed":
+            if earlier is not None and earlier.status == "committed" and not earlier.unavailable:
                 return
-        state.result.slots[slot] = added_result(earlier, replace(outcome, complete=True))
+        waiting = {
+            key: why
+            for key, why in (earlier.unavailable if earlier else {}).items()
+            if key in state.postponed
+        }
+        outcome = replace(outcome, complete=True, unavailable={**waiting, **outcome.unavailable})
+        state.result.slots[slot] = added_result(earlier, outcome)

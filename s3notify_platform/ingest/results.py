@@ -114,11 +114,16 @@ class Run:
     conflicts: Counter[Slot] = field(default_factory=Counter)
     known: set[Slot] = field(default_factory=set)
     """Slots that are known to have a commit (`CommittedSlots`)."""
+    later: set[Slot] = field(default_factory=set)
+    """Slots that are planned again once nothing else is left to do, since the store was at fault."""
+    postponed: set[str] = field(default_factory=set)
+    """Their keys, until then."""
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys whose own fault it is that they cannot be read: not tried again in this run, in nobody's way."""
-        return frozenset(key for result in self.result.slots.values() for key in result.failed_objects)
+        """Keys that cannot be read now, or in this run: they stand in no other's way."""
+        failed = (key for result in self.result.slots.values() for key in result.failed_objects)
+        return frozenset(self.postponed.union(failed))
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:

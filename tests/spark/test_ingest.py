@@ -320,9 +320,10 @@ def test_on_the_embedded_server(spark: SparkSession, seaweed: S3Server) -> None:
 
 @pytest.mark.parametrize("what", ["bucket", "credentials", "endpoint"])
 def test_what_only_an_operator_can_correct(
-    what: str, lake: Lake, ministack: S3Server, seaweed: S3Server
+    what: str, lake: Lake, ministack: S3Server, seaweed: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing bucket or refused credentials are the operator's; an unreachable endpoint may come back."""
+    monkeypatch.setattr("s3notify_platform.ingest.engine.OUTAGE_SECONDS", 0)
     config = {
         "bucket": ministack.config("no-such-bucket"),
         "credentials": seaweed.config("b").__class__(

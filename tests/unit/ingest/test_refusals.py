@@ -30,7 +30,7 @@ BAD, OF_KMS = "raw/bad", b"is not authorized to perform: kms:Decrypt on resource
 class Site:
     """A source of 4 slots whose bucket is read through a proxy; its platform is not. 8 good objects and one other."""
 
-    def __init__(self, server: S3Server, proxy: FaultProxy) -> None:
+    def __init__(self, server: S3Server, proxy: FaultProxy, **settings: int) -> None:
         config = server.config(server.make_bucket())
         self.proxy = proxy
         self.clock = HandClock()
@@ -43,6 +43,7 @@ class Site:
             format="jsonl",
             slots=SLOTS,
             commit="native",
+            **settings,
         )
         self.good = [f"raw/{n}" for n in range(8)]
         for key in (*self.good, BAD):
@@ -133,6 +134,18 @@ def test_no_verdict_on_an_object_that_the_store_cannot_give(
     site.proxy.answers.clear()
     assert site.ingest().slots[site.slot].ok
     assert site.rows() == Counter([*site.good, BAD])
+
+
+def test_what_waits_for_the_store_stands_in_no_others_way(ministack: S3Server) -> None:
+    """A round reads one object of a slot: that which comes first, and cannot be had, does not take it for good."""
+    with FaultProxy(ministack.endpoint_url) as proxy:
+        site = Site(ministack, proxy, max_objects=SLOTS)
+        first = site.good[0]
+        site.proxy.answers[first] = (503, "SlowDown", b"")
+        result = site.ingest()
+        assert set(result.slots[slot_of(first, SLOTS)].unavailable) == {first}
+        assert site.rows() == Counter([*site.good[1:], BAD])
+        site.store.close()
 
 
 @pytest.mark.parametrize(
