@@ -252,7 +252,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         for asset, by_slot in failed.items():
             for slot, result in by_slot.items():
                 if not result.ok:
-                    reasons.setdefault(str(slot), result.error or json.dumps(dict(result.failed_objects)))
+                    reasons.setdefault(str(slot), result.error or json.dumps(result.unread))
                 if not has_partitions(context):
                     # So that the partition grid shows exactly these as failed, as soon as the run has failed.
                     planned = AssetMaterializationPlannedData(dg.AssetKey([asset]), partition=str(slot))

@@ -326,6 +326,7 @@ def test_what_only_an_operator_can_correct(
     """A missing bucket or refused credentials are the operator's; an unreachable endpoint may come back."""
     monkeypatch.setenv("STRANGER", "who")
     strangers = {"access_key_id_env": "STRANGER", "secret_access_key_env": "STRANGER"}
+    monkeypatch.setattr("s3notify_platform.ingest.engine.OUTAGE_SECONDS", 0)
     config = {
         "bucket": ministack.config("no-such-bucket"),
         "credentials": S3Config(bucket="b", endpoint_url=seaweed.endpoint_url, **strangers),
