@@ -6,6 +6,7 @@ what they hold is only changed by starting Spark, or Dagster's code location, ag
 """
 
 import os
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -19,6 +20,7 @@ from botocore.credentials import (
     RefreshableCredentials,
 )
 from botocore.exceptions import BotoCoreError
+from botocore.loaders import Loader, create_loader
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
@@ -30,7 +32,15 @@ def session_of(access: Access, clock: Clock = SYSTEM_CLOCK) -> boto3.session.Ses
     """A session of boto3 that signs with these credentials. No request but what a role needs, when they are used."""
     core = botocore.session.get_session()
     core.register_component("credential_provider", CredentialResolver([_Named(access, clock)]))
-    return boto3.session.Session(botocore_session=core, region_name=access.region)
+    session = boto3.session.Session(botocore_session=core, region_name=access.region)
+    core.register_component("data_loader", _service_models())
+    return session
+
+
+@cache
+def _service_models() -> Loader:
+    # Read once a process: they are nine tenths of what a client costs, and each session would read its own.
+    return create_loader()
 
 
 class _Named(CredentialProvider):
