@@ -11,11 +11,10 @@ from s3notify_platform.cli.common import (
     json_option,
     limit_option,
     named_source_options,
-    print_json,
-    print_table,
     slots_of,
     source_options,
 )
+from s3notify_platform.cli.printing import print_json, print_table, say
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
@@ -60,7 +59,7 @@ def history(*, place: SourcePlace, asset: str | None, slot: int, limit: int, as_
     elif found:
         print_table(found[0], (line.values() for line in found))
     else:
-        click.echo(f"slot {slot} has no commit")
+        say(f"slot {slot} has no commit")
 
 
 @click.command(short_help="Print the rows of a slot.")
@@ -95,12 +94,12 @@ def rows(
     if at:
         generations = generations_at(table, [which], int(at.replace(tzinfo=UTC).timestamp() * 1000))
     elif not generation and table.head(which) is None:
-        click.echo(f"slot {slot} has no commit", err=True)
+        say(f"slot {slot} has no commit", err=True)
         return
     parts = read_slots(table, [which], generations=generations)
     found = (row for part in parts for batch in part.table.to_batches() for row in batch.to_pylist())
     for row in islice(found, limit):
-        click.echo(json.dumps(row, ensure_ascii=False, default=_as_text))
+        say(json.dumps(row, ensure_ascii=False, default=_as_text))
 
 
 @click.command(short_help="Bring the Delta Lake view of a source up to date.")
@@ -129,7 +128,7 @@ def delta(*, place: SourcePlace, asset: str | None, repair: bool) -> None:
     if synced.version is None:
         raise click.ClickException(f"{asset or place.name}: nothing has been committed yet")
     where = f"s3://{location.platform.bucket}/{location.table_layout(asset).view}"
-    click.echo(
+    say(
         f"{where}: version {synced.version}, {synced.rows} rows; {synced.slots} slots updated, "
         f"{synced.files_added} files added, {synced.files_removed} removed"
     )
@@ -155,8 +154,8 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float) -> None:
     report = run_vacuum(place.table(asset), retention_seconds=days * 86_400, known=known)
     if report.slots_skipped:
         skipped = ",".join(map(str, report.slots_skipped))
-        click.echo(f"left as they are, since commits of them are missing: slots {skipped}", err=True)
-    click.echo(
+        say(f"left as they are, since commits of them are missing: slots {skipped}", err=True)
+    say(
         f"removed {report.commits_removed} commits, {report.files_removed} files and {report.log_removed} objects of "
         f"the Delta log, {report.bytes_removed} bytes; "
         f"kept {report.commits_kept} commits and {report.files_kept} files"
@@ -198,13 +197,13 @@ def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
         "The next batch that lists takes their objects in again; a backfill of these partitions does it now."
     )
     if done.table:
-        click.echo(f"forgot the table; the next run makes another, with the id {done.table}, of all objects")
+        say(f"forgot the table; the next run makes another, with the id {done.table}, of all objects")
     elif done.slots:
-        click.echo(f"forgot {len(done.slots)} slots: {','.join(map(str, sorted(done.slots)))}. {again}")
+        say(f"forgot {len(done.slots)} slots: {','.join(map(str, sorted(done.slots)))}. {again}")
     elif done.restored:
-        click.echo("no commits are missing; the side of the table that was missing was made again from them")
+        say("no commits are missing; the side of the table that was missing was made again from them")
     else:
-        click.echo("no commits of these slots are missing; nothing to forget")
+        say("no commits of these slots are missing; nothing to forget")
 
 
 @table.command(short_help="Let many objects leave at once.")
@@ -218,7 +217,7 @@ def confirm(*, place: SourcePlace) -> None:
     from s3notify_platform.table.known import open_table
 
     slots = open_table(place.location().sides(), None, create=False).confirm()
-    click.echo(f"confirmed for {slots} slots; the next batch that lists withdraws the objects that have left")
+    say(f"confirmed for {slots} slots; the next batch that lists withdraws the objects that have left")
 
 
 @table.command(short_help="Rewrite a table for another prefix or other slots.")
@@ -238,9 +237,9 @@ def migrate(*, place: SourcePlace, prefix: str | None, to_slots: int | None) -> 
         raise click.UsageError("give --prefix, --to-slots, or both")
     done = run_migrate(place.location(), prefix=prefix, slots=to_slots)
     if not (changes := done.before.differences(done.after)) and not done.removed:
-        click.echo("the table is like that already")
+        say("the table is like that already")
         return
-    click.echo(
+    say(
         f"{'; '.join(changes)}: {done.removed} objects of the former table removed. Change the source to match"
     )
 

@@ -146,6 +146,22 @@ def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
 
 
 @pytest.mark.thorough
+def test_the_sweep_warns_of_what_is_on_its_way_too_long(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Announced, and not committed; and it names keys that S3 clients cannot address, whatever became of them."""
+    odd = f"{site.key(1)}/../x"
+    site.store.put(odd, site.line(1))
+    site.settle()
+    site.write(9)
+    found = check_results(site.job("sweep"))["complete"]
+    assert (found.metadata["pending"].value, found.metadata["overdue"].value) == (1, 0)
+    assert found.metadata["unaddressable_keys"].value == [odd]
+    monkeypatch.setattr("s3notify_platform.orchestration.checks.OVERDUE_SECONDS", -1)
+    found = check_results(site.job("sweep"))["complete"]
+    assert not found.passed
+    assert found.metadata["overdue_keys"].value == [site.key(9)]
+
+
+@pytest.mark.thorough
 def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(site: Site) -> None:
     """A slot whose commit is damaged is named, and the check does not pass."""
     site.write(5)
