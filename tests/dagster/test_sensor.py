@@ -51,6 +51,7 @@ def test_scattered_changes_are_one_run(site_of: Callable[..., Site]) -> None:
     assert site.state.open == ()
 
 
+@pytest.mark.thorough
 def test_a_batch_in_parallel_runs_is_settled_when_all_have_stamped(site_of: Callable[..., Site]) -> None:
     """k runs, disjoint; the chain is acked by the last."""
     site = site_of(parallel_runs=2)
@@ -117,6 +118,7 @@ def test_a_failed_slot_comes_again_alone_with_backoff_and_is_parked(site_of: Cal
     assert site.grid() == {"materialized": {12, 13}, "failed": set(), "running": set()}
 
 
+@pytest.mark.thorough
 def test_backoff_is_waited_for(site_of: Callable[..., Site]) -> None:
     """A failed slot is not asked for in the next tick."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
@@ -128,6 +130,7 @@ def test_backoff_is_waited_for(site_of: Callable[..., Site]) -> None:
     assert "1 to be retried" in str(site.evaluate().skip_message)
 
 
+@pytest.mark.thorough
 def test_a_failed_slot_of_the_first_batch_does_not_hold_up_the_others(site_of: Callable[..., Site]) -> None:
     """The enumeration is done; the slot comes again like any that failed, with backoff."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
@@ -164,6 +167,7 @@ def test_a_run_that_died_is_reported_and_its_slots_come_again(site_of: Callable[
     assert site.rows() == {3: [3]}
 
 
+@pytest.mark.thorough
 def test_a_queued_run_is_waited_for(site_of: Callable[..., Site]) -> None:
     """However long the queue is."""
     site = site_of(silence_seconds=0.0)
