@@ -26,6 +26,7 @@ attributes:
   owners: [ann@example.com, "team:sales"]
   s3:
     endpoint_url: http://127.0.0.1:1
+    access_key_id_env: ORDERS_KEY
     secret_access_key_env: ORDERS_SECRET
   spark:
     config: {spark.driver.memory: 1g}

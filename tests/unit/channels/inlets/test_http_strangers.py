@@ -111,3 +111,10 @@ def test_the_log_does_not_grow_with_what_peers_send(caplog):
     with running(site) as receiver:
         assert [post(receiver, ceph("a"))[0] for _ in range(5)] == [503] * 5
     assert len(caplog.records) == 1
+
+
+def test_nor_with_connections_over_the_limit(caplog):
+    """They are refused without a line each."""
+    with running(Site(), limits=PATIENT) as receiver, held(receiver, 2, HEAD):
+        assert all(is_turned_away(receiver) for _ in range(5))
+    assert len(caplog.records) <= 1
