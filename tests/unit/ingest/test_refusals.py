@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,6 +15,7 @@ from s3notify_platform.limits import OUTAGE_SECONDS
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.obstore_client import obstore_store
 from s3notify_platform.table.reader import read_slots
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.clocks import HandClock
@@ -28,7 +30,7 @@ BAD, OF_KMS = "raw/bad", b"is not authorized to perform: kms:Decrypt on resource
 
 
 class Site:
-    """A source of 4 slots whose bucket is read through a proxy; its platform is not. 10 good objects, in all of them, and one other."""
+    """A source of 4 slots whose bucket is read through a proxy; its platform is not. 10 good objects and another."""
 
     def __init__(self, server: S3Server, proxy: FaultProxy, **settings: int) -> None:
         config = server.config(server.make_bucket())
@@ -58,6 +60,12 @@ class Site:
         return Counter(
             key for part in read_slots(self.source.table(), ALL) for key in part.table["_key"].to_pylist()
         )
+
+
+@pytest.fixture(autouse=True)
+def impatient_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries of the client itself, which take real time, are not what is tested."""
+    monkeypatch.setattr("s3notify_platform.ingest.fetch.obstore_store", partial(obstore_store, attempts=1))
 
 
 @pytest.fixture
