@@ -19,3 +19,9 @@ OUTAGE_WAIT_SECONDS: Final = 10.0
 
 MAX_RAW_BYTES: Final = 1 << 20
 """Raw bytes that quarantine keeps of one rejected record or object."""
+
+DRAIN_SECONDS: Final = 9.0
+"""From SIGTERM until a command has ended: less than the 10 s after which container runtimes kill."""
+
+CREDENTIALS_SECONDS: Final = 60.0
+"""For how long credentials that do not renew themselves are used, before they are looked up again."""

@@ -4,6 +4,7 @@ A staging job that fails as a whole is tried again in halves, down to one slot (
 over one slot, by a signal or for want of memory, it goes on by the objects of the slot, down to the one at fault.
 """
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -88,6 +89,7 @@ class SparkJobs:
         progress: Progress = lambda _: None,
     ) -> None:
         ship_package(spark)
+        pickle.dumps(source)  # `UsageError` for keys given by value, before anything is written
         self._spark = spark
         self._source = source
         self._transform = transform

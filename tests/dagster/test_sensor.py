@@ -1,6 +1,7 @@
 """The sensor on a real bucket and a real instance: what it asks for, tick by tick."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG
 from s3notify_platform.orchestration.resources import HEARTBEATS, beats_of, heartbeat
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.credentials import session_of
 from tests.support.site import Site
 from tests.support.waiting import until
 
@@ -220,7 +222,8 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
     result = site.launch(request)
     assert not result.success
     site.tick()
-    assert site.io.s3.aws_secret_access_key == secret
+    assert session_of(site.io.source.input.bucket).get_credentials().secret_key == secret
+    assert secret.encode() not in pickle.dumps(site.io.source)
     logged = [record.message + repr(record.user_message) for record in site.instance.all_logs(result.run_id)]
     events = [repr(event) for event in site.instance.all_logs(result.run_id)]
     run = site.instance.get_run_by_id(result.run_id)

@@ -16,6 +16,7 @@ from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark import jobs as planning
 from s3notify_platform.spark.jobs import SparkJobs
+from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -323,15 +324,13 @@ def test_what_only_an_operator_can_correct(
     what: str, lake: Lake, ministack: S3Server, seaweed: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing bucket or refused credentials are the operator's; an unreachable endpoint may come back."""
+    monkeypatch.setenv("STRANGER", "who")
+    strangers = {"access_key_id_env": "STRANGER", "secret_access_key_env": "STRANGER"}
     monkeypatch.setattr("s3notify_platform.ingest.engine.OUTAGE_SECONDS", 0)
     config = {
         "bucket": ministack.config("no-such-bucket"),
-        "credentials": seaweed.config("b").__class__(
-            bucket="b", endpoint_url=seaweed.endpoint_url, access_key_id="who", secret_access_key="what"
-        ),
-        "endpoint": ministack.config("b").__class__(
-            bucket="b", endpoint_url="http://127.0.0.1:9", access_key_id="who", secret_access_key="what"
-        ),
+        "credentials": S3Config(bucket="b", endpoint_url=seaweed.endpoint_url, **strangers),
+        "endpoint": S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", **strangers),
     }[what]
     broken = lake.with_source(bucket=config, platform=config)
     with pytest.raises(Exception, match=r"bucket 'b'|no-such-bucket") as caught:
