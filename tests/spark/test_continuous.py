@@ -1,17 +1,25 @@
 """A committed table kept in step by a streaming query, or by what it calls, without Dagster."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.ingest.engine import Ingest
+from s3notify_platform.ingest.plan import Plan
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put, Watcher
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
-from s3notify_platform.slots import Slot
+from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.continuous import ContinuousIngest, ingest_stream
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.local_jobs import LocalJobs
+from tests.support.servers import S3Server
 from tests.support.spark import Lake
 from tests.support.spark_options import options_of
 
@@ -119,3 +127,48 @@ def test_entries_take_the_place_of_listings(lake: Lake) -> None:
     publisher(lake).put("raw/plain.jsonl", b'{"id": 4}\n')
     continuous.take({lake.slot("plain.jsonl"): None}, batch="plain")
     assert "plain" in take("fourth"), "listed, since somebody does not queue"
+
+
+def test_a_slot_that_ends_every_run_keeps_no_other(
+    ministack: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of twenty, nineteen are committed by the same micro-batch; the next one takes it in apart from them."""
+    config = ministack.config(ministack.make_bucket())
+    source = Source.of(
+        bucket=config,
+        platform=config,
+        name="orders",
+        prefix="raw/",
+        format="jsonl",
+        slots=20,
+        commit="native",
+    )
+    store = S3ObjectStore(config)
+    keys = [f"raw/{number}" for number in range(80)]
+    for key in keys:
+        store.put(key, b'{"a":1}\n')
+    poison, slots = Slot(7), source.location.all_slots()
+    planned: list[set[int]] = []
+
+    class Jobs(LocalJobs):
+        def plan(self, slots: Iterable[Slot], **arguments: Any) -> Plan:
+            planned.append({*slots})
+            if poison in planned[-1]:
+                raise CorruptError("a run that has to do with it ends")
+            return super().plan(planned[-1], **arguments)
+
+    def ingest(_spark: Any, source: Source, **_: Any) -> Ingest:
+        return Ingest(jobs=Jobs(source=source), source=source)
+
+    monkeypatch.setattr("s3notify_platform.spark.continuous.spark_ingest", ingest)
+    taking = ContinuousIngest(spark=None, source=source, later=lambda *_: None)  # type: ignore[arg-type]
+    result = taking.take(dict.fromkeys(slots), batch="b1")
+    assert [slot for slot, each in result.slots.items() if not each.ok] == [poison]
+    committed = {slot for slot, head in source.table().heads(slots).items() if head is not None}
+    assert committed == {slot_of(key, 20) for key in keys} - {poison}
+    assert set(taking.failing) == {poison}
+    assert len(planned) <= 2 * 5 + 1
+    planned.clear()
+    taking.take(dict.fromkeys(slots), batch="b2")
+    assert planned == [{*slots} - {poison}, {poison}]
+    store.close()
