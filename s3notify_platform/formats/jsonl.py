@@ -7,6 +7,7 @@ are accepted in floating point columns, since many writers write them. Fractions
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from s3notify_platform.formats.columns import check_finite, timestamps, unnamed_columns
+from s3notify_platform.formats.depth import depth_of, first_too_deep, value_end
 from s3notify_platform.formats.records import (
     Converted,
     Offsets,
@@ -24,6 +26,7 @@ from s3notify_platform.formats.records import (
 )
 from s3notify_platform.formats.rescue import Rescued, below, fitted, kinds_of, unnamed_in
 from s3notify_platform.formats.text_format import TextFormat
+from s3notify_platform.limits import MAX_DEPTH
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _WHITE: Final = " \t\r\n"
@@ -105,11 +108,14 @@ class JsonLines:
         rescued: list[Rescued | None] = []
         split: list[dict[str, str]] = []
         for number in range(len(records.start)):
-            try:
-                split.append(split_object(records.raw(number).decode()))
-                rescued.append(Rescued())
-            except ValueError:
-                rescued.append(None)
+            raw = records.raw(number)
+            one = None
+            with suppress(ValueError):
+                if (deep := depth_of(raw) > MAX_DEPTH) <= self.target.rescue:
+                    parts = split_object(raw.decode())
+                    one = self._without_deep(parts) if deep else Rescued()
+                    split.append(parts)
+            rescued.append(one)
         found = [one for one in rescued if one is not None]
         columns = [
             self._fitted([parts.pop(column.name, None) for parts in split], column.type, column.name, found)
@@ -119,6 +125,14 @@ class JsonLines:
             one.unnamed |= dict(_unnamed(parts, {}, ""))
         table = pa.Table.from_arrays(columns, schema=self.target.schema)
         return Recovered(table=table, rescued=rescued, new_fields=self._new_fields(records, rescued))
+
+    def _without_deep(self, parts: dict[str, str]) -> Rescued:
+        """Take out of a record's fields those that make it too deep."""
+        one = Rescued()
+        for name in [name for name, raw in parts.items() if depth_of(raw.encode()) >= MAX_DEPTH]:
+            named = name in self.target.schema.names
+            (one.mismatches if named else one.unnamed)[below("", name)] = _text(parts.pop(name))
+        return one
 
     def infer(self, records: Records) -> pa.Schema:
         """See `records.Parser`."""
@@ -133,6 +147,8 @@ class JsonLines:
         found = []
         for number, one in enumerate(rescued):
             if one is None or not one.unnamed or not self.target.inferred:
+                continue
+            if depth_of(records.raw(number)) > MAX_DEPTH:
                 continue
             try:
                 new_fields = unnamed_columns(read_json(records.raw(number), None), self.target.schema)[1]
@@ -336,8 +352,8 @@ def _pieces(text: str, borders: str) -> Iterator[tuple[str, str]]:
 def _value_end(text: str, start: int) -> int:
     try:
         return _DECODER.raw_decode(text, start)[1]
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    except RecursionError:
+        return value_end(text, start)
 
 
 def _past_space(text: str, start: int) -> int:
@@ -359,7 +375,7 @@ def check_json_lines(records: Records) -> None:
     """Refuse lines that are not one object each.
 
     A record that does not span its line could be completed by the next one, and hide both; and a `null` in
-    place of the first object ends the process inside pyarrow 26.
+    place of the first object ends the process inside pyarrow 26. So does deep nesting.
     """
     octets = np.frombuffer(records.body, np.uint8)
     first, last = octets[records.start], octets[records.end - 1]
@@ -367,3 +383,5 @@ def check_json_lines(records: Records) -> None:
         line = records.body[records.start[number] : records.end[number]].strip(b" \t\r\n")
         if not (line.startswith(b"{") and line.endswith(b"}")):
             raise pa.ArrowInvalid("the line is not a JSON object")
+    if first_too_deep(records) is not None:
+        raise pa.ArrowInvalid(f"nested deeper than {MAX_DEPTH} levels, the limit")

@@ -37,7 +37,12 @@ RESERVED: Final = frozenset(
     }
     | {RESCUED.name}
 )
-"""Names that a source's columns cannot have."""
+"""Names that a source's columns cannot have, in any case: Spark ignores it."""
+
+
+def is_name(name: str) -> bool:
+    """Whether a source's column can have this name. Pure."""
+    return bool(name) and name.casefold() not in RESERVED
 
 
 def format_of(key: str, setting: str) -> Format | None:
@@ -60,8 +65,8 @@ def check_schema(schema: pa.Schema, setting: str) -> None:
     """`UsageError` for a declared column that the format cannot give, or whose name is taken. Pure."""
     possible = FORMATS.values() if setting == AUTO else [FORMATS[setting]]
     for column in schema:
-        if column.name in RESERVED:
-            raise UsageError(f"column {column.name!r}: the name is kept for lineage; rename it")
+        if not is_name(column.name):
+            raise UsageError(f"column {column.name!r}: the name is kept for lineage, or empty; rename it")
         for one in possible:
             if not one.has_type(column.type):
                 raise UsageError(

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.errors import ConflictError, NotFoundError, S3NotifyError, UnavailableError
 from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Format, SplitEnd
 from s3notify_platform.formats.inference import infer, new_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
@@ -284,6 +284,12 @@ def _suggested(
     source: Source, version: ObjectVersion, body: ObjectBytes
 ) -> Iterator[tuple[Format, pa.Schema]]:
     form = format_of(version.key, source.input.format)
-    if form is not None:
+    if form is None:
+        return
+    try:
         for schema in form.schemas(body, version.key, source.input.encoding):
             yield form, schema
+    except S3NotifyError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever it cannot be inferred from is a reject when it is read
+        return

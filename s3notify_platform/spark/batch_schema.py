@@ -84,7 +84,7 @@ class BatchSchemas:
     def _pinned(self, known: StructType, found: StructType, run: Run, *, inferred: bool) -> TableSchema:
         """The schema `known`, with what only `found` has, pinned with the columns of the rows it leads to."""
         registry = self.source.schemas()
-        source = merged(known.json(), found.json(), strict=False)
+        source = merged(known.json(), found.json(), strict=False, bounded=inferred)
         for _ in range(PIN_ATTEMPTS):
             parsing = json_schema(source)
             rows = self._check_transform(self.delivered(parsing)).json()
@@ -95,7 +95,8 @@ class BatchSchemas:
                 return pinned
             # Another run was first to infer: what it found stands, and ours adds to it.
             head = registry.head()
-            source = merged(head.source, source, strict=False) if head is not None else source
+            if head is not None:
+                source = merged(head.source, source, strict=False, bounded=inferred)
         raise ConflictError("the table's schema kept changing; try again")
 
     def _check_transform(self, source: StructType) -> StructType:
