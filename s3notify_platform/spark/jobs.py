@@ -54,6 +54,7 @@ from s3notify_platform.ingest.wire import (
 )
 from s3notify_platform.protocols.source_enumerator import Assignment, CommittedSlots, Split, assign_slots
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
 from s3notify_platform.spark.declared import arrow_schema
 from s3notify_platform.spark.failures import (
@@ -306,11 +307,9 @@ class SparkJobs:
             return frame.mapInArrow(read_stager(context, reader), STAGED.ddl)
         else:
             everything = frame.mapInArrow(part_writer(context, reader), READ.ddl)
-        return (
-            everything.repartition(min(self.width, len(part)), "_slot")
-            .sortWithinPartitions("_slot", "_kind", "_key", "_offset")
-            .mapInArrow(stager(context), STAGED.ddl)
-        )
+        by_slot = everything.repartition(min(self.width, len(part)), "_slot")
+        by_slot = by_slot.sortWithinPartitions("_slot", "_kind", "_key", "_offset")
+        return map_in_arrow(by_slot, stager(context), STAGED.ddl)
 
     @staticmethod
     def _transformed(everything: DataFrame, source: StructType, transform: Transform) -> DataFrame:
