@@ -16,3 +16,21 @@ MAX_COLUMNS: Final = 2000
 
 MAX_SCHEMA_BYTES: Final = 512 << 10
 """Bytes of an inferred or declared schema, as Spark's JSON. Of rows twice as many."""
+
+MAX_CELLS: Final = 16 << 20
+"""Values that are parsed at once: records (of JSON: objects) times columns. What has more is parsed in parts."""
+
+MAX_KEYS: Final = 4 * MAX_COLUMNS
+"""Different keys in JSON that is parsed at once; a record with more is a reject, or rescued."""
+
+MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
+"""Bytes of a Parquet row group's columns, as its footer says, and as they are decoded."""
+
+MAX_ROW_GROUP_CELLS: Final = 1 << 28
+"""Rows times columns of a Parquet row group: a few hundred bytes can hold billions of nulls."""
+
+MAX_TASK_BYTES: Final = 2 << 30
+"""Memory that a task of Spark may take beyond what its process had: the last line, where the system can limit it."""
+
+MAX_REJECTS: Final = 1000
+"""Rejects that are kept of one object, or of a part of a big one. One more says how many there were."""

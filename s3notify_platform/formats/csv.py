@@ -35,6 +35,7 @@ from s3notify_platform.formats.records import (
 )
 from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below, fitted
 from s3notify_platform.formats.text_format import TextFormat
+from s3notify_platform.limits import MAX_COLUMNS
 
 _QUOTE: Final = ord('"')
 _COMMA: Final = ord(",")
@@ -279,6 +280,11 @@ class CsvRecords:
             records[number].mismatches[below("", column.name)] = values[number] or ""
             return pa.nulls(1, column.type)
 
+        if pa.types.is_nested(column.type):  # a text is no value of it, and no text is null
+            for number, value in enumerate(values):
+                if value:
+                    single(number)
+            return pa.nulls(len(values), column.type)
         return fitted(values, column.type, _read_values, single)
 
 
@@ -328,6 +334,8 @@ def csv_names(header: bytes, schema: pa.Schema | None) -> list[str]:
         names = next(csv.reader(io.StringIO(header.decode("utf-8"), newline=""), strict=True))
     except (UnicodeError, csv.Error, StopIteration) as error:
         raise CorruptError(f"CSV header: {reason_of(error) or 'unreadable'}") from error
+    if len(names) > MAX_COLUMNS:
+        raise CorruptError(f"CSV header: {len(names)} columns, and a schema has at most {MAX_COLUMNS}")
     if len(set(names)) != len(names):
         raise CorruptError("CSV header: a column name occurs twice")
     if schema is not None and not set(names) & set(schema.names):

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from s3notify_platform.formats.columns import check_finite, timestamps, unnamed_columns
-from s3notify_platform.formats.depth import depth_of, first_too_deep, value_end
+from s3notify_platform.formats.columns import check_finite, count_fields, timestamps, unnamed_columns
+from s3notify_platform.formats.json_bounds import check_cells, depth_of, first_too_deep, value_end
 from s3notify_platform.formats.records import (
     Converted,
     Offsets,
@@ -78,13 +78,15 @@ class JsonLines:
         self.target = target
         # The JSON reader has no dates: they are read as strings and cast.
         self._times_as_text = False
+        self._columns = count_fields(target.schema)
 
     def convert(self, records: Records) -> Converted:
         """See `records.Parser`. What the schema does not name is read along, to be counted."""
         check_json_lines(records)
         joined = records.joined()
+        check_cells(joined, self._columns)
         try:
-            table = self._read(joined, "infer")
+            table = self._read_all(joined)
         except pa.ArrowInvalid as error:
             name = re.match(r"JSON parse error: Column\(/(.*?)(?:/.*)?\) changed from", str(error))
             if name is None or name[1] in self.target.schema.names or self.target.inferred:
@@ -112,6 +114,7 @@ class JsonLines:
             one = None
             with suppress(ValueError):
                 if (deep := depth_of(raw) > MAX_DEPTH) <= self.target.rescue:
+                    check_cells(raw, self._columns)
                     parts = split_object(raw.decode())
                     one = self._without_deep(parts) if deep else Rescued()
                     split.append(parts)
@@ -137,7 +140,9 @@ class JsonLines:
     def infer(self, records: Records) -> pa.Schema:
         """See `records.Parser`."""
         check_json_lines(records)
-        found = read_json(records.joined(), None)
+        joined = records.joined()
+        check_cells(joined)
+        found = read_json(joined, None)
         if found.num_rows != len(records.start):
             raise pa.ArrowInvalid("not one object in each line")
         return found.schema
@@ -148,14 +153,26 @@ class JsonLines:
         for number, one in enumerate(rescued):
             if one is None or not one.unnamed or not self.target.inferred:
                 continue
-            if depth_of(records.raw(number)) > MAX_DEPTH:
-                continue
+            raw = records.raw(number)
             try:
-                new_fields = unnamed_columns(read_json(records.raw(number), None), self.target.schema)[1]
+                if depth_of(raw) > MAX_DEPTH:
+                    continue
+                check_cells(raw)
+                new_fields = unnamed_columns(read_json(raw, None), self.target.schema)[1]
             except pa.ArrowException:
                 continue
             found += [new_fields] if new_fields is not None else []
         return found
+
+    def _read_all(self, joined: bytes) -> pa.Table:
+        """Fields that the schema does not name, too, if it can be known that they are not too many."""
+        try:
+            return self._read(joined, "error")
+        except pa.ArrowInvalid as error:
+            if "unexpected field" not in str(error):
+                raise
+        check_cells(joined)
+        return self._read(joined, "infer")
 
     def _read(self, joined: bytes, unexpected: str) -> pa.Table:
         schema = self.target.schema

@@ -47,7 +47,7 @@ from s3notify_platform.formats.records import (
     Parser,
     Target,
     blocks,
-    convert_or_halve,
+    converted,
     no_rows,
     rejected_whole,
 )
@@ -127,7 +127,7 @@ class TextFormat(Format):
                 yield rejected_whole(number, text, str(error), target)
             return
         for records in blocks(texts, self._ranges):
-            yield convert_or_halve(records, parser)
+            yield from converted(records, parser)
 
     def _ranges(self, body: bytes) -> tuple[Offsets, Offsets]:
         """Byte ranges of the records of a text, without its header."""
@@ -266,4 +266,4 @@ def _converted(piece: Piece, parser: Parser) -> Iterator[Parsed]:
     if piece.reject:
         yield no_rows(parser.target, [piece.reject])
     elif len(piece.begins):
-        yield convert_or_halve(piece.records, parser)
+        yield from converted(piece.records, parser)

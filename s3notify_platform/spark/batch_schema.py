@@ -30,6 +30,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.spark.declared import parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
+from s3notify_platform.spark.memory import limited
 from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
 
 Transform = Callable[[DataFrame], DataFrame]
@@ -173,7 +174,12 @@ def _inferred(spark: SparkSession, source: Source, sample: Sequence[ObjectVersio
 
     try:
         with own_errors():
-            body = spark.range(0, 1, 1, 1).mapInArrow(run, "schema binary").toArrow()["schema"][0].as_py()
+            body = (
+                spark.range(0, 1, 1, 1)
+                .mapInArrow(limited(run), "schema binary")
+                .toArrow()["schema"][0]
+                .as_py()
+            )
     except JOB_ERRORS as error:
         if is_death(error):
             raise _TaskDiedError(reason_of(error)) from error

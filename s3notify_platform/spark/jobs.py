@@ -65,6 +65,7 @@ from s3notify_platform.spark.failures import (
     own_errors,
     reason_of,
 )
+from s3notify_platform.spark.memory import limited
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
@@ -301,12 +302,12 @@ class SparkJobs:
             chain=chain,
         )
         if self._transform is not None:
-            read = frame.mapInArrow(read_task(reader, chain), from_arrow_schema(reader.output))
+            read = frame.mapInArrow(limited(read_task(reader, chain)), from_arrow_schema(reader.output))
             everything = self._transformed(read, self._schemas.delivered(columns), self._transform)
         elif assigned.together:
-            return frame.mapInArrow(read_stager(context, reader), STAGED.ddl)
+            return frame.mapInArrow(limited(read_stager(context, reader)), STAGED.ddl)
         else:
-            everything = frame.mapInArrow(part_writer(context, reader), READ.ddl)
+            everything = frame.mapInArrow(limited(part_writer(context, reader)), READ.ddl)
         by_slot = everything.repartition(min(self.width, len(part)), "_slot")
         by_slot = by_slot.sortWithinPartitions("_slot", "_kind", "_key", "_offset")
         return map_in_arrow(by_slot, stager(context), STAGED.ddl)

@@ -1,12 +1,16 @@
-"""How deep JSON is nested, found without a parser: deep nesting ends the process inside of pyarrow 26."""
+"""How deep and how large JSON is once it is parsed, found without a parser: pyarrow 26 bounds neither.
+
+Deep nesting ends its process; many objects with different keys make a table of objects times keys.
+"""
 
 import re
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from s3notify_platform.formats.records import Records
-from s3notify_platform.limits import MAX_DEPTH
+from s3notify_platform.limits import MAX_CELLS, MAX_DEPTH, MAX_KEYS
 
 _OPENING: Final = np.isin(np.arange(256), np.frombuffer(b"[{", np.uint8))
 _NOT_STRUCTURE: Final = bytes(sorted(set(range(256)) - set(b'[]{}"')))
@@ -38,6 +42,25 @@ def first_too_deep(records: Records) -> int | None:
     counts = np.searchsorted(opening, records.end) - np.searchsorted(opening, records.start)
     suspects = np.flatnonzero(counts > MAX_DEPTH).tolist()
     return next((number for number in suspects if depth_of(records.raw(number)) > MAX_DEPTH), None)
+
+
+_KEY: Final = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \t\r\n]*+:', re.DOTALL)
+_FEW: Final = 2000
+
+
+def check_cells(text: bytes, columns: int | None = None) -> None:
+    """`ArrowInvalid` for a text of JSON with too many objects times columns; by default, as many as it has keys."""
+    objects = max(1, text.count(b"{"))
+    if columns is None:
+        if text.count(b":") <= _FEW:
+            return
+        columns = len(set(_KEY.findall(text)))
+        if columns > MAX_KEYS:
+            raise pa.ArrowInvalid(f"{columns} different keys, of which {MAX_KEYS} can be taken in at once")
+    if objects * columns > MAX_CELLS:
+        raise pa.ArrowInvalid(
+            f"{objects} objects with {columns} different keys, more than {MAX_CELLS} values at once"
+        )
 
 
 def value_end(text: str, start: int) -> int:
