@@ -34,3 +34,6 @@ MAX_TASK_BYTES: Final = 2 << 30
 
 MAX_REJECTS: Final = 1000
 """Rejects that are kept of one object, or of a part of a big one. One more says how many there were."""
+
+MAX_DOCUMENT_BYTES: Final = 64 << 20
+"""Decoded bytes of a JSON document, which is read as a whole."""

@@ -4,6 +4,7 @@ Deep nesting ends its process; many objects with different keys make a table of 
 """
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -71,3 +72,40 @@ def value_end(text: str, start: int) -> int:
         if depth <= 0:
             return token.end()
     raise ValueError("a list or an object has no end")
+
+
+_MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]', re.DOTALL)
+_WHITE: Final = b" \t\r\n"
+
+
+def parts_of(text: bytes, start: int) -> Iterator[tuple[bytes, int, int]]:
+    """The parts of a JSON object or list that begins at `start`: the key or nothing, and where its value is.
+
+    Last of all the value as a whole, without a key. However deep; `ValueError` if it has no end.
+    """
+    depth, begin, key = 0, start, b""
+    for token in _MARK.finditer(text, start):
+        match token[0]:
+            case b"[" | b"{":
+                depth += 1
+                begin = token.end() if depth == 1 else begin
+            case b"]" | b"}":
+                depth -= 1
+                if depth == 0:
+                    if key or text[begin : token.start()].strip(_WHITE):
+                        yield key, *_stripped(text, begin, token.start())
+                    yield b"", start, token.end()
+                    return
+            case b"," if depth == 1:
+                yield key, *_stripped(text, begin, token.start())
+                begin, key = token.end(), b""
+            case b":" if depth == 1 and not key:
+                key, begin = text[begin : token.start()].strip(_WHITE), token.end()
+            case _:
+                pass
+    raise ValueError("a list or an object has no end")
+
+
+def _stripped(text: bytes, begin: int, end: int) -> tuple[int, int]:
+    part = text[begin:end]
+    return begin + len(part) - len(part.lstrip(_WHITE)), begin + len(part.rstrip(_WHITE))

@@ -17,6 +17,7 @@ import pyarrow.json as pa_json
 from s3notify_platform.formats.columns import check_finite, count_fields, timestamps, unnamed_columns
 from s3notify_platform.formats.json_bounds import check_cells, depth_of, first_too_deep, value_end
 from s3notify_platform.formats.records import (
+    BOM,
     Converted,
     Offsets,
     Parser,
@@ -56,6 +57,17 @@ class Jsonl(TextFormat):
     def parser(self, header: bytes, target: Target) -> Parser:
         """See `TextFormat`."""
         return JsonLines(target)
+
+    def refusal(self, text: bytes) -> str | None:
+        """See `TextFormat`. For one JSON document over several lines, which is no record of its own on any line."""
+        if text.count(b"\n", 0, 1 << 16) < 1:
+            return None
+        first = text.removeprefix(BOM).lstrip().split(b"\n", 1)[0].rstrip(b" \t\r,")
+        last = text.rstrip().rsplit(b"\n", 1)[-1].strip()
+        opened = first[:1] in (b"[", b"{") and first[-1:] != {b"[": b"]", b"{": b"}"}[first[:1]]
+        if opened and (last in (b"]", b"}") or (last.endswith(b"]") and not last.startswith(b"["))):
+            return "a JSON document, where each line is to be an object: set the source's format to json"
+        return None
 
     def has_type(self, kind: pa.DataType) -> bool:
         """See `Format`."""
@@ -399,6 +411,6 @@ def check_json_lines(records: Records) -> None:
     for number in np.flatnonzero((first != ord("{")) | (last != ord("}"))).tolist():
         line = records.body[records.start[number] : records.end[number]].strip(b" \t\r\n")
         if not (line.startswith(b"{") and line.endswith(b"}")):
-            raise pa.ArrowInvalid("the line is not a JSON object")
+            raise pa.ArrowInvalid("the line is not a JSON object (for documents set the format json)")
     if first_too_deep(records) is not None:
         raise pa.ArrowInvalid(f"nested deeper than {MAX_DEPTH} levels, the limit")

@@ -3,7 +3,7 @@
 A new format is one file, with a subclass of `Format` or `TextFormat`, and one entry here.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -11,7 +11,8 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.binary import Binary
 from s3notify_platform.formats.codecs import without_suffix
-from s3notify_platform.formats.csv import Csv
+from s3notify_platform.formats.csv import Csv, Tsv
+from s3notify_platform.formats.json_document import JsonDocument
 from s3notify_platform.formats.jsonl import Jsonl
 from s3notify_platform.formats.parquet import Parquet
 from s3notify_platform.formats.rescue import RESCUED
@@ -20,7 +21,9 @@ from s3notify_platform.formats.text import Text
 AUTO: Final = "auto"
 """The setting under which an object's suffix names its format."""
 
-FORMATS: Final[dict[str, Format]] = {one.name: one for one in (Jsonl(), Csv(), Parquet(), Text(), Binary())}
+FORMATS: Final[dict[str, Format]] = {
+    one.name: one for one in (Jsonl(), JsonDocument(), Csv(), Tsv(), Parquet(), Text(), Binary())
+}
 
 RESERVED: Final = frozenset(
     {
@@ -54,6 +57,12 @@ def format_of(key: str, setting: str) -> Format | None:
         return FORMATS[setting]
     suffix = without_suffix(key.rsplit("/", 1)[-1]).rsplit(".", 1)[-1].lower()
     return next((one for one in FORMATS.values() if suffix in one.suffixes), None)
+
+
+def format_for(key: str, settings: Any) -> Format | None:
+    """The format of an object under a source's settings (`ingest.settings.FormatSettings`), or None. Pure."""
+    form = format_of(key, settings.format)
+    return form and form.configured(settings)
 
 
 def fixed_schema(setting: str) -> pa.Schema | None:

@@ -25,7 +25,7 @@ from s3notify_platform.formats.inference import infer, new_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target, rejected_whole
 from s3notify_platform.formats.records import Reject as ParsedReject
-from s3notify_platform.formats.registry import FORMATS, format_of
+from s3notify_platform.formats.registry import FORMATS, format_for, format_of
 from s3notify_platform.formats.rescue import Tally, added
 from s3notify_platform.ingest.fetch import Fetched, fetch, gets_of
 from s3notify_platform.ingest.outcome import Outcome
@@ -90,7 +90,7 @@ class SplitReader:
         """A part of an object, or a big one, piece by piece: rejects and rows, and at last the outcome."""
         version = split.version
         outcome = Outcome.whole("ok", version.etag, version.size, start=split.start)
-        form = format_of(version.key, self.source.input.format)
+        form = format_for(version.key, self.source.input)
         if form is None:
             yield control(self.output, [_rejected(version, 0, _NO_FORMAT, b"")])
             yield control(self.output, [_ended(version, replace(outcome, rejects=1))])
@@ -213,7 +213,8 @@ def _parse_window(window: Sequence[Fetched], source: Source, target: Target, out
         return fetched.status, form.name if form else ""
 
     for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
-        part, form = list(group), FORMATS.get(name)
+        part = list(group)
+        form = FORMATS[name].configured(source.input) if name else None
         counted = _Counted([fetched.version for fetched in part], output)
         if status == "ok":
             for parsed in _parsed(part, form, target, source.input.encoding):
@@ -302,7 +303,7 @@ def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tupl
 def _suggested(
     source: Source, version: ObjectVersion, body: ObjectBytes
 ) -> Iterator[tuple[Format, pa.Schema]]:
-    form = format_of(version.key, source.input.format)
+    form = format_for(version.key, source.input)
     if form is None:
         return
     try:
