@@ -3,12 +3,13 @@
 A schema object is created if absent under the next generation number, like a commit. It holds two schemas as Spark's
 JSON: `source`, with which the objects are parsed, and `rows`, the columns of the data files. A commit names the schema
 generation that it was written under. A later generation has every field of the earlier ones, with its type, at any
-depth. So schemas only grow, and each generation records what it added, when, and for which batch.
+depth, unless a person went back (`table.rollback`). So schemas only grow, and each generation records what it added,
+when, and for which batch.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import takewhile
 from typing import Any, Final
 
@@ -313,6 +314,26 @@ class SchemaRegistry:
             if isinstance(outcome, Written):
                 return wanted
         raise ConflictError("the table's schema kept changing; try again")
+
+    def pin_again(self, earlier: TableSchema) -> TableSchema:
+        """Pin an earlier generation as the newest: the one way in which a schema shrinks. See `table.rollback`.
+
+        `ConflictError` if another caller pins one at the same time. 1 LIST, 1 GET and 1 PUT.
+        """
+        head = self.head()
+        if self._commits is None or head is None:
+            raise UsageError(f"{self._layout.prefix}: opened without `commits`, or nothing is pinned")
+        wanted = replace(
+            earlier,
+            generation=head.generation + 1,
+            added={},
+            batch=f"rollback to {earlier.generation}",
+            created_ms=self._clock.wall_ms(),
+        )
+        body = json.dumps(asdict(wanted)).encode()
+        if isinstance(self._commits.put_if_absent(self._layout.schema(wanted.generation), body), Written):
+            return wanted
+        raise ConflictError("the table's schema was changed at the same time: stop its runs, and try again")
 
 
 def _same(one: str, other: str) -> bool:
