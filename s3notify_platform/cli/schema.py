@@ -63,7 +63,7 @@ def rollback(*, place: SourcePlace, generation: int, dry_run: bool) -> None:
     that in. Nothing is rewritten, and what comes later can widen an inferred schema again: declare the source's schema
     to prevent that.
     """
-    from s3notify_platform.table.rollback import plan_rollback, roll_back
+    from s3notify_platform.ingest.rollback import plan_rollback, roll_back
 
     location, store, mode = place.committing()
     settled = location.settle_commit_mode(mode, store)

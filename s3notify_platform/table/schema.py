@@ -3,7 +3,7 @@
 A schema object is created if absent under the next generation number, like a commit. It holds two schemas as Spark's
 JSON: `source`, with which the objects are parsed, and `rows`, the columns of the data files. A commit names the schema
 generation that it was written under. A later generation has every field of the earlier ones, with its type, at any
-depth, unless a person went back (`table.rollback`). So schemas only grow, and each generation records what it added,
+depth, unless a person went back (`ingest.rollback`). So schemas only grow, and each generation records what it added,
 when, and for which batch.
 """
 
@@ -316,7 +316,7 @@ class SchemaRegistry:
         raise ConflictError("the table's schema kept changing; try again")
 
     def pin_again(self, earlier: TableSchema) -> TableSchema:
-        """Pin an earlier generation as the newest: the one way in which a schema shrinks. See `table.rollback`.
+        """Pin an earlier generation as the newest: the one way in which a schema shrinks. See `ingest.rollback`.
 
         `ConflictError` if another caller pins one at the same time. 1 LIST, 1 GET and 1 PUT.
         """

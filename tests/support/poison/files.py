@@ -16,7 +16,8 @@ def parquet(table: pa.Table, **how: Any) -> bytes:
 
 def nulls(rows: int) -> bytes:
     """A few hundred bytes that decode to so many rows."""
-    return parquet(pa.table({"id": pa.nulls(rows, pa.bool_())}), row_group_size=rows, compression="zstd")
+    values = pa.chunked_array([pa.nulls(rows // 100, pa.bool_())] * 100)
+    return parquet(pa.table({"id": values}), row_group_size=rows, compression="zstd")
 
 
 def one_long_value(rows: int, size: int) -> bytes:
@@ -39,7 +40,7 @@ def damaged() -> bytes:
 
 
 FILES: dict[str, Callable[[], bytes]] = {
-    "nulls.parquet": lambda: nulls(100_000_000),
+    "nulls.parquet": lambda: nulls(400_000_000),
     "long-value.parquet": lambda: one_long_value(200_000, 100_000),
     "deep-structs.parquet": lambda: nested(45, lambda kind: pa.struct([("a", kind)])),
     "deep-lists.parquet": lambda: nested(45, pa.list_),

@@ -49,6 +49,8 @@ TEXTS: dict[str, MAKE] = {
     "bad-lines.jsonl": lambda: b"bad\n" * 50_000,
     "unclosed.jsonl": lambda: b'{"id":"' + b"x" * (3 << 20),
     "lines-as-array.jsonl": lambda: b'[\n{"id":1},\n{"id":2}\n]\n',
+    "document.json": lambda: b'{\n "data": {\n  "items": [{"id": 1}]\n }\n}\n',
+    "cut-document.json": lambda: b'[\n {"id": 1},\n {"id"',
     "null.jsonl": lambda: b"null\nnull\n",
     "bomb.jsonl.gz": lambda: gzip.compress(b'{"id":1}\n' * 2_000_000),
     "cut.jsonl.gz": lambda: gzip.compress(b'{"id":1}\n' * 1000)[:-20],

@@ -7,12 +7,12 @@ import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.rollback import plan_rollback, roll_back
 from s3notify_platform.ingest.slot_files import new_files
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
-from s3notify_platform.table.rollback import plan_rollback, roll_back
 from s3notify_platform.table.schema import SchemaRegistry
 from tests.support.slot_writer import LAYOUT, SLOT, slot_table
 
