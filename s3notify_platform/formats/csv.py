@@ -56,7 +56,9 @@ class Csv(TextFormat):
     def configured(self, settings: Any) -> "Csv":
         """See `Format`."""
         given = {name: getattr(settings, f"csv_{name}") for name in Dialect.__dataclass_fields__}
-        given["delimiter"], given["nulls"] = given["delimiter"] or self.delimiter, given["nulls"] or NULLS
+        given["delimiter"] = given["delimiter"].replace("\\t", "\t") or self.delimiter
+        given["quote"] = "" if given["quote"] == "none" else given["quote"]
+        given["nulls"] = given["nulls"] or NULLS
         dialect = Dialect(**given)
         return self if dialect == self.dialect else type(self)(dialect)
 

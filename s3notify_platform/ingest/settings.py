@@ -121,9 +121,10 @@ class FormatSettings:
     """How the records of CSV objects and JSON documents are told apart."""
 
     csv_delimiter: Annotated[
-        str, About("Character between the values of CSV; default: a comma, in .tsv objects a tab")
+        str,
+        About("Character between the values of CSV, like ; or \\t; default: a comma, in .tsv objects a tab"),
     ] = ""
-    csv_quote: Annotated[str, About("Character around values of CSV that need it; empty: none")] = '"'
+    csv_quote: Annotated[str, About("Character around values of CSV that need it, or none")] = '"'
     csv_escape: Annotated[
         str, About("Character before a quote or delimiter in a CSV value; empty: quotes are doubled")
     ] = ""

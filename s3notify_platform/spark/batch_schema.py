@@ -136,7 +136,7 @@ def json_schema(text: str) -> StructType:
 def infer_schema(
     spark: SparkSession, source: Source, sample: Sequence[ObjectVersion], progress: Progress = lambda _: None
 ) -> StructType:
-    """The schema of a sample (`reader.sample_of`), read in one task; without columns if it holds no data.
+    """The schema of a sample (`reader.sample_of`), within limits, read in one task; without columns if it holds no data.
 
     1 GET each. Of objects larger than `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer. If the
     task dies, its objects are tried in halves, and those over which it dies alone are left out.
@@ -184,4 +184,7 @@ def _inferred(spark: SparkSession, source: Source, sample: Sequence[ObjectVersio
         if is_death(error):
             raise _TaskDiedError(reason_of(error)) from error
         raise
-    return StructType() if body is None else from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))
+    if body is None:
+        return StructType()
+    found = from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))
+    return json_schema(merged("{}", found.json(), strict=False, bounded=True))
