@@ -29,8 +29,13 @@ MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
 MAX_ROW_GROUP_CELLS: Final = 1 << 28
 """Rows times columns of a Parquet row group: a few hundred bytes can hold billions of nulls."""
 
-MAX_TASK_BYTES: Final = 2 << 30
-"""Memory that a task of Spark may take beyond what its process had: the last line, where the system can limit it."""
+MAX_TASK_BYTES: Final = 8 << 30
+"""Memory that a task of Spark may take beyond what its process had, and no more than `MAX_TASK_SHARE` of all there is.
+
+The last line, where the system can limit it: one object may be `MAX_OBJECT_BYTES`, and is copied."""
+
+MAX_TASK_SHARE: Final = 0.7
+"""Of the memory of the machine, or of the container."""
 
 MAX_REJECTS: Final = 1000
 """Rejects that are kept of one object, or of a part of a big one. One more says how many there were."""

@@ -136,7 +136,7 @@ def json_schema(text: str) -> StructType:
 def infer_schema(
     spark: SparkSession, source: Source, sample: Sequence[ObjectVersion], progress: Progress = lambda _: None
 ) -> StructType:
-    """The schema of a sample (`reader.sample_of`), within limits, read in one task; without columns if it holds no data.
+    """The schema of a sample (`reader.sample_of`), within limits, read in one task; no columns if it holds no data.
 
     1 GET each. Of objects larger than `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer. If the
     task dies, its objects are tried in halves, and those over which it dies alone are left out.

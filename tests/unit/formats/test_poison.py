@@ -97,6 +97,28 @@ def test_as_documents(name: str) -> None:
         assert [(index, row["id"]) for index, row in rows] == [(0, 1), (0, 2), (2, 1), (2, 2)]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory on Linux only")
+def test_the_last_line() -> None:
+    """What takes more memory than a process may have is a reject, and the process goes on."""
+    program = """
+from tests.support.poison import SCHEMA
+from tests.support.poison.files import one_long_value
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.spark.memory import limit_memory
+
+body = one_long_value(2000, 1_000_000)
+limit_memory(300 << 20)
+for _ in range(2):
+    for parsed in FORMATS["parquet"].parse([("k", body)], Target(schema=SCHEMA)):
+        print(parsed.table.num_rows, [reject.reason for reject in parsed.rejects])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.count("Parquet: row group 0: malloc of size") == 2
+
+
 @pytest.mark.thorough
 def test_memory() -> None:
     """A process that reads the whole corpus, in each way, never takes more than a gigabyte."""
