@@ -265,7 +265,7 @@ def _decoded(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[s
     if group.bytes > MAX_ROW_GROUP_BYTES:
         raise _UnreadableError(f"{group.bytes} bytes, and a task takes in at most {MAX_ROW_GROUP_BYTES}")
     leaves = max(1, len(reader.schema))
-    if group.rows * leaves > MAX_ROW_GROUP_CELLS:
+    if group.rows * leaves > MAX_ROW_GROUP_CELLS or (not names and group.rows > BATCH_ROWS):
         raise _UnreadableError(
             f"{group.rows} rows of {leaves} columns, and a task takes in at most {MAX_ROW_GROUP_CELLS} values"
         )

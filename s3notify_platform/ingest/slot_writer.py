@@ -148,8 +148,9 @@ class _Stages:
 
     def relieve(self) -> None:
         """Write what most waits of one slot, if too much waits of all."""
-        if sum(stage.data.waiting_bytes for stage in self.open.values()) > BYTES_IN_FLIGHT // 2:
-            max((stage.data for stage in self.open.values()), key=lambda data: data.waiting_bytes).flush()
+        waiting = [files for stage in self.open.values() for files in (stage.data, stage.rejects)]
+        if sum(files.waiting_bytes for files in waiting) > BYTES_IN_FLIGHT // 2:
+            max(waiting, key=lambda files: files.waiting_bytes).flush()
 
     def finish(self, slots: Iterable[Slot]) -> None:
         """Write these slots, in the background as long as not too much waits for it."""
