@@ -3,6 +3,7 @@
 | class | who acts | how |
 |---|---|---|
 | `UsageError` | the programmer or operator | fix the call or the configuration it names |
+| `RefusedError` | caller | the store refuses this request: find out whether it is for one key alone |
 | `NotFoundError` | caller | the named thing does not exist |
 | `ConflictError` | caller | another writer was first: read again, decide again |
 | `FencedError` | worker | a newer generation exists: stop |
@@ -22,6 +23,10 @@ class S3NotifyError(Exception):
 
 class UsageError(S3NotifyError, ValueError):
     """The call or the configuration is wrong; nothing was written. The message names the thing and the fix."""
+
+
+class RefusedError(UsageError):
+    """The store refuses what was asked for (a 4xx): a fault of this one key, or of bucket or credentials as a whole."""
 
 
 class NotFoundError(S3NotifyError, LookupError):
@@ -50,6 +55,10 @@ class UnavailableError(S3NotifyError):
 
 class UnknownOutcomeError(S3NotifyError):
     """The request may or may not have been applied: look before doing it again."""
+
+
+OUTAGES = (UnavailableError, UnknownOutcomeError)
+"""No verdict on what was asked for: it may go well the next time."""
 
 
 class CorruptError(S3NotifyError):

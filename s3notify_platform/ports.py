@@ -12,9 +12,12 @@ Reads raise `UnavailableError` after bounded retries, and `UsageError` if only a
 (no such bucket, credentials refused).
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
+
+from s3notify_platform.limits import MAX_KEY_BYTES
 
 ETag = NewType("ETag", str)
 """As the store returns it, without the surrounding quotes."""
@@ -31,6 +34,24 @@ class IfMatch:
 
     etag: ETag
 
+
+def unaddressable(key: str) -> str:
+    """Why S3 clients cannot address an object under `key`: they, or a server between, change it. "" if they can. Pure.
+
+    Such objects exist nevertheless, in stores that take any name.
+    """
+    try:
+        size = len(key.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "it is no UTF-8"
+    if not 1 <= size <= MAX_KEY_BYTES:
+        return f"it has {size} bytes, and 1 to {MAX_KEY_BYTES} are allowed"
+    if "\0" in key:
+        return "it holds NUL"
+    return "one of its segments is . or .." if _DOTS.search(key) else ""
+
+
+_DOTS = re.compile(r"(?:^|/)\.\.?(?:/|$)")
 
 Precondition = Absent | IfMatch
 ABSENT = Absent()

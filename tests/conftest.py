@@ -13,6 +13,9 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
+# Before any Java starts, which hands them on.
+os.environ.update({"S3NOTIFY_TEST_KEY": "test", "S3NOTIFY_TEST_SECRET": "test"})
+
 pytest_plugins = [
     "tests.support.durations",
     "tests.support.moto",

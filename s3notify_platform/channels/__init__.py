@@ -3,6 +3,33 @@
 `QueuedPublisher` writes objects and announces them; `inlets` take in changes that other systems report; `delivery`
 pushes topics to their endpoints; the reconciler finishes the work of killed writers. Inlets and outlets are services,
 registered in `registry`.
+
+Threat model. What arrives is hostile. Whoever holds a role's keys is trusted with that role alone; `s3notify init
+--print iam` prints the least policy of each.
+
+    writer            writes objects below the source's prefix, and signals. Every other object of the platform's is
+                      denied to it: it cannot commit
+    publisher         a writer that also adds entries to the queue and takes them out
+    inlet             signals, the queue. It reads no object and cannot commit
+    outlet            the queue. It connects only to networks that its operator's `Egress` allows
+    run               the tables, records, signals and the queue. It cannot write objects of the source
+    creator of a topic (with the keys of a publisher, inlet or outlet) decides where entries go: within `Egress`, with
+                      no secret but one named `S3NOTIFY_PUSH_…`, with no file but one of `ca_folder`
+    sender of events  (with the inlet's secret, or by the policy of the SQS queue) reports changes of one bucket. It
+                      cannot name another one, nor the platform's own objects
+    anybody else who reaches the HTTP inlet: a share of its connections, for some seconds each, and a line of log in
+                      some seconds
+    an endpoint       answers: only the status counts, within a deadline, and redirects are not followed
+
+What each secret opens:
+    keys of a role             that role. They are named, not stored: `stores.credentials`
+    the HTTP inlet's secret    having keys looked at. Without TLS it can be read on its way
+    a push HMAC key            nothing here. Who has it can send its endpoint events in our name
+    the embedded server's      all of that server, which listens on loopback; in a file of mode 0600
+
+A false report costs requests, and never makes, changes or removes a row: rows are of the objects as a run finds them. A
+report that never came is found by the sweep. Writers are not protected from each other: who may write below a prefix
+may overwrite what is there, fill the queue up to its capacity, and move signals.
 """
 
 from s3notify_platform.channels.pending_change import Refused

@@ -1,6 +1,7 @@
 """`s3notify`: the commands. Each imports what it needs when it runs, so that `--help` is quick."""
 
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,11 @@ from s3notify_platform.cli.common import (
     dynamodb_endpoint_option,
     options,
     options_as,
-    print_json,
-    print_table,
     region_option,
     setting_option,
 )
+from s3notify_platform.cli.ending import interrupt_on_signals, leave
+from s3notify_platform.cli.printing import print_json, print_table, printable, say, say_traceback
 from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.stores.config import QUEUE_PREFIX
@@ -36,7 +37,10 @@ class _Commands(ServiceGroup):
         try:
             return super().invoke(ctx)
         except S3NotifyError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(printable(error)) from error
+        except click.ClickException as error:
+            vars(error)["message"] = printable(error.message)  # of the same class, which says how it is shown
+            raise
 
 
 @click.group(cls=_Commands, direction="outlet", context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,6 +57,21 @@ def main() -> None:
 
     Credentials come from the environment, a profile or an instance role.
     """  # noqa: D301 - click's own mark
+
+
+def run() -> None:
+    """The commands as a program: `main`, which then ends the process."""
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    except OSError as error:  # the machine's: a full disk, a folder that may not be written
+        say(f"Error: {error}", err=True)
+        code = 1
+    except BaseException as error:  # noqa: BLE001 - shown as Python would
+        say_traceback(error)
+        code = 1
+    leave(code if isinstance(code, int) else int(code is not None))
 
 
 _tables_options = options(
@@ -102,19 +121,19 @@ def doctor(
     _print_capabilities(f"{place.bucket} at {place.endpoint_url or 'AWS S3'}", found)
     # The problems of an unusable store are the error that is printed below.
     for problem in found.problems if found.mode != "unusable" else ():
-        click.echo(f"- {problem}")
+        say(f"- {problem}")
     for name, problems in tables.items():
         for problem in problems or ("is correct",):
-            click.echo(f"- {name} {problem}")
+            say(f"- {name} {problem}")
     try:
         decision = choose_commit(
             found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)
         )
     except S3NotifyError as error:
-        click.echo(error)
+        say(error)
         sys.exit(1)
-    click.echo(f"commit: {decision.commit} ({decision.reason})")
-    click.echo(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
+    say(f"commit: {decision.commit} ({decision.reason})")
+    say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
     if any(tables.values()):
         sys.exit(1)
 
@@ -187,7 +206,7 @@ def init(
     match template:
         case None:
             for each, created in provision.create_tables(tables).items():
-                click.echo(f"table {each!r}: {'created' if created else 'exists already'}")
+                say(f"table {each!r}: {'created' if created else 'exists already'}")
         case "cloudformation":
             print_json(provision.cloudformation(tables))
         case "terraform":
@@ -212,7 +231,9 @@ def init(
     show_default=True,
     help="Folder of all its data; delete it to start over.",
 )
-@click.option("--port", type=int, help="Port of the Dagster UI; a free one if not given.")
+@click.option(
+    "--port", type=click.IntRange(1, 65_535), help="Port of the Dagster UI; a free one if not given."
+)
 @click.option(
     "--objects",
     type=click.IntRange(20, 20_000),
@@ -228,7 +249,9 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
     """
     from s3notify_platform.local.demo import Demo
 
-    sys.exit(0 if Demo(folder, objects=objects, port=port, seed=seed).run(once=once) else 1)
+    with interrupt_on_signals():
+        exact = Demo(folder, objects=objects, port=port, seed=seed).run(once=once)
+    sys.exit(0 if exact else 1)
 
 
 @main.command(short_help="Watch your own buckets, in Dagster.")
@@ -246,7 +269,11 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
     help="Dagster's own state and log, its DAGSTER_HOME.",
 )
 @click.option(
-    "--port", type=int, default=3000, show_default=True, help="Port of the Dagster UI, on loopback."
+    "--port",
+    type=click.IntRange(1, 65_535),
+    default=3000,
+    show_default=True,
+    help="Port of the Dagster UI, on loopback.",
 )
 def dev(defs: Path, home: Path, port: int) -> None:
     """Watch your own buckets: Dagster's UI, daemon and sensors for the sources of a folder.
@@ -259,13 +286,14 @@ def dev(defs: Path, home: Path, port: int) -> None:
     from s3notify_platform.local.java import java_environment
 
     environment = {DEFS_VARIABLE: str(defs.resolve()), **java_environment()}
-    try:
-        with DagsterDev(home, port=port, environment=environment) as dagster:
-            dagster.wait_ready()
-            click.echo(f"Dagster UI at {dagster.url}, log in {dagster.log}; Ctrl-C ends it")
-            dagster.wait()
-    except KeyboardInterrupt:
-        return
+    with (
+        suppress(KeyboardInterrupt),
+        interrupt_on_signals(),
+        DagsterDev(home, port=port, environment=environment) as dagster,
+    ):
+        dagster.wait_ready()
+        say(f"Dagster UI at {dagster.url}, log in {dagster.log}; Ctrl-C ends it")
+        dagster.wait()
 
 
 @main.command(short_help="Signal objects that others wrote.")

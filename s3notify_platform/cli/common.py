@@ -1,11 +1,8 @@
 """Shared by the commands: options, the values that they give, and what is printed."""
 
 import functools
-import json
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +12,6 @@ from s3notify_platform.ingest.settings import SETTINGS
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 if TYPE_CHECKING:
-    from s3notify_platform.channels.service import Service
     from s3notify_platform.ingest.location import CommitMode, Location
     from s3notify_platform.ports import ObjectStore
     from s3notify_platform.protocols.notification_queue import NotificationQueue
@@ -232,54 +228,3 @@ def slots_of(_context: click.Context, _option: click.Parameter, text: str | None
             raise click.BadParameter(f"{part!r}: {first} is above {last}; give slots like 3,17,20-29, or all")
         found.update(Slot(slot) for slot in range(first, last + 1))
     return frozenset(found)
-
-
-def run_in_foreground(service: "Service") -> None:
-    """Run a service until SIGINT or SIGTERM, which end it cleanly; then print its counts by name, in one line.
-
-    A second signal ends the process at once.
-    """
-    stop = threading.Event()
-
-    def end(number: int, _: object) -> None:
-        stop.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
-    click.echo(f"{service.name}: running; Ctrl-C ends it", err=True)
-    try:
-        service.run(stop, lambda text: click.echo(f"{service.name}: {text}", err=True))
-    finally:
-        counts = " ".join(f"{name}={number}" for name, number in service.counts().items())
-        click.echo(f"{service.name}: {counts}", err=True)
-
-
-def print_json(document: "Mapping[str, Any] | Sequence[Any]") -> None:
-    """Print one JSON document."""
-    click.echo(json.dumps(document, indent=2))
-
-
-def print_found(found: "Sequence[Mapping[str, Any]]", columns: "Mapping[str, str]", *, as_json: bool) -> None:
-    """Print what was found: as one JSON document, or these `columns` of it as a table, field by head."""
-    if as_json:
-        print_json(found)
-        return
-    rows = ([one[field] for field in columns.values()] for one in found)
-    print_table(columns, ([_cell(value) for value in row] for row in rows))
-
-
-def _cell(value: object) -> object:
-    return "-" if value is None else f"{value:.0f}" if isinstance(value, float) else value
-
-
-def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title: str | None = None) -> None:
-    """Print a table. Cells are text, not markup, since keys and errors come from outside."""
-    from rich.console import Console
-    from rich.table import Column, Table
-    from rich.text import Text
-
-    table = Table(*(Column(head, overflow="fold") for head in heads), title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
-    Console().print(table)

@@ -9,9 +9,9 @@ from s3notify_platform.cli.common import (
     SourcePlace,
     json_option,
     named_source_options,
-    print_json,
     setting_option,
 )
+from s3notify_platform.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from s3notify_platform.explain import SensorView
@@ -39,7 +39,7 @@ def explain(key: str, *, place: SourcePlace, prefix: str, as_json: bool) -> None
     if as_json:
         print_json(answer.document())
     else:
-        click.echo("\n".join(answer.lines))
+        say("\n".join(answer.lines))
     if not answer.verdict.settled:
         raise click.exceptions.Exit(1)
 

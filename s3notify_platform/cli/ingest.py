@@ -1,12 +1,17 @@
 """`s3notify ingest`: keep a committed table up to date with its bucket, without Dagster."""
 
+import signal
 import sys
 from pathlib import Path
 
 import click
 
 from s3notify_platform.cli.common import options, region_option, setting_option
+from s3notify_platform.cli.ending import stop_on_signals
+from s3notify_platform.cli.printing import say
 from s3notify_platform.ingest.settings import SETTINGS, imported
+
+_LOOK_SECONDS = 1
 
 
 @click.command(short_help="Ingest what changes, without Dagster.")
@@ -43,18 +48,17 @@ def ingest(
     every: float,
     **settings: str | None,
 ) -> None:
-    """Ingest changes until SIGINT; each slot in one commit, exactly once, even if processes are killed.
+    """Ingest changes until SIGINT or SIGTERM; each slot in one commit, exactly once, even if processes are killed.
 
     The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed.
     """
     import os
 
-    from pyspark.errors import StreamingQueryException
     from pyspark.sql import SparkSession
 
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.spark.continuous import ingest_stream
-    from s3notify_platform.spark.failures import reason_of
+    from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
 
     given = {name: value for name, value in settings.items() if value} | _pairs(more)
@@ -63,23 +67,26 @@ def ingest(
     builder = SparkSession.builder.appName(f"s3notify ingest {given['name']}")
     for name, value in session_conf(master=master, extra=_pairs(confs)).items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    query, continuous = ingest_stream(
-        spark,
-        given,
-        checkpoint=checkpoint or str(Path(f".s3notify/{given['name']}-checkpoint").resolve()),
-        every_seconds=None if once else every,
-        transform=imported(transform) if transform else None,
-        progress=lambda text: click.echo(text, err=True),
-    )
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-    except StreamingQueryException as error:
-        raise click.ClickException(reason_of(error)) from error
-    if once and continuous.failing:
+    with stop_on_signals("ingest") as stop:
+        spark = builder.getOrCreate()
+        signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # Spark has set its own
+        spark.sparkContext.setLogLevel("ERROR")
+        try:
+            query, continuous = ingest_stream(
+                spark,
+                given,
+                checkpoint=checkpoint or str(Path(f".s3notify/{given['name']}-checkpoint").resolve()),
+                every_seconds=None if once else every,
+                transform=imported(transform) if transform else None,
+                progress=lambda text: say(text, err=True),
+            )
+            while not query.awaitTermination(_LOOK_SECONDS):
+                if stop.is_set() and not query.status["isTriggerActive"]:
+                    query.stop()
+        except (*JOB_ERRORS, OSError) as error:
+            if not stop.is_set():  # else Java got the signal too, and was quicker
+                raise click.ClickException(reason_of(error)) from error
+    if once and not stop.is_set() and continuous.failing:
         sys.exit(1)
 
 

@@ -5,6 +5,7 @@ import json
 import click
 
 from s3notify_platform.cli.common import QueuePlace, queue_options
+from s3notify_platform.cli.printing import say, say_as_received
 from s3notify_platform.cli.services import ServiceGroup
 
 
@@ -34,18 +35,18 @@ def poison(
 
     kept = PoisonStore(place.queue())
     if discard or discard_all:
-        click.echo(f"removed {kept.discard(None if discard_all else frozenset(discard))}")
+        say(f"removed {kept.discard(None if discard_all else frozenset(discard))}")
         return
     found = kept.all()
     if show is not None:
         for message in found:
             if message.id == show:
-                click.echo(message.body, nl=False)
+                say_as_received(message.body)
                 return
         raise click.ClickException(f"no poison message {show!r}")
     if as_json:
         for message in found:
-            click.echo(
+            say(
                 json.dumps(
                     {
                         "id": message.id,
@@ -58,5 +59,5 @@ def poison(
             )
         return
     for message in found:
-        click.echo(f"{message.id}  {message.origin}  {message.length} bytes  {message.reason}")
-    click.echo(f"{len(found)} messages", err=True)
+        say(f"{message.id}  {message.origin}  {message.length} bytes  {message.reason}")
+    say(f"{len(found)} messages", err=True)

@@ -11,11 +11,10 @@ from s3notify_platform.cli.common import (
     dry_run_option,
     json_option,
     limit_option,
-    print_json,
-    print_table,
     slots_of,
     source_options,
 )
+from s3notify_platform.cli.printing import in_one_line, print_json, print_table, say, shown
 from s3notify_platform.errors import UsageError
 from s3notify_platform.slots import Slot, slot_from_partition_key, slot_of
 
@@ -60,12 +59,12 @@ def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as
     print_table(
         ("Slot", "What", "Objects", "Records", "Waiting", "Reason"),
         (
-            (one.slot, one.kind, one.objects, one.records or "", one.waiting or "", _line(one.reason))
+            (one.slot, one.kind, one.objects, one.records or "", one.waiting or "", in_one_line(one.reason))
             for one in found[:limit]
         ),
     )
     more = f"; {len(found) - limit} more lines" if len(found) > limit else ""
-    click.echo(
+    say(
         f"{totals['failing_objects']} failing objects, {totals['rejected_records']} rejected records, "
         f"in {totals['slots']} slots{more}"
     )
@@ -110,19 +109,19 @@ def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
         }
         print_json(document)
         return
-    click.echo(f"{_text(key)}: slot {found.commit.slot}, ETag {state.etag}, {state.size} bytes")
+    say(f"{shown(key)}: slot {found.commit.slot}, ETag {state.etag}, {state.size} bytes")
     if state.reason:
         read = f", {state.rows} rows up to {state.offset} are committed" if state.rows else ""
-        click.echo(f"fails{read}: {_line(state.reason)}")
+        say(f"fails{read}: {in_one_line(state.reason)}")
     if found.waiting:
-        click.echo("requested again: the slot's next batch reads it")
+        say("requested again: the slot's next batch reads it")
     for row in rejects:
         raw = row["raw"] or b""
         cut = f"… ({len(raw)} bytes)" if len(raw) > RAW_SHOWN else ""
-        click.echo(f"at {row['_offset']}: {_line(row['reason'] or '')}")
-        click.echo(f"    {_text(raw[:RAW_SHOWN].decode('utf-8', 'backslashreplace'))}{cut}")
+        say(f"at {row['_offset']}: {in_one_line(row['reason'] or '')}")
+        say(f"    {shown(raw[:RAW_SHOWN].decode('utf-8', 'backslashreplace'))}{cut}")
     if state.rejects > len(rejects):
-        click.echo(f"{state.rejects - len(rejects)} more rejects: raise --limit")
+        say(f"{state.rejects - len(rejects)} more rejects: raise --limit")
 
 
 @quarantine.command(short_help="Read again what is in quarantine.")
@@ -158,15 +157,15 @@ def retry(
     found = request.run(location, store, mode, dry_run=True)
     missing = sorted(set(keys) - found.keys)
     if not as_json:
-        click.echo(f"in quarantine: {_summary(found)}")
+        say(f"in quarantine: {_summary(found)}")
         for key in missing:
-            click.echo(f"not in quarantine: {_text(key)}", err=True)
+            say(f"not in quarantine: {shown(key)}", err=True)
     if found.objects and not dry_run:
         found = request.run(location, store, location.settle_commit_mode(mode, store))
         if not as_json:
-            click.echo(f"requested: {_summary(found)}; the next batch reads them")
+            say(f"requested: {_summary(found)}; the next batch reads them")
     if found.left and not as_json:
-        click.echo(f"{found.left} more objects did not fit: repeat the command when these have been read")
+        say(f"{found.left} more objects did not fit: repeat the command when these have been read")
     if as_json:
         print_json(asdict(found) | {"keys": len(found.keys), "missing": missing, "dry_run": dry_run})
     if keys and not found.objects:
@@ -215,9 +214,7 @@ def backfill(
         print_json(asdict(found) | {"dry_run": dry_run})
         return
     done = "would be" if dry_run else "are"
-    click.echo(
-        f"{found.objects} objects with {found.rows} rows, in {len(found.slots)} slots, {done} read again"
-    )
+    say(f"{found.objects} objects with {found.rows} rows, in {len(found.slots)} slots, {done} read again")
 
 
 def _summary(found: "Retried") -> str:
@@ -226,12 +223,3 @@ def _summary(found: "Retried") -> str:
         f"{found.failing} failing objects, {found.records} rejected records of {found.rejected} objects, "
         f"in {len(found.slots)} slots{waiting}"
     )
-
-
-def _line(text: str) -> str:
-    return _text(" ".join(text.split()))
-
-
-def _text(text: str) -> str:
-    """Text from outside, with everything escaped that a terminal would interpret."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import click
 
-from s3notify_platform.cli.common import QueuePlace, keyspace_options, queue_options, run_in_foreground
+from s3notify_platform.cli.common import QueuePlace, keyspace_options, queue_options
+from s3notify_platform.cli.ending import run_in_foreground
+from s3notify_platform.cli.printing import say
 
 
 @click.command(short_help="Finish the work of killed writers.")
@@ -26,7 +28,7 @@ def reconcile(
     from s3notify_platform.channels.reconciler import reconciler_over
 
     if not keyspaces:
-        click.echo("no --keyspace: changes are resolved in the topics, and no source is signalled", err=True)
+        say("no --keyspace: changes are resolved in the topics, and no source is signalled", err=True)
     platform = place.s3()
     bucket = replace(platform, bucket=source_bucket or place.bucket)
     run_in_foreground(reconciler_over(place.queue(), bucket, platform, keyspaces=keyspaces, slots=slots))

@@ -12,8 +12,9 @@ from s3notify_platform.cli.common import (
     QueuePlace,
     keyspace_options,
     queue_options,
-    run_in_foreground,
 )
+from s3notify_platform.cli.ending import run_in_foreground
+from s3notify_platform.cli.printing import say
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -67,7 +68,7 @@ def _command(kind: ServiceKind) -> click.Command:
         **given: Any,
     ) -> None:
         if kind.direction == "inlet" and not keyspaces:
-            click.echo("no --keyspace: changes go to the topics, and no source is signalled", err=True)
+            say("no --keyspace: changes go to the topics, and no source is signalled", err=True)
         context = ServiceContext(
             name=kind.name,
             queue=place.queue(),

@@ -14,11 +14,10 @@ from s3notify_platform.cli.common import (
     limit_option,
     named_source_options,
     options_as,
-    print_json,
-    print_table,
     slots_of,
     source_options,
 )
+from s3notify_platform.cli.printing import print_json, print_table, say
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
@@ -63,7 +62,7 @@ def history(*, place: SourcePlace, asset: str | None, slot: int, limit: int, as_
     elif found:
         print_table(found[0], (line.values() for line in found))
     else:
-        click.echo(f"slot {slot} has no commit")
+        say(f"slot {slot} has no commit")
 
 
 @click.command(short_help="Print the rows of a slot.")
@@ -98,12 +97,12 @@ def rows(
     if at:
         generations = generations_at(table, [which], int(at.replace(tzinfo=UTC).timestamp() * 1000))
     elif not generation and table.head(which) is None:
-        click.echo(f"slot {slot} has no commit", err=True)
+        say(f"slot {slot} has no commit", err=True)
         return
     parts = read_slots(table, [which], generations=generations)
     found = (row for part in parts for batch in part.table.to_batches() for row in batch.to_pylist())
     for row in islice(found, limit):
-        click.echo(json.dumps(row, ensure_ascii=False, default=_as_text))
+        say(json.dumps(row, ensure_ascii=False, default=_as_text))
 
 
 @click.command(short_help="Bring the Delta Lake view of a source up to date.")
@@ -131,7 +130,7 @@ def delta(*, place: SourcePlace, asset: str | None, repair: bool) -> None:
     if synced.version is None:
         raise click.ClickException(f"{asset or place.name}: nothing has been committed yet")
     where = f"s3://{location.platform.bucket}/{location.table_layout(asset).view}"
-    click.echo(
+    say(
         f"{where}: version {synced.version}, {synced.rows} rows; {synced.slots} slots updated, "
         f"{synced.files_added} files added, {synced.files_removed} removed"
     )
@@ -155,7 +154,7 @@ def vacuum(*, place: BucketPlace, prefix: str, days: float) -> None:
 
     of_prefix = SlotTable(place.store(), TableLayout(prefix=prefix))
     report = run_vacuum(of_prefix, retention_seconds=days * 86_400)
-    click.echo(
+    say(
         f"removed {report.commits_removed} commits, {report.files_removed} files and {report.log_removed} objects of "
         f"the Delta log, {report.bytes_removed} bytes; "
         f"kept {report.commits_kept} commits and {report.files_kept} files"
@@ -188,9 +187,9 @@ def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
     location = place.location()
     forgotten = forget_slots(location.table(), location.records(), chosen)
     if not forgotten:
-        click.echo("no commits of these slots are missing; nothing to forget")
+        say("no commits of these slots are missing; nothing to forget")
         return
-    click.echo(
+    say(
         f"forgot {len(forgotten)} slots: {','.join(map(str, sorted(forgotten)))}. The next batch that lists takes "
         "their objects in again; a backfill of these partitions does it now."
     )

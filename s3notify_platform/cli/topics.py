@@ -11,11 +11,9 @@ from s3notify_platform.cli.common import (
     QueuePlace,
     json_option,
     options,
-    print_found,
-    print_json,
-    print_table,
     queue_options,
 )
+from s3notify_platform.cli.printing import print_found, print_json, print_table, say
 from s3notify_platform.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +73,7 @@ def create(name: str, *, place: QueuePlace, shards: int | None, **settings: Any)
         settings["source_bucket"] = place.bucket
     topic = _changed(TopicSettings() if shards is None else TopicSettings(shards=shards), settings)
     place.queue().topics.create(name, topic)
-    click.echo(f"topic {name!r}: {_described(topic)}")
+    say(f"topic {name!r}: {_described(topic)}")
 
 
 @topics.command(short_help="Change settings of a topic.")
@@ -87,7 +85,7 @@ def update(name: str, *, place: QueuePlace, **settings: Any) -> None:
     queue = place.queue()
     topic = _changed(queue.topics.get(name).settings, settings)
     queue.topics.update(name, topic)
-    click.echo(f"topic {name!r}: {_described(topic)}")
+    say(f"topic {name!r}: {_described(topic)}")
 
 
 @topics.command("list")
@@ -163,7 +161,7 @@ def redrive(name: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
         raise click.ClickException(
             f"topic {name!r} is full: some dead letters may be back; repeat this in {moved.retry_after_seconds:g} s"
         )
-    click.echo(f"topic {name!r}: {moved} dead letters put back")
+    say(f"topic {name!r}: {moved} dead letters put back")
 
 
 @topics.command()
@@ -175,7 +173,7 @@ def delete(name: str, *, place: QueuePlace, yes: bool) -> None:
     if not yes:
         click.confirm(f"Delete topic {name!r} and everything pending in it?", abort=True)
     place.queue().topics.delete(name)
-    click.echo(f"topic {name!r}: deleted")
+    say(f"topic {name!r}: deleted")
 
 
 def _changed(before: "TopicSettings", options: Mapping[str, Any]) -> "TopicSettings":

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 
-from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes
 from s3notify_platform.formats.pieces import RECORD_BYTES
 from s3notify_platform.formats.records import Parsed, Target
@@ -35,13 +35,14 @@ class SplitEnd:
     """How a split ended. If it is neither `ok` nor `by_record`, its records are to be discarded.
 
     `offset`: where the first record begins that was not read; with `by_record`, how many records were. With
-    `reach_end` there are none.
+    `reach_end` there are none. `outage`: it failed, and the object is not at fault.
     """
 
     status: SplitStatus
     offset: int = 0
     reach_end: bool = False
     reason: str = ""
+    outage: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,8 +138,10 @@ class Format(ABC):
             end = SplitEnd(status="superseded")
         except NotFoundError:
             end = SplitEnd(status="deleted")
-        except UnavailableError as error:
+        except RefusedError as error:
             end = SplitEnd(status="failed", reason=str(error))
+        except UnavailableError as error:
+            end = SplitEnd(status="failed", reason=str(error), outage=True)
         yield end
 
 

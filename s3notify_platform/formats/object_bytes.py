@@ -16,8 +16,8 @@ TAIL_BYTES: Final = 64 << 10
 class ObjectBytes(Protocol):
     """The bytes of one object version.
 
-    `read` raises `ConflictError` if the object is another version now, `NotFoundError` if it is gone,
-    `UnavailableError` if that cannot be known.
+    `read` raises `ConflictError` if the object is another version now, `NotFoundError` if it is gone, `RefusedError` if
+    the store does not give it, `UnavailableError` if none of this can be known.
     """
 
     @property

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Final, Self
 
 from s3notify_platform.errors import CorruptError
@@ -30,7 +30,7 @@ class BatchSettings:
         int,
         About(
             "Batches a slot may fail in: the last puts objects that cannot be read to quarantine; a slot "
-            "that fails otherwise is parked",
+            "that fails otherwise, alone, is parked",
             unit="batches",
             minimum=1,
         ),
@@ -138,8 +138,10 @@ class Failing:
     attempts: int
     not_before_ms: int
     reason: str
+    group: int
+    """The first slot of those that it is asked for with: half of those that it failed with."""
     parked: bool = False
-    """It failed `max_attempts` times."""
+    """It failed `max_attempts` times, the last time alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,16 +161,20 @@ class SensorState:
     bucket_listed_ms: int = 0
     watch: WatcherState = field(default_factory=WatcherState)
     open: tuple[OpenBatch, ...] = ()
+    retried: bool = False
+    """The last batch was of slots that had failed: those that wait besides are next."""
     failing: Mapping[int, Failing] = field(default_factory=dict)
 
     def dumps(self) -> str:
         """JSON, for Dagster's cursor."""
-        # Slots that failed together, together: the reason is stored once.
+        # Each reason once, and slots that are alike together.
+        reasons = sorted({item.reason for item in self.failing.values()})
         groups: dict[Failing, list[int]] = {}
         for slot, item in sorted(self.failing.items()):
-            groups.setdefault(item, []).append(slot)
+            groups.setdefault(replace(item, reason=str(reasons.index(item.reason))), []).append(slot)
         body = {field.name: getattr(self, field.name) for field in fields(self)}
-        return json_of(body | {"watch": self.watch.dumps(), "failing": list(groups.items())})
+        failing = {"reasons": reasons, "groups": list(groups.items())}
+        return json_of(body | {"watch": self.watch.dumps(), "failing": failing})
 
     @classmethod
     def loads(cls, text: str) -> Self:
@@ -177,10 +183,15 @@ class SensorState:
             body = json.loads(text)
             body["watch"] = WatcherState.loads(body["watch"])
             body["open"] = of_json(tuple[OpenBatch, ...], body["open"])
-            groups = [(of_json(Failing, item), slots) for item, slots in body["failing"]]
-            body["failing"] = {slot: item for item, slots in groups for slot in slots}
+            reasons = body["failing"]["reasons"]
+            groups = [(of_json(Failing, item), slots) for item, slots in body["failing"]["groups"]]
+            body["failing"] = {
+                slot: replace(item, reason=reasons[int(item.reason)])
+                for item, slots in groups
+                for slot in slots
+            }
             return cls(**body)
-        except (ValueError, KeyError, TypeError, AttributeError, CorruptError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, CorruptError) as error:
             raise CorruptError(
                 "the sensor's cursor is not one of this version: reset it in the UI, which is harmless"
             ) from error

@@ -30,7 +30,7 @@ from s3notify_platform.ingest.wire import (
     UnqueuedSlot,
     WantedSlot,
 )
-from s3notify_platform.ports import ETag
+from s3notify_platform.ports import ETag, unaddressable
 from s3notify_platform.protocols.source_enumerator import (
     Chain,
     ObjectState,
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from s3notify_platform.protocols.notification_queue import Entry
 
 IN_FLIGHT: Final = 32
+KEYS_NAMED: Final = 5
+"""Keys of a slot that S3 clients cannot address and that are named."""
+
 _PAGE: Final = 10_000
 CHAINS_AT_ONCE: Final = 4
 """Chains that one task lists at once: it waits for the server most of the time."""
@@ -141,7 +144,7 @@ def _followed(
             except UsageError:
                 raise
             except S3NotifyError as error:
-                yield _failed(slot, error)
+                yield FailedSlot.of(slot, error)
                 continue
             yield _Found(
                 slot,
@@ -188,7 +191,7 @@ class _Comparison:
         except UsageError:
             raise
         except S3NotifyError as error:
-            return [_failed(found.slot, error)]
+            return [FailedSlot.of(found.slot, error)]
         # What is in quarantine as a whole is left there, whatever the code.
         stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
         stale |= backfilled_keys(head, states)
@@ -217,12 +220,15 @@ class _Comparison:
         rows += [Gone(slot=found.slot, key=key, announced=key in announced) for key in changes.gone]
         if unqueued:
             rows.append(UnqueuedSlot(slot=found.slot))
+        odd = [each.key for each in found.versions if unaddressable(each.key)]
         compared = ComparedSlot(
             slot=found.slot,
             generation=head.generation if head else Generation(0),
             objects=len(versions) if touched is None else head.objects if head else 0,
             complete=changes.complete,
             beyond=changes.beyond,
+            unaddressable=len(odd),
+            unaddressable_keys=tuple(odd[:KEYS_NAMED]),
         )
         return [*rows, *found.entries, compared]
 
@@ -256,7 +262,3 @@ def _by_slot(rows: Iterable[Listed]) -> Iterator[_Found | Requests]:
                     assert_never(unreachable)
         if found is not None:
             yield found
-
-
-def _failed(slot: Slot, error: S3NotifyError) -> FailedSlot:
-    return FailedSlot(slot=slot, error=f"{type(error).__name__}: {error}")

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.errors import OUTAGES
 from s3notify_platform.ingest.plan import Plan, SlotPlan
 from s3notify_platform.ingest.results import BatchResult, Progress, Run, SlotResult, added_result
 from s3notify_platform.ingest.rounds import Results, Round, StagedTable, commit_round, note_first_commits
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import may_be_cut
 from s3notify_platform.ingest.wire import FailedSlot, Staged, StagedSlot, WiderSlot
+from s3notify_platform.limits import OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.schema import TableSchema
@@ -71,6 +73,8 @@ class Ingest:
     clock: Clock = SYSTEM_CLOCK
     progress: Progress = lambda _: None
     state: Run = field(init=False)
+    _waits: int = field(default=0, init=False)
+    _waited_seconds: float = field(default=0.0, init=False)
 
     def run(self, slots: Iterable[Slot], *, batch: str, **arguments: Any) -> BatchResult:
         """Ingest `slots`: commit all rounds. See `rounds`."""
@@ -100,6 +104,10 @@ class Ingest:
         quarantine instead, by the commit of the slot's other objects: it is not read again until it changes or is
         retried (`table.quarantine`), and its earlier version's rows leave.
 
+        An outage is no verdict on an object, whatever the attempt. What it concerns is tried again, behind everything
+        else and with backoff, until the run has waited for `OUTAGE_SECONDS` in all; then its slots are not `ok`, or
+        where nothing could be planned `UnavailableError` is raised.
+
         `listing`: compare with the bucket as a whole; else with what the entries of the source's topic name.
         `run` is whose work it is (default: the batch), so that what it leaves behind if it is killed has its name.
         `signals` are the signal ETags seen when the batch was opened; a commit records its slot's. Raises
@@ -113,12 +121,38 @@ class Ingest:
             only_found=only_found,
             last_attempt=frozenset(last_attempt),
         )
+        state = self.state
         pending = sorted(set(slots))
         started = self.clock.monotonic()
         while pending:
             one = _Round(ingest=self, started=started)
-            yield one.planned(pending)
+            try:
+                planned = one.planned(pending)
+            except OUTAGES as error:
+                if not self.is_patient:
+                    raise
+                self._wait(str(error))
+                continue
+            yield planned
             pending = one.again
+            if state.later and not pending:
+                self._wait(f"{len(state.later)} slots wait for the store")
+                pending = sorted(state.later)
+                state.later, state.postponed = set(), set()
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether the run has not waited for `OUTAGE_SECONDS` yet, in all, for a store that was at fault."""
+        return self._waited_seconds < OUTAGE_SECONDS
+
+    def _wait(self, why: str) -> None:
+        # Half of it at random, so that runs do not come back all at once; the other half bounds their number.
+        most = min(OUTAGE_WAIT_SECONDS, 2.0**self._waits)
+        seconds = most / 2 + backoff_seconds(0, self.clock, base=most / 2, ceiling=most / 2)
+        self.progress(f"an outage, trying again in {seconds:.1f} s: {why}")
+        self._waits += 1
+        self._waited_seconds += seconds
+        self.clock.sleep(seconds)
 
     def result(self) -> BatchResult:
         """How the run went, so far."""
@@ -153,7 +187,8 @@ class _Round:
         self._cut()
         busy = [slot_plan for slot_plan in found.slots.values() if slot_plan.changes]
         staged: list[StagedSlot | FailedSlot] = [
-            FailedSlot(slot=slot, error=error) for slot, error in found.errors.items()
+            FailedSlot(slot=slot, error=error, outage=slot in found.outages)
+            for slot, error in found.errors.items()
         ]
         if busy:
             ingest.progress(
@@ -222,6 +257,9 @@ class _Round:
             for key, reason in list(outcome.quarantined.items())[:QUARANTINED_SHOWN]:
                 ingest.progress(f"in quarantine: {key!r}, because {reason}")
             changes = found.slots[slot].changes if slot in found.slots else None
+            state.postponed |= outcome.unavailable.keys()
+            if (outcome.outage or outcome.unavailable) and ingest.is_patient:
+                state.later.add(slot)
             if outcome.status == "conflict":
                 state.conflicts[slot] += 1
                 if state.conflicts[slot] < MAX_CONFLICTS:
@@ -234,12 +272,13 @@ class _Round:
         has_commit = {slot for slot, outcome in outcomes.items() if outcome.generation}
         self.round.first_commits = frozenset(has_commit - state.known)
         if ingest.clock.monotonic() - self.started >= ingest.source.input.max_seconds:
-            for slot in self.again:
+            for slot in state.later.union(self.again) & outcomes.keys():
                 result = results.get(slot, SlotResult(slot=slot, status="unchanged"))
                 results[slot] = replace(result, complete=False)
-            self.again = []
-        done = sorted(outcomes.keys() - set(self.again))
-        self.round.unqueued -= set(self.again)
+            self.again, state.later = [], set()
+        left = state.later.union(self.again)
+        done = sorted(outcomes.keys() - left)
+        self.round.unqueued -= left
         # Of slots without a result too: nothing is there, and nothing was.
         entries = state.result.entries
         self.round.entries = {slot: entries[slot] for slot in done if slot in entries}
@@ -250,8 +289,14 @@ class _Round:
         earlier = state.result.slots.get(slot)
         busy = slot in self._plan.slots and self._plan.slots[slot].changes
         if outcome.status == "unchanged" and not busy:
-            if state.only_found and not (outcome.live_objects or outcome.generation):
+            if state.only_found and earlier is None and not (outcome.live_objects or outcome.generation):
                 return
-            if earlier is not None and earlier.status == "committed":
+            if earlier is not None and earlier.status == "committed" and not earlier.unavailable:
                 return
-        state.result.slots[slot] = added_result(earlier, replace(outcome, complete=True))
+        waiting = {
+            key: why
+            for key, why in (earlier.unavailable if earlier else {}).items()
+            if key in state.postponed
+        }
+        outcome = replace(outcome, complete=True, unavailable={**waiting, **outcome.unavailable})
+        state.result.slots[slot] = added_result(earlier, outcome)

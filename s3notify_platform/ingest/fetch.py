@@ -8,13 +8,14 @@ memory is bounded by two windows.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 import obstore
 from obstore.exceptions import PreconditionError
 
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.ingest.refusals import unread
 from s3notify_platform.limits import MAX_OBJECT_BYTES
 from s3notify_platform.ports import Conflict, NotModified, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
@@ -42,16 +43,25 @@ Status = Literal["ok", "superseded", "deleted", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """One object, or why there is none: `superseded` (another ETag), `deleted`, `failed` with `reason`."""
+    """One object, or why there is none: `superseded` (another ETag), `deleted`, `failed` with `reason`.
+
+    `outage`: it failed, and nothing is known of the object itself (`refusals`).
+    """
 
     version: ObjectVersion
     status: Status
     body: bytes = b""
     reason: str = ""
+    outage: bool = False
 
 
-def fetch(config: "S3Config", versions: Iterable[ObjectVersion]) -> Iterator[list[Fetched]]:
-    """Windows of fetched objects, in order. One GET under If-Match for each `CHUNK_BYTES` of each object."""
+def fetch(
+    config: "S3Config", versions: Iterable[ObjectVersion], *, prefix: str = ""
+) -> Iterator[list[Fetched]]:
+    """Windows of fetched objects, in order. One GET under If-Match for each `CHUNK_BYTES` of each object.
+
+    For each that fails, `refusals.unread` more, with the source's `prefix`.
+    """
     fast = obstore_store(config)
     slow = shared_store(config)
 
@@ -63,9 +73,15 @@ def fetch(config: "S3Config", versions: Iterable[ObjectVersion]) -> Iterator[lis
                 if version.size > MAX_OBJECT_BYTES:
                     return Fetched(version=version, status="failed", reason=_TOO_LARGE)
                 if fits_obstore(version.key):
-                    return await _fetch_fast(fast, gate, version)
+                    found = await _fetch_fast(fast, gate, version)
+                else:
+                    async with gate:
+                        found = await asyncio.to_thread(_fetch_slow, slow, version)
+                if found.status != "failed":
+                    return found
                 async with gate:
-                    return await asyncio.to_thread(_fetch_slow, slow, version)
+                    why = await asyncio.to_thread(unread, config, version.key, found.reason, prefix=prefix)
+                return replace(found, reason=why.reason, outage=why.outage)
 
             return await asyncio.gather(*(one(version) for version in part))
 

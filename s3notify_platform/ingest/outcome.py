@@ -13,8 +13,9 @@ class Outcome:
     """What became of an object, or of a part of it.
 
     `status`: `by_record` is a part of an object that can only be read from its beginning. `start` to `offset` was
-    read, and `reach_end` says whether there is more. `failed`: why the rest could not be read. `data` and `rejected`
-    are the files of this part alone. `new_fields`: what it has beyond an inferred schema, as Arrow schemas in base64.
+    read, and `reach_end` says whether there is more. `failed`: why the rest could not be read; `outage`: the store was
+    at fault, not the object. `data` and `rejected` are the files of this part alone. `new_fields`: what it has beyond
+    an inferred schema, as Arrow schemas in base64.
     """
 
     status: Literal["ok", "superseded", "deleted", "failed", "by_record"]
@@ -32,6 +33,7 @@ class Outcome:
     data: tuple[TableFile, ...] = ()
     rejected: tuple[TableFile, ...] = ()
     failed: str = ""
+    outage: bool = False
     unnamed: Mapping[str, int] = field(default_factory=dict)
     mismatches: Mapping[str, int] = field(default_factory=dict)
     gets: int = 0
@@ -68,10 +70,11 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     count = next((n for n, part in enumerate(ordered) if part.status != "ok"), len(ordered))
     read = ordered[:count]
     failed = "" if count == len(ordered) else ordered[count].reason or ordered[count].status
+    outage = bool(failed) and ordered[count].outage
     if read and not read[-1].reach_end and read[-1].offset <= first.start:
         read, failed = [], failed or "no record of it ends within what one round reads: raise max_bytes"
     if not read or (failed and whole):
-        return _none_of(first, "failed", failed)
+        return replace(_none_of(first, "failed", failed), outage=outage)
     return replace(
         first,
         rows=sum(part.rows for part in read),
@@ -85,4 +88,5 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
         data=tuple(file for part in read for file in part.data),
         rejected=tuple(file for part in read for file in part.rejected),
         failed=failed,
+        outage=outage,
     )

@@ -48,6 +48,8 @@ class Plan:
     remove them when their slot is committed. `unqueued` slots were last signalled by a writer that does not queue,
     which a plan by entries cannot follow: without entries they have no plan. `unannounced` are the changed keys that a
     listing found and no entry names.
+    Of the slots with `errors`, the store was at fault for those in `outages`.
+    `unaddressable` objects have keys that S3 clients cannot address; some of them by name.
     `committed` slots were known to have a commit before the table was looked at. `chains`: in how many the bucket was
     listed, and how many of the places where one was to end it `overran`, because the server does not list on from
     there as it should.
@@ -57,13 +59,27 @@ class Plan:
     requests: Counter[str] = field(default_factory=Counter)
     listed: dict[Slot, int] = field(default_factory=dict)
     errors: dict[Slot, str] = field(default_factory=dict)
+    outages: set[Slot] = field(default_factory=set)
     entries: dict[Slot, tuple[Entry, ...]] = field(default_factory=dict)
     unqueued: set[Slot] = field(default_factory=set)
     unannounced: dict[Slot, frozenset[str]] = field(default_factory=dict)
+    unaddressable: int = 0
+    unaddressable_keys: list[str] = field(default_factory=list)
     missing: set[Slot] = field(default_factory=set)
     committed: frozenset[Slot] = frozenset()
     chains: int = 0
     overran: int = 0
+
+    def overdue(self, now_ms: int, seconds: float) -> dict[str, float]:
+        """The changes that entries have named for longer than that, by key, and for how many seconds. Pure."""
+        found: dict[str, float] = {}
+        for slot, planned in self.slots.items():
+            changed = {split.version.key for split in planned.changes.read} | {*planned.changes.gone}
+            for event in (entry.event for entry in self.entries.get(slot, ())):
+                waited = (now_ms - event.time_ms) / 1000
+                if event.key in changed and event.time_ms and waited > seconds:
+                    found[event.key] = max(waited, found.get(event.key, 0.0))
+        return found
 
 
 def refuse_missing(found: Plan, committed: frozenset[Slot], source: Source) -> None:
@@ -113,6 +129,8 @@ def _collect(result: Plan, slot: Slot, rows: Sequence[Planned], topic: str) -> N
         match row:
             case FailedSlot():
                 result.errors[slot] = row.error
+                if row.outage:
+                    result.outages.add(slot)
             case UnqueuedSlot():
                 result.unqueued.add(slot)
             case ComparedSlot():
@@ -125,6 +143,8 @@ def _collect(result: Plan, slot: Slot, rows: Sequence[Planned], topic: str) -> N
                 )
                 result.slots[slot] = SlotPlan(changes=changes, generation=row.generation)
                 result.listed[slot] = row.objects
+                result.unaddressable += row.unaddressable
+                result.unaddressable_keys += row.unaddressable_keys
                 entries = (each for each in rows if isinstance(each, QueuedEntry))
                 result.entries[slot] = tuple(each.entry(topic) for each in entries)
             case _:

@@ -11,7 +11,6 @@ them.
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
@@ -19,7 +18,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.errors import ConflictError, NotFoundError, S3NotifyError, UnavailableError
+from s3notify_platform.errors import (
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    S3NotifyError,
+    UnavailableError,
+)
 from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Format, SplitEnd
 from s3notify_platform.formats.inference import infer, new_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
@@ -83,7 +88,7 @@ class SplitReader:
         Each batch is in order of slots.
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
-        for window in fetch(self.source.input.bucket, versions):
+        for window in fetch(self.source.input.bucket, versions, prefix=self.source.input.prefix):
             yield _parse_window(window, self.source, self.target, self.output)
 
     def pieces(self, split: Split) -> Batches:
@@ -96,7 +101,7 @@ class SplitReader:
             yield control(self.output, [_ended(version, replace(outcome, rejects=1))])
             return
         counted = _Counted([version], self.output)
-        remote = RemoteBytes(self.source.input.bucket, version)
+        remote = RemoteBytes(self.source.input.bucket, version, prefix=self.source.input.prefix)
         for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
@@ -108,6 +113,7 @@ class SplitReader:
                     offset=found.offset,
                     reach_end=found.reach_end,
                     reason=found.reason,
+                    outage=found.outage,
                 )
                 continue
             yield from counted.batches(found)
@@ -230,6 +236,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, target: Target, out
                 size,
                 gets=gets_of(fetched.version),
                 reason=fetched.reason,
+                outage=fetched.outage,
                 new_fields=wider if found["unnamed"] and target.inferred else (),
                 **found,
             )
@@ -283,21 +290,37 @@ def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectV
 
 
 def schema_of_sample(source: Source, sample: Sequence[ObjectVersion]) -> pa.Schema | None:
-    """What these objects make of the schema, or None. 1 GET each, or more of a large one."""
-    return infer(_sampled(source, sample))
+    """What these objects make of the schema, or None. 1 GET each, or more of a large one.
+
+    `UnavailableError` if there is nothing to go by since the store gives none of them now.
+    """
+    outages: list[str] = []
+    schema = infer(_sampled(source, sample, outages))
+    if schema is None and outages:
+        raise UnavailableError(f"no object of the sample can be read now: {outages[0]}")
+    return schema
 
 
-def _sampled(source: Source, versions: Sequence[ObjectVersion]) -> Iterator[tuple[Format, pa.Schema]]:
-    """What each object that is there suggests."""
+def _sampled(
+    source: Source, versions: Sequence[ObjectVersion], outages: list[str]
+) -> Iterator[tuple[Format, pa.Schema]]:
+    """What each object that is there suggests. Adds to `outages` what is no object's fault."""
     small = [version for version in versions if version.size <= HEAD_SAMPLE_BYTES]
-    for window in fetch(source.input.bucket, small):
+    for window in fetch(source.input.bucket, small, prefix=source.input.prefix):
         for fetched in window:
             if fetched.status == "ok":
                 yield from _suggested(source, fetched.version, BytesInMemory(fetched.body))
+            elif fetched.outage:
+                outages.append(fetched.reason)
     for version in versions:
         if version.size > HEAD_SAMPLE_BYTES:
-            with suppress(ConflictError, NotFoundError, UnavailableError):
-                yield from _suggested(source, version, RemoteBytes(source.input.bucket, version))
+            try:
+                remote = RemoteBytes(source.input.bucket, version, prefix=source.input.prefix)
+                yield from _suggested(source, version, remote)
+            except (ConflictError, NotFoundError, RefusedError):
+                pass
+            except UnavailableError as error:
+                outages.append(str(error))
 
 
 def _suggested(

@@ -1,7 +1,8 @@
 """Ranged reads of one object version in a bucket: each GET under If-Match, and pinned to that version.
 
 A range is read whole or not at all. That the object is another version now, or gone, is `ConflictError` and
-`NotFoundError`, in whichever GET it shows; `UnavailableError` after bounded retries.
+`NotFoundError`, in whichever GET it shows; after bounded retries `RefusedError` if it is the object's own fault, and
+`UnavailableError` if not (`refusals`).
 """
 
 from functools import lru_cache
@@ -12,7 +13,8 @@ import obstore
 from obstore.exceptions import PreconditionError
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError
+from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
+from s3notify_platform.ingest.refusals import unread
 from s3notify_platform.ports import Conflict, NotModified
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
@@ -32,8 +34,12 @@ WHOLE_BYTES: Final = 512 << 20
 class RemoteBytes:
     """An object in a bucket. Nothing is sent before the first read; one GET each, and its retries."""
 
-    def __init__(self, config: S3Config, version: ObjectVersion, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, config: S3Config, version: ObjectVersion, *, prefix: str = "", clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        """`prefix`: that of the source."""
         self._config = config
+        self._prefix = prefix
         self._version = version
         self._clock = clock
         self._whole: bytes | None = None
@@ -48,21 +54,32 @@ class RemoteBytes:
 
     def read(self, start: int, end: int) -> bytes:
         """See `ObjectBytes.read`."""
-        if not fits_obstore(self._version.key):
-            return self._read_whole()[start:end]
+        if not fits_obstore(self._version.key) and self._version.size > WHOLE_BYTES:
+            raise RefusedError(
+                f"larger than {WHOLE_BYTES} bytes, under a key that can be read as a whole only"
+            )
+        get = self._get if fits_obstore(self._version.key) else self._of_whole
         failure: Exception = UnavailableError("never tried")
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._clock.sleep(backoff_seconds(attempt, self._clock))
             try:
-                return self._get(start, end)
+                return get(start, end)
+            except (ConflictError, NotFoundError):
+                raise
             except PreconditionError as error:
                 raise ConflictError(f"{self._version.key}: another version now") from error
             except FileNotFoundError as error:
                 raise NotFoundError(f"{self._version.key}: gone") from error
             except Exception as error:  # noqa: BLE001 - obstore and what is below it raise many kinds
                 failure = error
-        raise UnavailableError(f"{type(failure).__name__}: {str(failure)[:300]}") from failure
+        why = unread(
+            self._config,
+            self._version.key,
+            f"{type(failure).__name__}: {str(failure)[:300]}",
+            prefix=self._prefix,
+        )
+        raise (UnavailableError if why.outage else RefusedError)(why.reason) from failure
 
     def _get(self, start: int, end: int) -> bytes:
         options: GetOptions = {"if_match": f'"{self._version.etag}"'}
@@ -78,12 +95,8 @@ class RemoteBytes:
         with self._lock:
             self.gets += 1
 
-    def _read_whole(self) -> bytes:
+    def _of_whole(self, start: int, end: int) -> bytes:
         if self._whole is None:
-            if self._version.size > WHOLE_BYTES:
-                raise UnavailableError(
-                    f"larger than {WHOLE_BYTES} bytes, under a key that can be read as a whole only"
-                )
             self._count()
             found = shared_store(self._config).get(self._version.key, if_match=self._version.etag)
             match found:
@@ -93,7 +106,7 @@ class RemoteBytes:
                     raise ConflictError(f"{self._version.key}: another version now")
                 case _:
                     self._whole = found.body
-        return self._whole
+        return self._whole[start:end]
 
 
 @lru_cache(maxsize=8)

@@ -24,7 +24,8 @@ class SlotResult:
 
     `rows` and `rejects` count the records of the `objects` that were read, before any transform; `live_rows`
     what the slot holds now. `failed_objects` are keys whose read failed, with the reason; the other objects are
-    committed. `quarantined` ones failed too, and are in quarantine. `complete`: the run had the time to take in all;
+    committed. `quarantined` ones failed too, and are in quarantine. Of `unavailable` ones nothing is known, since the
+    store was at fault; with `outage` that goes for the slot. `complete`: the run had the time to take in all;
     else ask for the slot again.
     """
 
@@ -48,13 +49,20 @@ class SlotResult:
     live_failing: int = 0
     complete: bool = True
     failed_objects: Mapping[str, str] = field(default_factory=dict)
+    unavailable: Mapping[str, str] = field(default_factory=dict)
     quarantined: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    outage: bool = False
 
     @property
     def ok(self) -> bool:
         """Whether everything that was found is committed."""
-        return self.status in ("committed", "unchanged") and not self.failed_objects
+        return self.status in ("committed", "unchanged") and not self.unread
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """All keys whose read failed, with the reason."""
+        return {**self.failed_objects, **self.unavailable}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +87,18 @@ class BatchResult:
         """Add to the seconds of a phase."""
         self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
+    def add(self, other: "BatchResult") -> None:
+        """Count in what became of other slots of the batch."""
+        self.slots |= other.slots
+        self.entries |= other.entries
+        self.unqueued |= other.unqueued
+        self.unannounced += other.unannounced
+        for phase, seconds in other.seconds.items():
+            self.took(phase, seconds)
+        self.requests.update(other.requests)
+        self.tasks += other.tasks
+        self.schema_added = {**self.schema_added, **other.schema_added}
+
 
 @dataclass(slots=True, kw_only=True)
 class Run:
@@ -94,11 +114,16 @@ class Run:
     conflicts: Counter[Slot] = field(default_factory=Counter)
     known: set[Slot] = field(default_factory=set)
     """Slots that are known to have a commit (`CommittedSlots`)."""
+    later: set[Slot] = field(default_factory=set)
+    """Slots that are planned again once nothing else is left to do, since the store was at fault."""
+    postponed: set[str] = field(default_factory=set)
+    """Their keys, until then."""
 
     @property
     def skip(self) -> frozenset[str]:
-        """Keys whose read failed: not tried again in this run, so that they stand in no other's way."""
-        return frozenset(key for result in self.result.slots.values() for key in result.failed_objects)
+        """Keys that cannot be read now, or in this run: they stand in no other's way."""
+        failed = (key for result in self.result.slots.values() for key in result.failed_objects)
+        return frozenset(self.postponed.union(failed))
 
 
 def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
@@ -110,7 +135,7 @@ def added_result(earlier: SlotResult | None, later: SlotResult) -> SlotResult:
         # Nothing was committed, and so nothing is in quarantine for it.
         return replace(later, failed_objects=failed)
     if later.status == "unchanged":
-        return replace(earlier, failed_objects=failed)
+        return replace(earlier, failed_objects=failed, unavailable=later.unavailable)
     return replace(
         later,
         objects=earlier.objects + later.objects,

@@ -119,15 +119,21 @@ def note_first_commits(records: RecordStore, staged: Round, progress: Progress =
 def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:
     result = staged.unchanged[slot.slot]
     if isinstance(slot, FailedSlot):
-        return replace(result, status="failed", error=slot.error)
+        return replace(result, status="failed", error=slot.error, outage=slot.outage)
     found = slot.result
-    result = replace(result, failed_objects=found.failed_objects, superseded=found.superseded)
+    result = replace(
+        result,
+        failed_objects=found.failed_objects,
+        unavailable=found.unavailable,
+        superseded=found.superseded,
+    )
     if (commit := slot.commit) is None:
         return result
     try:
         outcome = staged.table.commit(commit, planned_at=staged.planned_at)
     except S3NotifyError as error:
-        return replace(result, status="failed", error=f"{type(error).__name__}: {error}")
+        failed = FailedSlot.of(slot.slot, error)
+        return replace(result, status="failed", error=failed.error, outage=failed.outage)
     match outcome:
         case Conflict():
             if not _is_made(staged, slot.slot):

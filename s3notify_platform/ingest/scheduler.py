@@ -13,8 +13,11 @@ run under the same run key, which Dagster launches once.
 
 An object that cannot be read does not park its slot: on the slot's last attempt (`BatchPayload.last_attempt`) such
 objects go to quarantine, and the rest is committed. What parks a slot concerns it as a whole, like a transform that
-raises, or an outage; so it is tried again. Parked slots are retried in a batch of their own, so that their failure
-cannot fail others.
+raises, or an outage; so it is tried again.
+
+Slots that failed are asked for apart from all others, so that they cannot fail these again, and those of one batch in
+halves: the one at fault ends up alone, in log2 of their number batches, and the others are committed. Batches of slots
+that failed, and of those that did not, take turns.
 
 Whether a batch lists the bucket or follows the entries of the source's topic is decided by `follow`. A batch that
 compares everything is alone. Rescans are `list_seconds` apart.
@@ -105,9 +108,13 @@ class BatchPlanner:
         relist = now_ms - state.listed_ms >= self.settings.relist_seconds * 1000
         poll = self.watcher.observe(state.watch, relist=relist)
         if poll.listed:
-            # Parked slots whose signal moved have all their attempts again.
-            left = {s: item for s, item in state.failing.items() if not (item.parked and s in poll.changed)}
-            state = replace(state, listed_ms=now_ms, failing=left)
+            # Parked slots whose signal moved have all their attempts again, and at once, but still alone.
+            again = {
+                slot: replace(item, attempts=0, not_before_ms=now_ms, parked=False)
+                for slot, item in state.failing.items()
+                if item.parked and slot in poll.changed
+            }
+            state = replace(state, listed_ms=now_ms, failing={**state.failing, **again})
         wanted = self._wanted(state, poll.changed, now_ms)
         requests: tuple[BatchRequest, ...] = ()
         if (wanted or state.backlog) and len(state.open) < self.settings.max_open:
@@ -119,20 +126,23 @@ class BatchPlanner:
         return Tick(state=state, requests=requests, note=note, silent_runs=silent)
 
     def _wanted(self, state: SensorState, asked: Iterable[int], now_ms: int) -> set[int]:
-        """Of the slots that are asked for, and those whose backoff is over, what may be requested now.
+        """Of the slots that are asked for, or else of those whose backoff is over, what may be requested now.
 
-        `EVERYTHING` is alone: it waits for the batches that are open, and all slots wait for it. Parked slots have a
-        batch of their own as well, but wait for no other.
+        `EVERYTHING` is alone: it waits for the batches that are open, and all slots wait for it. So is each group of
+        slots that failed, but it waits for no other batch.
         """
         if not state.enumerated and state.open:
             return set()
         taken = {slot for batch in state.open for slot in batch.slots}
         due = {slot: item for slot, item in state.failing.items() if item.not_before_ms <= now_ms}
-        held = taken | (state.failing.keys() - due.keys())
         if not state.enumerated:
-            return {EVERYTHING} - held
-        parked = {slot for slot, item in due.items() if item.parked} - held
-        return parked or {*asked, *due} - held
+            return {EVERYTHING} - taken - (state.failing.keys() - due.keys())
+        healthy = {*asked} - taken - state.failing.keys()
+        groups = [(item.not_before_ms, item.group) for slot, item in due.items() if slot not in taken]
+        if not groups or (healthy and state.retried):
+            return healthy
+        _, first = min(groups)
+        return {slot for slot, item in due.items() if item.group == first} - taken
 
     def _open(
         self, state: SensorState, wanted: set[int], changed: Mapping[Slot, ETag], now_ms: int
@@ -188,6 +198,7 @@ class BatchPlanner:
             bucket_listed_ms=now_ms if payload.listing else state.bucket_listed_ms,
             watch=state.watch.advance(seen, seen),
             open=(*state.open, opened),
+            retried=not state.failing.keys().isdisjoint(slots),
         )
         assigned = assign_slots(map(Slot, slots), parts)
         requests = tuple(
@@ -216,10 +227,7 @@ class BatchPlanner:
                 chain = self.chains.fail(batch.id, reason[:REASON_MAX])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
             reason = (chain and chain.reason) or "the batch's ack chain is gone"
-            for slot in missing:
-                # In a batch of everything a slot has no attempt of its own: nothing of it could go to quarantine.
-                attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
-                failing[slot] = self._failed(slot, attempts, reason, now_ms)
+            self._note_failed(failing, batch, missing, reason, now_ms)
             compared_all = EVERYTHING in batch.slots and EVERYTHING not in missing
             for slot in {*batch.slots, *(failing if compared_all else ())} - missing:
                 failing.pop(slot, None)
@@ -266,12 +274,25 @@ class BatchPlanner:
                 quiet.append(run.run_id)
         return replace(batch, progress=progress), alive, quiet
 
-    def _failed(self, slot: int, attempts: int, reason: str, now_ms: int) -> Failing:
-        parked = attempts >= self.settings.max_attempts and slot != EVERYTHING
-        wait = self.settings.parked_seconds if parked else self.settings.retry_seconds(attempts)
-        return Failing(
-            attempts=attempts, not_before_ms=now_ms + int(wait * 1000), reason=reason, parked=parked
-        )
+    def _note_failed(
+        self, failing: dict[int, Failing], batch: OpenBatch, missing: set[int], reason: str, now_ms: int
+    ) -> None:
+        """Note in `failing` the slots that a batch left, in halves; those of a batch of everything together."""
+        ordered, alone = sorted(missing), len(batch.slots) == 1
+        middle = 0 if EVERYTHING in batch.slots else len(ordered) // 2
+        for group in filter(None, (ordered[:middle], ordered[middle:])):
+            for slot in group:
+                # In a batch of everything a slot has no attempt of its own: nothing of it could go to quarantine.
+                attempts = (failing[slot].attempts if slot in failing else 0) + (slot in batch.slots)
+                parked = alone and attempts >= self.settings.max_attempts and slot != EVERYTHING
+                wait = self.settings.retry_seconds(attempts if alone else 1)  # most of many are not at fault
+                failing[slot] = Failing(
+                    attempts=attempts,
+                    not_before_ms=now_ms + int((self.settings.parked_seconds if parked else wait) * 1000),
+                    reason=reason,
+                    group=group[0],
+                    parked=parked,
+                )
 
 
 def _note_of(state: SensorState, poll: Poll) -> str:

@@ -295,7 +295,7 @@ class SlotStage:
             self._check_lineage()
             return FailedSlot(slot=self.slot, error=self.error) if self.error else self._finish()
         except Exception as error:  # noqa: BLE001 - of whatever kind, it must not stop the other slots
-            return FailedSlot(slot=self.slot, error=f"{type(error).__name__}: {error}")
+            return FailedSlot.of(self.slot, error)
 
     def _finish(self) -> Staged:
         generation = self.context.heads[self.slot]
@@ -311,6 +311,8 @@ class SlotStage:
         self._check_all_arrived(read)
         failed = {key: o.reason for key, o in self.outcomes.items() if o.status == "failed"}
         failed |= {key: outcome.failed for key, outcome in read.items() if outcome.failed}
+        unavailable = {key: reason for key, reason in failed.items() if self.outcomes[key].outage}
+        failed = {key: reason for key, reason in failed.items() if key not in unavailable}
         quarantined = self._quarantined(failed, set(head.failing if head else ()) - read.keys() - gone)
         moved = read or gone or quarantined
         result = SlotResult(
@@ -324,6 +326,7 @@ class SlotStage:
             bytes=sum(o.bytes for o in read.values()),
             complete=all(o.reach_end or o.failed for o in read.values()),
             failed_objects={key: reason for key, reason in failed.items() if key not in quarantined},
+            unavailable=unavailable,
             quarantined=quarantined,
             unnamed=added(o.unnamed for o in read.values()),
             mismatches=added(o.mismatches for o in read.values()),

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from s3notify_platform.errors import OUTAGES
 from s3notify_platform.formats.csv_splits import Scout
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.results import SlotResult
@@ -47,6 +48,7 @@ class QueuedEntry:
     epoch: str
     id: str
     quota: int
+    time_ms: int
     version: Version
 
     @classmethod
@@ -59,6 +61,7 @@ class QueuedEntry:
             epoch=entry.epoch,
             id=entry.id,
             quota=entry.quota,
+            time_ms=entry.event.time_ms,
             version=entry.version,
         )
 
@@ -72,7 +75,7 @@ class QueuedEntry:
             slot=self.slot,
             quota=self.quota,
             state="committed",
-            event=Event(key=self.key),
+            event=Event(key=self.key, time_ms=self.time_ms),
             version=self.version,
         )
 
@@ -113,7 +116,8 @@ class Gone:
 class ComparedSlot:
     """A slot that was compared with this generation of its table. `objects`: how many it has.
 
-    `complete`: all that has changed is in rows of the other kinds; else `beyond` changes are not.
+    `complete`: all that has changed is in rows of the other kinds; else `beyond` changes are not. `unaddressable`: how
+    many objects that were found have keys that S3 clients cannot address, the first ones by name.
     """
 
     slot: Slot
@@ -121,14 +125,22 @@ class ComparedSlot:
     objects: int
     complete: bool
     beyond: int
+    unaddressable: int = 0
+    unaddressable_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedSlot:
-    """A slot that cannot be dealt with, and why."""
+    """A slot that cannot be dealt with, and why. `outage`: nothing is known of the slot itself; try it again."""
 
     slot: Slot
     error: str
+    outage: bool = False
+
+    @classmethod
+    def of(cls, slot: Slot, error: Exception) -> "FailedSlot":
+        """By the error that it met."""
+        return cls(slot=slot, error=f"{type(error).__name__}: {error}", outage=isinstance(error, OUTAGES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

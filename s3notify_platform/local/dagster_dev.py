@@ -1,4 +1,7 @@
-"""Runs `dagster dev` on this machine, and restarts it if it ends."""
+"""Runs `dagster dev` on this machine, and restarts it if it ends.
+
+One process serves a home at a time, by a lock in it: two daemons on one home would launch and end each other's runs.
+"""
 
 import os
 import signal
@@ -10,13 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
-from typing import Final, Self
+from typing import IO, Final, Self
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.local.process import alive_with
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.local.process import HOST, alive_with, locked, refuse_taken
 
-HOST: Final = "127.0.0.1"
 RESTARTS_MAX: Final = 20
 STOP_SECONDS: Final = 15.0
 INSTANCE: Final = """\
@@ -56,7 +58,10 @@ class DagsterDev:
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = Event()
+        # Not `Thread.join`: if it is interrupted, CPython 3.11 treats a running thread as ended.
+        self._watched = Event()
         self._watcher: Thread | None = None
+        self._lock: IO[str] | None = None
 
     @property
     def url(self) -> str:
@@ -83,12 +88,26 @@ class DagsterDev:
         self.stop()
 
     def start(self) -> None:
-        """Start it and return; `wait_ready` waits until the UI answers."""
+        """Start it and return; `wait_ready` waits until the UI answers.
+
+        `UsageError`, before anything is started or ended, if another process serves the home, or the port is taken.
+        """
         self.home.mkdir(parents=True, exist_ok=True)
-        if not (self.home / "dagster.yaml").exists():
-            (self.home / "dagster.yaml").write_text(INSTANCE)
-        self._end_leftover()
-        self._spawn()
+        self._lock = locked(self.home / "dagster.lock")
+        if self._lock is None:
+            raise UsageError(
+                f"home {self.home} is served by another process (dagster dev: pid {self._recorded_pid()}): "
+                "end that one, or give another --home"
+            )
+        try:
+            if not (self.home / "dagster.yaml").exists():
+                (self.home / "dagster.yaml").write_text(INSTANCE)
+            self._end_leftover()
+            refuse_taken(self.port, "--port")
+            self._spawn()
+        except BaseException:
+            self.stop()
+            raise
         self._watcher = Thread(target=self._watch, name="dagster-dev", daemon=True)
         self._watcher.start()
 
@@ -96,9 +115,12 @@ class DagsterDev:
         """Stop it and everything it started."""
         self._stopping.set()
         if self._watcher is not None:
-            self._watcher.join()
+            self._watched.wait()
             self._watcher = None
         self._end(self._process)
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def wait_ready(self, seconds: float = 120.0) -> None:
         """Return when the UI answers; `UnavailableError`, which names the log, after `seconds`."""
@@ -113,9 +135,10 @@ class DagsterDev:
         )
 
     def wait(self) -> None:
-        """Return when it has been stopped, or has ended more than `RESTARTS_MAX` times."""
-        if self._watcher is not None:
-            self._watcher.join()
+        """Return when it has been stopped; `UnavailableError` once it has ended more than `RESTARTS_MAX` times."""
+        self._watched.wait()
+        if not self._stopping.is_set():
+            raise UnavailableError(f"dagster dev ended {self.restarts + 1} times; see {self.log}")
 
     def _spawn(self) -> None:
         command = [
@@ -139,12 +162,22 @@ class DagsterDev:
 
     def _end_leftover(self) -> None:
         """End the processes of a killed parent: two daemons must not share one home."""
+        pid = self._recorded_pid()
+        if pid is not None and alive_with(pid, "dagster dev"):
+            self._end_group(pid)
+
+    def _recorded_pid(self) -> int | None:
         with suppress(OSError, ValueError):
-            pid = int(self._pidfile.read_text())
-            if alive_with(pid, "dagster dev"):
-                self._end_group(pid)
+            return int(self._pidfile.read_text())
+        return None
 
     def _watch(self) -> None:
+        try:
+            self._restart()
+        finally:
+            self._watched.set()
+
+    def _restart(self) -> None:
         while not self._stopping.wait(0.5):
             process = self._process
             if process is None or process.poll() is None:

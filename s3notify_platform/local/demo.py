@@ -24,7 +24,7 @@ from s3notify_platform.errors import S3NotifyError, UnavailableError
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.demo_data import PREFIX, Round, Write, rounds
 from s3notify_platform.local.java import java_environment
-from s3notify_platform.local.process import free_ports
+from s3notify_platform.local.process import free_ports, refuse_taken
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import Written, list_all
 from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Publisher, Put, Watcher
@@ -108,6 +108,8 @@ class Demo:
 
     def run(self, *, once: bool) -> bool:
         """Run until Ctrl-C, or `once` until all is committed; True if the table is exact at the end."""
+        if self._port is not None:
+            refuse_taken(self._port, "--port")
         self._say("starting the embedded S3 server")
         with LocalS3Server(self.folder / "s3") as server:
             bucket = os.environ.get("S3NOTIFY_DEMO_BUCKET", "s3notify-demo")

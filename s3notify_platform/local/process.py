@@ -1,15 +1,19 @@
 """Processes and ports of this machine."""
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from s3notify_platform.clock import Clock
-from s3notify_platform.errors import UnavailableError
+from s3notify_platform.errors import UnavailableError, UsageError
+
+HOST = "127.0.0.1"
 
 GRPC_OFFSET = 10_000
 """SeaweedFS also uses each port number plus this."""
@@ -19,17 +23,35 @@ _LOWEST, _COUNT = 10_000, 12_000
 
 
 def ports_are_free(ports: Iterable[int]) -> bool:
-    """Whether each of `ports`, and its gRPC port, can be bound on 127.0.0.1 now."""
-    with ExitStack() as held:
-        for port in ports:
-            for number in (port, port + GRPC_OFFSET):
-                taken = held.enter_context(socket.socket())
-                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    taken.bind(("127.0.0.1", number))
-                except OSError:
-                    return False
+    """Whether each of `ports`, and its gRPC port, can be bound on loopback now."""
+    return all(map(_is_free, (number for port in ports for number in (port, port + GRPC_OFFSET))))
+
+
+def refuse_taken(port: int, option: str) -> None:
+    """`UsageError`, which names port and option, if something listens on this port of loopback."""
+    if not _is_free(port):
+        raise UsageError(f"port {port} on {HOST} is taken: end what listens there, or give another {option}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+        except OSError:
+            return False
     return True
+
+
+def locked(path: Path) -> IO[str] | None:
+    """The lock file, locked until it is closed or this process ends in any way; None if another one holds it."""
+    lock = path.open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
 
 
 def free_ports(count: int, clock: Clock) -> list[int]:

@@ -14,7 +14,6 @@ stopped; two servers never serve one folder.
     {folder}/data/             objects
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -31,12 +30,18 @@ from typing import IO, Self
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UsageError
-from s3notify_platform.local.process import alive_with, end_process, free_ports, ports_are_free
+from s3notify_platform.local.process import (
+    HOST,
+    alive_with,
+    end_process,
+    free_ports,
+    locked,
+    ports_are_free,
+)
 from s3notify_platform.ports import Written
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 
-HOST = "127.0.0.1"
 REGION = "us-east-1"
 READY_SECONDS = 90.0
 STOP_SECONDS = 2.0
@@ -193,16 +198,12 @@ class LocalS3Server:
         return self._state
 
     def _take_lock(self) -> None:
-        lock = (self.folder / "server.lock").open("a")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
+        self._lock = locked(self.folder / "server.lock")
+        if self._lock is None:
             raise UsageError(
                 f"{self.folder} is served by another process (server: pid {self._recorded_pid()}): "
                 "stop that one, or use another folder"
-            ) from None
-        self._lock = lock
+            )
 
     def _recorded_pid(self) -> int | None:
         with suppress(OSError, ValueError):

@@ -12,6 +12,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.plan import missing_commits
 from s3notify_platform.ingest.task_chain import forget_ended
+from s3notify_platform.limits import OVERDUE_SECONDS
 from s3notify_platform.orchestration.assets import MISMATCHES
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
@@ -26,15 +27,13 @@ GENERATION: Final = "schema_generation"
 EVENT: Final = "newest_event"
 """Names of the metadata from which the next evaluation continues."""
 
-OVERDUE_SECONDS: Final = 3600
-"""An open chain older than this is shown; by the wall clock, for people."""
-
 
 def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
     """All checks, as one step."""
     about = {
-        "complete": "Compares the whole source with the committed state: no change that was not announced. "
-        "Slots of such changes are signalled, so that the next batch takes them in.",
+        "complete": "Compares the whole source with the committed state: no change that was not announced, and none "
+        "on its way for longer than an hour. Slots of unannounced changes are signalled, so that the next batch takes "
+        "them in.",
         "chains_settled": "No batch is open for longer than an hour. Chains that ended a week ago are removed.",
         "schema_changes": "Since the last check: the fields that were added to the schema, which changes no existing "
         "rows, and values that do not fit their columns. Only such values make the check fail.",
@@ -63,9 +62,10 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
 def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     """Compare and repair. One LIST for each 1000 objects of the source (see `plan`), 1 LIST and 1 GET for each slot.
 
-    A change with an entry in the queue is pending, not missed. Any other is compared a second time, for the same
-    requests, since a batch may have committed it in between. Of more than `max_objects` changes the rest is only
-    counted; batches, and the next sweep, take them in.
+    A change with an entry in the queue is pending, not missed; overdue after `OVERDUE_SECONDS`. Any other is compared a
+    second time, for the same requests, since a batch may have committed it in between. Of more than `max_objects`
+    changes the rest is only counted; batches, and the next sweep, take them in. Keys that S3 clients cannot address are
+    counted and named: an inlet keeps their events as poison, and their objects may be in quarantine.
 
     Refuses, and repairs nothing, if commits of a slot are missing.
     """
@@ -96,6 +96,7 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
         )
     pending = sum(len(p.changes.read) + len(p.changes.gone) for p in found.slots.values())
     pending -= sum(map(len, found.unannounced.values()))
+    overdue = found.overdue(SYSTEM_CLOCK.wall_ms(), OVERDUE_SECONDS)
     beyond = sum(p.changes.beyond for p in found.slots.values())
     again = jobs.plan(found.unannounced).unannounced if found.unannounced else {}
     missed = {slot: both for slot in again if (both := again[slot] & found.unannounced[slot])}
@@ -103,11 +104,16 @@ def completeness(io: SlotIOManager) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name="complete",
         asset_key=source.name,
-        passed=not (missed or beyond or found.errors),
+        passed=not (missed or beyond or overdue or found.errors),
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
             "found_by_sweep": sum(map(len, missed.values())),
             "pending": pending,
+            "overdue": len(overdue),
+            "overdue_seconds": round(max(overdue.values(), default=0.0)),
+            "overdue_keys": dg.MetadataValue.json(sorted(overdue)[:UNREADABLE_SHOWN]),
+            "unaddressable": found.unaddressable,
+            "unaddressable_keys": dg.MetadataValue.json(found.unaddressable_keys[:UNREADABLE_SHOWN]),
             "beyond_max_objects": beyond,
             "slots_signalled": len(missed),
             "slots_unreadable": dg.MetadataValue.json(

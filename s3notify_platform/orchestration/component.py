@@ -3,7 +3,6 @@
 from typing import Annotated, Any
 
 import dagster as dg
-from dagster_aws.s3 import S3Resource
 from pydantic import ConfigDict, Field, create_model
 
 from s3notify_platform.channels.registry import SERVICES
@@ -23,7 +22,7 @@ from s3notify_platform.orchestration.channels import build_channels, queue_spec,
 from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import build_explain, build_retry
-from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark
+from s3notify_platform.orchestration.resources import DynamoTables, NamedS3, SlotSpark
 from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.setting_fields import described, settings_fields, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
@@ -40,8 +39,9 @@ class SparkSettings(dg.Model, dg.Resolvable):
 class AwsSettings(dg.Model, dg.Resolvable):
     """How to reach a service. Default: boto3's own chain (environment, profile, instance role).
 
-    Other credentials are given by the names of environment variables, so that no secret is ever part of the
-    definitions, which Dagster shows.
+    Other credentials are given by the names of environment variables or of a profile, so that no secret is ever part
+    of the definitions, which Dagster shows, or of Spark's tasks. Dagster's processes and Spark's workers each read
+    them for themselves; a profile that changes is read again within a minute, variables only at a start.
     """
 
     # Unknown fields are refused: among them secrets that are given by value.
@@ -49,16 +49,14 @@ class AwsSettings(dg.Model, dg.Resolvable):
 
     endpoint_url: Annotated[str | None, described("Endpoint; default: AWS")] = None
     region_name: Annotated[str | None, described("Region; default: AWS_REGION, or the profile's")] = None
+    profile_name: Annotated[str | None, described("Profile of AWS's files, on every machine")] = None
     access_key_id_env: Annotated[str | None, described("Environment variable with the key id")] = None
     secret_access_key_env: Annotated[str | None, described("Environment variable with the secret")] = None
     session_token_env: Annotated[str | None, described("Environment variable with the token")] = None
 
     def fields(self) -> dict[str, Any]:
-        """The fields as dagster-aws' resources name them; variables are read when a resource is used."""
-        secrets = ("access_key_id", "secret_access_key", "session_token")
-        variables = {f"aws_{name}": getattr(self, f"{name}_env") for name in secrets}
-        found = {field: dg.EnvVar(name) for field, name in variables.items() if name}
-        return {"endpoint_url": self.endpoint_url, "region_name": self.region_name, **found}
+        """The fields as the resources name them; variables are read where a request is sent."""
+        return {name: getattr(self, name) for name in AwsSettings.model_fields}
 
 
 _Tables = create_model("_Tables", __base__=AwsSettings, **settings_fields(TableSettings))
@@ -166,7 +164,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         """The inputs of the parts; `UsageError` for settings that cannot work."""
         check_settings(self, TopicSizeSettings, BatchSettings)
         io = SlotIOManager(
-            s3=S3Resource(**self.s3.fields()),
+            s3=NamedS3(**self.s3.fields()),
             dynamodb=DynamoTables(**values_of(self.dynamodb, TableSettings), **self.dynamodb.fields()),
             spark=SlotSpark(
                 master=self.spark.master, remote=self.spark.remote, spark_config=self.spark.config

@@ -30,7 +30,7 @@ from s3notify_platform.ingest.settings import SOURCE, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.partitions import has_partitions
-from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark, credentials_of
+from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark, access_of
 from s3notify_platform.orchestration.setting_fields import settings_fields, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
@@ -54,7 +54,10 @@ _Settings = create_model(
 
 
 class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
-    """Everything Dagster needs of one source. `DataFrame`s in and out, by slot."""
+    """Everything Dagster needs of one source. `DataFrame`s in and out, by slot.
+
+    `s3`: a `NamedS3`, or an `S3Resource` without keys: those given by value are refused when Spark has to use them.
+    """
 
     s3: dg.ResourceDependency[S3Resource]
     spark: dg.ResourceDependency[SlotSpark]
@@ -69,7 +72,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         return self._settled or Source.of(
             **values_of(self, *SOURCE)
             | {
-                "bucket": S3Config(bucket=self.bucket, **credentials_of(self.s3)),
+                "bucket": S3Config(bucket=self.bucket, **access_of(self.s3)),
                 "lease_table": self.dynamodb.config(self.dynamodb.lease_table),
                 "records_table": self.dynamodb.config(self.dynamodb.records_table),
             }
@@ -248,7 +251,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         for asset, by_slot in failed.items():
             for slot, result in by_slot.items():
                 if not result.ok:
-                    reasons.setdefault(str(slot), result.error or json.dumps(dict(result.failed_objects)))
+                    reasons.setdefault(str(slot), result.error or json.dumps(result.unread))
                 if not has_partitions(context):
                     # So that the partition grid shows exactly these as failed, as soon as the run has failed.
                     planned = AssetMaterializationPlannedData(dg.AssetKey([asset]), partition=str(slot))

@@ -17,7 +17,8 @@ from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.spark.session import prepare_environment, session_conf
-from s3notify_platform.stores.config import DynamoConfig, default_region
+from s3notify_platform.stores.config import DynamoConfig, S3Config, default_region
+from s3notify_platform.stores.credentials import session_of
 
 BEAT_SECONDS: Final = 5.0
 HEARTBEATS: Final = "heartbeats"
@@ -55,6 +56,19 @@ class SlotSpark(PySparkResource):
         return session
 
 
+class NamedS3(S3Resource):
+    """dagster-aws' resource with keys that are named, not given: Spark's tasks read their variables themselves."""
+
+    access_key_id_env: str | None = None
+    secret_access_key_env: str | None = None
+    session_token_env: str | None = None
+
+    def get_client(self) -> Any:
+        """See `S3Resource`."""
+        found = S3Config(bucket="", **access_of(self))
+        return session_of(found).client("s3", endpoint_url=found.endpoint_url)
+
+
 class DynamoTables(dg.ConfigurableResource[None]):
     """The DynamoDB tables of a source, if it has any. Default credentials: boto3's chain."""
 
@@ -62,25 +76,30 @@ class DynamoTables(dg.ConfigurableResource[None]):
     lease_table: str | None = None
     endpoint_url: str | None = None
     region_name: str | None = None
-    aws_access_key_id: str | None = None
-    aws_secret_access_key: str | None = None
-    aws_session_token: str | None = None
+    profile_name: str | None = None
+    access_key_id_env: str | None = None
+    secret_access_key_env: str | None = None
+    session_token_env: str | None = None
 
     def config(self, table: str | None) -> DynamoConfig | None:
         """How to reach this table; None for none."""
         if not table:
             return None
-        return DynamoConfig(table=table, **credentials_of(self))
+        return DynamoConfig(table=table, **access_of(self))
 
 
-def credentials_of(resource: S3Resource | DynamoTables) -> dict[str, Any]:
-    """How a resource says that a service is reached, as fields of `S3Config` and `DynamoConfig`."""
+def access_of(resource: S3Resource | DynamoTables) -> dict[str, Any]:
+    """How a resource says that a service is reached, as fields of `S3Config` and `DynamoConfig`.
+
+    Keys that it holds by value serve sensors and services only: see `Access`.
+    """
+    keys = ("access_key_id", "secret_access_key", "session_token")
     return {
         "region": resource.region_name or default_region(),
         "endpoint_url": resource.endpoint_url,
-        "access_key_id": resource.aws_access_key_id,
-        "secret_access_key": resource.aws_secret_access_key,
-        "session_token": resource.aws_session_token,
+        "profile": resource.profile_name,
+        **{f"{key}_env": getattr(resource, f"{key}_env", None) for key in keys},
+        **{key: getattr(resource, f"aws_{key}", None) for key in keys},
     }
 
 

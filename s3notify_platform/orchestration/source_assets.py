@@ -83,7 +83,7 @@ class SourceAssets:
 def step_failures(note: Callable[[str], None] = lambda _: None) -> Iterator[None]:
     """Errors of this package fail the step with their message; it may be retried, except after a `UsageError`.
 
-    `note` is told the message before.
+    `note` takes the message before.
     """
     try:
         yield

@@ -7,12 +7,13 @@ finds what is committed and commits nothing twice. Several of these, and Dagster
 As for the sensor's batches, `follow` decides whether a micro-batch lists the bucket or follows the entries of the
 source's topic (`s3notify topics create NAME`), and entries are removed after the commit. Slots that were not taken in
 whole, and after a backoff those that failed, are asked for again by moving their signals. Until then both are in the
-rescan backlog, so that a restart asks for them too.
+rescan backlog, so that a restart asks for them too. Slots that failed are taken in apart from the others; if anything
+fails as a whole, it is tried again in halves, until the slot at fault fails alone.
 """
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,16 +21,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.errors import ConflictError, CorruptError, S3NotifyError, UsageError
 from s3notify_platform.ingest.batches import BatchSettings, Failing
-from s3notify_platform.ingest.follow import ask_again, decide, note_writers, topic_epoch
-from s3notify_platform.ingest.results import BatchResult, Progress
+from s3notify_platform.ingest.follow import Decision, ask_again, decide, note_writers, topic_epoch
+from s3notify_platform.ingest.results import BatchResult, Progress, SlotResult
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.datasource.batch import FORMAT, register
 from s3notify_platform.spark.datasource.options import reading_of
+from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, reason_of
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.spark.session import is_remote
 from s3notify_platform.stores.s3.fast import shared_store
@@ -67,7 +69,8 @@ class ContinuousIngest:
         """Ingest these slots, and those that wait for a rescan. May be repeated.
 
         Requests as `Ingest.run`, 2 or more for topic and backlog, `NotificationQueue.remove` for what is committed.
-        Raises `UsageError` if nothing can be ingested at all; a slot that fails is in `failing`, and asked for again.
+        Raises `UsageError` if nothing can be ingested at all, `UnavailableError` after an outage (`Ingest.rounds`); a
+        slot that fails is in `failing`, and asked for again.
         """
         location, backlog = self.source.location, self._backlog
         queue = location.queue()
@@ -76,19 +79,16 @@ class ContinuousIngest:
             signals, rescans, topic=topic, enumerated=rescans.enumerated, now_ms=self.clock.wall_ms()
         )
         slots = location.all_slots() if decision.everything else decision.slots
-        ingest = spark_ingest(
-            self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
-        )
-        result = ingest.run(
-            slots,
-            batch=batch,
-            signals={slot: etag for slot, etag in signals.items() if etag},
-            listing=decision.listing,
-            only_found=decision.everything,
-            last_attempt=[
-                slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)
-            ],
-        )
+        result = BatchResult()
+        for part in in_halves(
+            [sorted(self.failing.keys() & set(slots)), sorted(set(slots) - self.failing.keys())],
+            lambda part: self._taken(part, signals, decision, batch),
+            _all_failed,
+            errors=(*JOB_ERRORS, ConflictError, CorruptError),
+            what="a batch",
+            progress=self.progress,
+        ):
+            result.add(part)
         note_writers(backlog, decision, unqueued=result.unqueued, unannounced=result.unannounced)
         done = {slot for slot, each in result.slots.items() if each.ok and each.complete}
         if entries := [e for slot, of_slot in result.entries.items() if slot in done for e in of_slot]:
@@ -106,6 +106,23 @@ class ContinuousIngest:
             )  # some entries may be gone with the topic: the next batch compares everything
         return result
 
+    def _taken(
+        self, slots: Sequence[Slot], signals: Mapping[Slot, str | None], decision: Decision, batch: str
+    ) -> BatchResult:
+        ingest = spark_ingest(
+            self.spark, self.source, transform=self.transform, clock=self.clock, progress=self.progress
+        )
+        return ingest.run(
+            slots,
+            batch=batch,
+            signals={slot: etag for slot, etag in signals.items() if etag},
+            listing=decision.listing,
+            only_found=decision.everything,
+            last_attempt=[
+                slot for slot, item in self.failing.items() if self.settings.is_last(item.attempts)
+            ],
+        )
+
     def ask_again_for_rescans(self) -> None:
         """Have the next micro-batch take up what an earlier process left. 1 request, and as `follow.ask_again`."""
         self._ask_again(self._backlog.read().slots)
@@ -122,15 +139,21 @@ class ContinuousIngest:
                 continue
             attempts = earlier.attempts + 1 if earlier else 1
             waits[slot] = self.settings.retry_seconds(attempts)
-            reason = each.error or json.dumps(dict(each.failed_objects))
+            reason = each.error or json.dumps(each.unread)
             again_ms = self.clock.wall_ms() + int(waits[slot] * 1000)
-            self.failing[slot] = Failing(attempts=attempts, not_before_ms=again_ms, reason=reason)
+            self.failing[slot] = Failing(attempts=attempts, not_before_ms=again_ms, reason=reason, group=slot)
             self.progress(f"slot {slot}: {reason}")
         if waits:
             self.later(min(waits.values()), lambda: self._ask_again(waits))
 
     def _ask_again(self, slots: Iterable[Slot]) -> None:
         ask_again(self.source.location, slots, listing=False, clock=self.clock)
+
+
+def _all_failed(slots: Sequence[Slot], error: Exception) -> BatchResult:
+    """The result of slots for which a run failed as a whole."""
+    reason = reason_of(error)
+    return BatchResult(slots={slot: SlotResult(slot=slot, status="failed", error=reason) for slot in slots})
 
 
 def ingest_stream(

@@ -4,6 +4,7 @@ A staging job that fails as a whole is tried again in halves, down to one slot (
 over one slot, by a signal or for want of memory, it goes on by the objects of the slot, down to the one at fault.
 """
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -15,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import ConflictError
+from s3notify_platform.errors import OUTAGES, ConflictError
 from s3notify_platform.ingest.compare import comparer, follower, lister
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.listing_chains import begin_listing
@@ -62,6 +63,7 @@ from s3notify_platform.spark.failures import (
     MAX_JOBS,
     in_halves,
     is_death,
+    own_error,
     own_errors,
     reason_of,
 )
@@ -89,6 +91,7 @@ class SparkJobs:
         progress: Progress = lambda _: None,
     ) -> None:
         ship_package(spark)
+        pickle.dumps(source)  # `UsageError` for keys given by value, before anything is written
         self._spark = spark
         self._source = source
         self._transform = transform
@@ -163,7 +166,8 @@ class SparkJobs:
         def failed(part: Sequence[SlotPlan], error: Exception) -> Sequence[Staged]:
             if len(part) == 1 and is_death(error):
                 return self._in_part(part[0], error, schema, run, evolving=evolving)
-            return [FailedSlot(slot=p.slot, error=reason_of(error)) for p in part]
+            outage = isinstance(own_error(error), OUTAGES)
+            return [FailedSlot(slot=p.slot, error=reason_of(error), outage=outage) for p in part]
 
         staged = in_halves(
             [big, others],

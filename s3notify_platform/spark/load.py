@@ -5,6 +5,7 @@ schema; files written before a column existed give nulls.
 """
 
 import json
+import pickle
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -48,6 +49,7 @@ def load_slots(
     (and 1 LIST without `generations`), and 1 GET for each file.
     """
     ship_package(spark)
+    pickle.dumps(source)  # `UsageError` for keys given by value
     schema = table_schema(source, layout)
     wanted = sorted(set(slots))
     tasks = max(1, min(len(wanted), 2 * parallelism(spark)))

@@ -42,6 +42,7 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
     UsageError,
 )
+from s3notify_platform.limits import MAX_KEY_BYTES
 from s3notify_platform.ports import (
     ABSENT,
     Conflict,
@@ -59,7 +60,7 @@ from s3notify_platform.ports import (
     list_all,
 )
 from s3notify_platform.protocols.updates import resolve
-from s3notify_platform.stores.memory import MAX_KEY_BYTES, counter_sum
+from s3notify_platform.stores.memory import counter_sum
 
 CREATE_ATTEMPTS = 6
 """Rounds of one `create` that finds tombstones."""

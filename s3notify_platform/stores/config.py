@@ -1,9 +1,11 @@
-"""Where a bucket or a table is and how to reach it: the values that travel to Spark tasks in place of clients."""
+"""Where a bucket or a table is and how to reach it: the values that travel to Spark's tasks in place of clients."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
+
+from s3notify_platform.errors import UsageError
 
 QUEUE_PREFIX: Final = "_s3notify/queue/"
 """Prefix of the notification queue. Outside of the sources' prefixes, so that all sources and writers share one."""
@@ -27,22 +29,54 @@ def _region(*_environment: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a service of AWS, or one like it, is reached. Pickles; its repr shows no secret.
+    """How a service of AWS, or one like it, is reached. Its repr shows no secret, and no secret is ever pickled.
 
-    Without `access_key_id`, boto3's and obstore's own credential chains apply (environment, profile, instance
-    role), on each machine separately: no secret then leaves its machine.
+    Credentials are those of the named environment variables, or of the named profile (which may assume a role), else
+    of boto3's own chain: environment, default profile, instance role. All three are looked up on each machine, where
+    a request is sent (`stores.credentials`), so that no secret leaves its machine. Keys given by value are for this
+    process alone: pickling them is a `UsageError`.
     """
 
     region: str = field(default_factory=default_region)
     endpoint_url: str | None = None
+    access_key_id_env: str | None = None
+    secret_access_key_env: str | None = None
+    session_token_env: str | None = None
+    profile: str | None = None
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        values = (self.access_key_id, self.secret_access_key)
+        variables = (self.access_key_id_env, self.secret_access_key_env)
+        if any((given[0] is None) != (given[1] is None) for given in (values, variables)):
+            raise UsageError(f"{self.place}: give key id and secret, or neither")
+        if sum(given is not None for given in (values[0], variables[0], self.profile)) > 1:
+            raise UsageError(f"{self.place}: give its keys in one way: environment variables, or a profile")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.access_key_id is not None:
+            raise UsageError(
+                f"{self.place}: its keys are given by value, and would travel within Spark's tasks: name environment "
+                "variables (access_key_id_env, secret_access_key_env) or a profile that every machine has, or leave "
+                "them to boto3's own chain"
+            )
+        return _unpickled, (type(self), {each.name: getattr(self, each.name) for each in fields(self)})
+
+    @property
+    def credentials(self) -> dict[str, str | None]:
+        """How its credentials are found, as fields: for a service that is reached as the same user."""
+        return {each.name: getattr(self, each.name) for each in fields(Access)[2:]}
 
     @property
     def place(self) -> str:
         """What is reached, and where, for messages."""
         raise NotImplementedError
+
+
+def _unpickled(kind: type[Access], given: dict[str, Any]) -> Access:
+    return kind(**given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

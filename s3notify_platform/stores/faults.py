@@ -7,15 +7,18 @@
 | 304 | NOT_MODIFIED |
 | no connection, 429, 503 SlowDown | NOT_APPLIED: certainly nothing happened, may be sent again |
 | 409, other 5xx, timeout, connection lost, unreadable answer | AMBIGUOUS: it may have been applied |
+| 400 or 403 that names a key of encryption | `UnavailableError`: it may be allowed, or enabled, again |
+| 400, 403, other 4xx | `RefusedError`: of this key, or of all; `UsageError` if nobody but a person can fix it |
 | everything else | `UsageError`: only a person can fix it |
 """
 
+import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from botocore.exceptions import ClientError
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.errors import RefusedError, UnavailableError, UsageError
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.sdk import LOST, NEVER_SENT, answer_of, unusable
 
@@ -59,15 +62,25 @@ def _judge_answer(error: ClientError, config: S3Config) -> Fault:
         raise no_bucket(config) from None
     if status in _PLAIN:
         return Fault(verdict=_PLAIN[status], cause=cause)
+    if status in (400, 403) and (code.startswith("KMS") or _OF_ENCRYPTION.search(message)):
+        raise UnavailableError(
+            f"{config.place}: the object's key of encryption cannot be used ({cause} {message[:200]}): enable it, and "
+            "allow kms:Decrypt and kms:GenerateDataKey"
+        ) from None
     if status in (401, 403):
-        raise UsageError(_refusal(code, config)) from None
+        raise (RefusedError if status == 403 else UsageError)(_refusal(code, config)) from None
     if status != 501 and (status >= 500 or code == "RequestTimeout"):
         throttled = code in _THROTTLED
         return Fault(verdict=Verdict.NOT_APPLIED if throttled else Verdict.AMBIGUOUS, cause=cause)
     hint = " (the store does not implement this)" if status == 501 else ""
     if status in (301, 307) or code == "AuthorizationHeaderMalformed":
         hint = f" (is region {config.region!r} the bucket's?)"
-    raise UsageError(f"{config.place} refused the request: {cause} {message}{hint}".rstrip()) from None
+    refusal = RefusedError if 400 <= status < 500 else UsageError
+    raise refusal(f"{config.place} refused the request: {cause} {message}{hint}".rstrip()) from None
+
+
+_OF_ENCRYPTION = re.compile(r"\bkms:[A-Za-z*]|:kms:|\bKMS\b|ciphertext refers to")
+"""Messages about keys of encryption. AWS answers AccessDenied if the caller may not use one."""
 
 
 _PLAIN = {

@@ -12,6 +12,7 @@ from threading import Lock
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.limits import MAX_KEY_BYTES
 from s3notify_platform.ports import (
     Absent,
     Conflict,
@@ -32,7 +33,6 @@ from s3notify_platform.ports import (
 )
 
 MAX_PAGE = 1000
-MAX_KEY_BYTES = 1024
 
 
 def check_page_limit(limit: int) -> int:

@@ -71,18 +71,16 @@ def _new_client(
     read_seconds: float = 30.0,
     **settings: Any,
 ) -> Any:
-    import boto3
     from botocore.config import Config
+
+    from s3notify_platform.stores.credentials import session_of
 
     try:
         # A separate session: creating clients from the default one is not thread-safe.
-        return boto3.session.Session().client(
+        return session_of(config).client(
             service,  # type: ignore[call-overload] # one of many literals
             region_name=config.region,
             endpoint_url=config.endpoint_url,
-            aws_access_key_id=config.access_key_id,
-            aws_secret_access_key=config.secret_access_key,
-            aws_session_token=config.session_token,
             config=Config(
                 retries={"total_max_attempts": 1, "mode": "standard"},
                 max_pool_connections=pool_size,
@@ -106,7 +104,8 @@ def unusable(error: Exception, config: Access) -> UsageError:
     """The error for a person: no credentials, or something else that no retry can help."""
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return UsageError(
-            f"no credentials for {config.place}: set access_key_id and secret_access_key, or give this "
-            "machine AWS credentials (environment, profile or instance role)"
+            f"no credentials for {config.place}: name environment variables (access_key_id_env, "
+            "secret_access_key_env) or a profile, or give this machine AWS credentials (environment, profile or "
+            "instance role)"
         )
     return UsageError(f"{config.place}: {' '.join(str(error).split())[:300]}")

@@ -7,6 +7,7 @@ Ceph RGW's second gateway.
 
 import argparse
 import logging
+import os
 import platform
 import tempfile
 import time
@@ -30,6 +31,7 @@ from tests.benchmarks import (
     sweeping,
 )
 from tests.benchmarks.figures import Figure
+from tests.support.spark_options import KEY_ID, SECRET
 
 FIGURES = Path(__file__).with_name("FIGURES.md")
 
@@ -66,6 +68,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="s3notify-bench-") as folder:
         if any(name in ON_SERVER for name in chosen):
             with LocalS3Server(Path(folder) / "s3") as server:
+                keys = server.config("")
+                os.environ.update({KEY_ID: str(keys.access_key_id), SECRET: str(keys.secret_access_key)})
                 for name in [name for name in chosen if name in ON_SERVER]:
                     done(name, partial(ON_SERVER[name], server), small=arguments.small)
         for name in [name for name in chosen if name in IN_FOLDER]:

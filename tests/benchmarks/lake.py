@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import boto3
 import obstore
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -23,9 +22,11 @@ from s3notify_platform.ports import Written
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from s3notify_platform.stores.s3.obstore_client import obstore_store
 from s3notify_platform.table.commit import SlotCommit
+from tests.support.spark_options import named
 
 DDL = "id bigint, name string, note string"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
@@ -106,19 +107,13 @@ def many_of(config: S3Config, total: int) -> Source:
 
 
 def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:
-    fields: dict[str, Any] = {"bucket": config, "platform": config, "commit": "native"} | more
+    fields: dict[str, Any] = {"bucket": named(config), "platform": named(config), "commit": "native"} | more
     return Source.of(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
 
 
 def boto3_client(config: S3Config) -> Any:
     """As the alternatives use it."""
-    return boto3.client(
-        "s3",
-        endpoint_url=config.endpoint_url,
-        region_name=config.region,
-        aws_access_key_id=config.access_key_id,
-        aws_secret_access_key=config.secret_access_key,
-    )
+    return session_of(config).client("s3", endpoint_url=config.endpoint_url)
 
 
 @contextmanager

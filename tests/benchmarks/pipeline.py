@@ -31,6 +31,7 @@ from tests.benchmarks.figures import Figure, short, timed, times
 from tests.benchmarks.lake import boto3_client, embedded_spark
 from tests.benchmarks.slow_proxy import slow_proxy
 from tests.support.sources import with_settings
+from tests.support.spark_options import named
 
 BUCKET = "bench-pipeline"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("note", pa.string())])
@@ -43,7 +44,7 @@ LATENCY_MS = 20
 def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
     count = 100 if small else 5_000
     server.create_bucket(BUCKET)
-    config = server.config(BUCKET)
+    config = named(server.config(BUCKET))
     asyncio.run(_fill(config, count))
     with embedded_spark("local[2]") as spark:
         boto(spark, config, threads=1, limit=10)

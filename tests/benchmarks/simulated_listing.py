@@ -15,6 +15,7 @@ from threading import Thread
 from urllib.parse import parse_qs, urlsplit
 
 from s3notify_platform.stores.config import S3Config
+from tests.support.spark_options import KEY_ID, SECRET
 
 SIZE = 2048
 FOLDER = 10_000
@@ -44,8 +45,8 @@ def simulated_listing(count: int, milliseconds: int) -> Iterator[S3Config]:
             yield S3Config(
                 bucket="simulated",
                 endpoint_url=f"http://127.0.0.1:{port}",
-                access_key_id="simulated",
-                secret_access_key="simulated",
+                access_key_id_env=KEY_ID,
+                secret_access_key_env=SECRET,
             )
         finally:
             process.kill()

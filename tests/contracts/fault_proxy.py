@@ -10,7 +10,7 @@ from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 Fault = Literal[
     "pass",
@@ -32,6 +32,7 @@ _DYNAMO = {
 }
 
 
+_ERROR = b"<Error><Code>%s</Code><Message>%s</Message></Error>"
 _CONDITIONS = frozenset({"if-match", "if-none-match"})
 
 
@@ -56,6 +57,12 @@ class FaultProxy:
         self.requests: list[str] = []
         self.forbidden: set[str] = set()
         """Ends of paths that no GET may read."""
+        self.answers: dict[str, tuple[int, str, bytes]] = {}
+        """By end of path, what GET and HEAD are answered with: status, code, message."""
+        self.refuses_names = False
+        """Whether keys that S3 does not take are answered with 400."""
+        self.outage = lambda: False
+        """While it is true, every request is answered with 503."""
         self.before = lambda method, path, headers: None
         """Called before a request is passed on, which waits for it."""
         backend = urlsplit(backend_url)
@@ -80,6 +87,17 @@ class FaultProxy:
                     return
                 if self.command == "GET" and self.path.partition("?")[0].endswith((*proxy.forbidden,)):
                     self.answer(403, b"<Error><Code>AccessDenied</Code><Message>forbidden</Message></Error>")
+                    return
+                if proxy.outage():
+                    self.refuse("503")
+                    return
+                path = unquote(self.path.partition("?")[0])
+                given = [found for end, found in proxy.answers.items() if path.endswith(f"/{end}")]
+                if proxy.refuses_names and ({*path.split("/")} & {".", ".."} or "\0" in path):
+                    given = [(400, "InvalidURI", b"")]
+                if given and self.command in ("GET", "HEAD"):
+                    status, code, message = given[0]
+                    self.answer(status, _ERROR % (code.encode(), message))
                     return
                 if fault in ("409", "500", "503", "slow_down"):
                     self.refuse(fault)

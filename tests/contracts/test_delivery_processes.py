@@ -96,6 +96,7 @@ def test_delivery_goes_on_within_15_seconds_of_kill_9(place):
     assert place.stats("t")["dead"] == 0
 
 
+@pytest.mark.thorough
 def test_after_a_clean_stop_delivery_goes_on_at_once(place):
     """SIGTERM: what is in flight is finished, nothing is delivered twice, and the other one takes over."""
     with Receiver().serving() as server:

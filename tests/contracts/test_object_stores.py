@@ -49,6 +49,7 @@ class TestMoto(ObjectStoreSuite):
 
 
 @pytest.mark.server
+@pytest.mark.thorough
 class TestMinistack(ObjectStoreSuite):
     traits = Traits(copy_conditions=False)
 
@@ -60,6 +61,7 @@ class TestMinistack(ObjectStoreSuite):
 
 
 @pytest.mark.server
+@pytest.mark.thorough
 class TestLeasedOverNoConditions(ObjectStoreSuite):
     """A real server that ignores conditions of writes, with the leases in a real table."""
 

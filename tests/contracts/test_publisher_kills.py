@@ -109,6 +109,7 @@ def test_killed_before_each_request(seaweed):
     assert sum(key.startswith("else/") for key in there) < killed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [int(os.environ.get("KILL_SEED", "1"))])
 def test_killed_at_any_moment(ministack, seed):
     """Writers of parallel batches, each killed after a random while."""

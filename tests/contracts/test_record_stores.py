@@ -55,6 +55,7 @@ class TestObjectsOnSeaweed(RecordStoreSuite):
 
 
 @pytest.mark.server
+@pytest.mark.thorough
 class TestQueueOnSeaweed(RecordStoreSuite):
     """The store that the queue of a bucket stands in, through obstore, with its scans reading ahead."""
 

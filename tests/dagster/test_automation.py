@@ -48,6 +48,7 @@ def test_scattered_slots_follow_in_one_run(site: Site) -> None:
     assert site.follow() == []
 
 
+@pytest.mark.thorough
 def test_a_change_that_came_while_the_run_was_on_follows_after_it(site: Site) -> None:
     """Nothing is evaluated while a run is in flight, and nothing is forgotten."""
     site.write(3)
@@ -66,6 +67,7 @@ def test_a_change_that_came_while_the_run_was_on_follows_after_it(site: Site) ->
     assert site.rows("paid_orders") == {3: [30], 4: [4]}
 
 
+@pytest.mark.thorough
 def test_what_was_made_meanwhile_is_not_made_again(site: Site) -> None:
     """A tick in the midst of a run's reports sees the source alone; the slot asset's report is only a moment behind."""
     site.write(3, 4)
@@ -80,6 +82,7 @@ def test_what_was_made_meanwhile_is_not_made_again(site: Site) -> None:
     assert site.follow() == []
 
 
+@pytest.mark.thorough
 def test_an_asset_new_to_its_source_catches_up(site_of: Callable[..., Site]) -> None:
     """With all slots that are committed, in one run, and only those."""
     before = site_of()
@@ -94,6 +97,7 @@ def test_an_asset_new_to_its_source_catches_up(site_of: Callable[..., Site]) -> 
     assert site.follow() == []
 
 
+@pytest.mark.thorough
 def test_a_slot_that_failed_is_tried_again_with_patience(site_of: Callable[..., Site]) -> None:
     """Not on every tick; the others are made."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])

@@ -70,6 +70,7 @@ def test_summary_and_quarantine_show_slots_and_rejects(site: Site) -> None:
     assert record.data["reason"]
 
 
+@pytest.mark.thorough
 def test_summary_of_an_empty_source(site: Site) -> None:
     """Nothing was ever committed: zeros, no table, no error."""
     result = summarize(site)
@@ -144,6 +145,23 @@ def test_the_sweep_finds_unannounced_changes(site: Site) -> None:
     assert check_results(site.job("sweep"))["complete"].passed
 
 
+@pytest.mark.thorough
+def test_the_sweep_warns_of_what_is_on_its_way_too_long(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Announced, and not committed; and it names keys that S3 clients cannot address, whatever became of them."""
+    odd = f"{site.key(1)}/../x"
+    site.store.put(odd, site.line(1))
+    site.settle()
+    site.write(9)
+    found = check_results(site.job("sweep"))["complete"]
+    assert (found.metadata["pending"].value, found.metadata["overdue"].value) == (1, 0)
+    assert found.metadata["unaddressable_keys"].value == [odd]
+    monkeypatch.setattr("s3notify_platform.orchestration.checks.OVERDUE_SECONDS", -1)
+    found = check_results(site.job("sweep"))["complete"]
+    assert not found.passed
+    assert found.metadata["overdue_keys"].value == [site.key(9)]
+
+
+@pytest.mark.thorough
 def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(site: Site) -> None:
     """A slot whose commit is damaged is named, and the check does not pass."""
     site.write(5)
@@ -180,6 +198,7 @@ def test_the_sweep_refuses_to_run_over_state_that_is_gone(site: Site) -> None:
     assert check_results(site.job("sweep"))["complete"].passed
 
 
+@pytest.mark.thorough
 def test_the_sweep_holds_a_bounded_number_of_changes(site_of: Callable[..., Site]) -> None:
     """The rest is counted, and found by the next one."""
     site = site_of(max_objects=4, slots=2)
@@ -201,6 +220,7 @@ def test_the_sweep_holds_a_bounded_number_of_changes(site_of: Callable[..., Site
     assert len(site.rows()[0]) == 10
 
 
+@pytest.mark.thorough
 def test_the_sweep_shows_open_chains_and_removes_what_is_old(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +302,7 @@ def test_assets_of_other_steps_load_what_is_committed(site: Site) -> None:
     assert site.rows("twice") == {1: [1], 2: [2], 9: [9]}
 
 
+@pytest.mark.thorough
 def test_what_an_ordinary_asset_may_not_hand_over(site: Site) -> None:
     """No slot column, or no partitions: said plainly."""
     site.write(1)

@@ -76,6 +76,7 @@ def test_the_view_shows_what_was_committed(viewed: Site) -> None:
     assert metadata(viewed)["version"] == 1
 
 
+@pytest.mark.thorough
 def test_it_gets_the_slots_that_moved(viewed: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """By Dagster's events; a person who asks when none did has all slots looked at, and repaired if so asked."""
     asked: list[tuple[list[int], bool]] = []

@@ -71,6 +71,7 @@ def site_with(spark: SparkSession, server: S3Server, instance: dg.DagsterInstanc
     return make
 
 
+@pytest.mark.thorough
 def test_batches_on_a_store_without_conditions(site_with: Callable[..., Site]) -> None:
     """Overwrites and deletes included: rows exact, chains acked; the bucket holds no record, each lease is done."""
     site = site_with("records_table", "lease_table", slot_assets=["tests.support.transforms.paid_orders"])

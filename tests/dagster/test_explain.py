@@ -113,6 +113,7 @@ def test_on_its_way_from_the_queue_to_the_table(site: Site) -> None:
     assert asked(site, key)[0] == "deleted"
 
 
+@pytest.mark.thorough
 def test_rejected_records(site: Site) -> None:
     """How many, and the first one with its offset and reason; the others are in the table."""
     site.write(5, body=site.line(5) + b"{nonsense\n" + site.line(6))
@@ -125,6 +126,7 @@ def test_rejected_records(site: Site) -> None:
     assert "the others are committed in generation 1" in text
 
 
+@pytest.mark.thorough
 def test_an_unqueued_writers_slot(site: Site) -> None:
     """Signalled; then waiting for a rescan, once a run has found that no entry names it; then committed."""
     site.settle()

@@ -122,6 +122,7 @@ def test_entries_may_come_twice_late_and_in_any_order(site: Site) -> None:
     assert pending(site) == []
 
 
+@pytest.mark.thorough
 def test_a_writer_that_does_not_queue_is_followed_by_listings(watched: Site, proxy: FaultProxy) -> None:
     """One LIST for all such slots of a batch; from then on every batch, for as long as such writers are about."""
     site = watched
@@ -136,6 +137,7 @@ def test_a_writer_that_does_not_queue_is_followed_by_listings(watched: Site, pro
     assert site.io.clients.backlog.read().slots == {}
 
 
+@pytest.mark.thorough
 def test_an_unqueued_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
     """Both change the slot, the unqueued writer last: the entry is followed, and the slot is in the rescan backlog."""
     site.settle()
@@ -145,6 +147,7 @@ def test_an_unqueued_signal_in_a_slot_with_entries_is_seen(site: Site) -> None:
     assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31]}
 
 
+@pytest.mark.thorough
 def test_listings_are_apart(site_of: Callable[..., Site]) -> None:
     """`list_seconds` later, and no sooner; the tick says why."""
     site = site_of(list_seconds=3600)
@@ -185,6 +188,7 @@ def test_entries_of_a_failed_slot_stay(site_of: Callable[..., Site]) -> None:
     assert pending(site) == [site.key(13)]
 
 
+@pytest.mark.thorough
 def test_a_lost_topic_means_one_more_listing(watched: Site, proxy: FaultProxy) -> None:
     """What it held is found by comparing everything, not lost."""
     site = watched
@@ -195,6 +199,7 @@ def test_a_lost_topic_means_one_more_listing(watched: Site, proxy: FaultProxy) -
     assert of_bucket(site, proxy.answered).count("LIST") == 1
 
 
+@pytest.mark.thorough
 def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
     """When the topic is there; from then on entries only, also of a writer that was at it when it was made."""
     site = site_of()
@@ -242,6 +247,7 @@ def test_a_listing_of_everything_leaves_no_entry(site: Site, again: bool) -> Non
     assert site.grid()["materialized"] == {3}
 
 
+@pytest.mark.thorough
 def test_every_instance_gets_every_change(site_of: Callable[..., Site]) -> None:
     """Two components on one bucket, each with a topic and a table of its own."""
     first = site_of(name="orders")
@@ -258,6 +264,7 @@ def test_every_instance_gets_every_change(site_of: Callable[..., Site]) -> None:
         assert pending(site) == []
 
 
+@pytest.mark.thorough
 def test_another_code_version_reads_a_followed_slot_again(site_of: Callable[..., Site]) -> None:
     """All its objects, though an entry names one."""
     site = site_of(code_version="1")
@@ -274,6 +281,7 @@ def test_another_code_version_reads_a_followed_slot_again(site_of: Callable[...,
     assert sorted(other.rows()[3]) == [3, 31, 32]
 
 
+@pytest.mark.thorough
 def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
     """All objects of the slots that are named, once, by the next batch, which lists nothing."""
     site = watched
@@ -293,6 +301,7 @@ def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
     assert site.tick() == []
 
 
+@pytest.mark.thorough
 def test_the_queue_is_observed(watched: Site) -> None:
     """What waits, by topic, as metadata that Dagster plots; nothing is said twice."""
     site = watched
@@ -316,6 +325,7 @@ def test_the_queue_is_observed(watched: Site) -> None:
     assert observe(cursor)[0] == {}
 
 
+@pytest.mark.thorough
 def test_what_a_run_has_no_time_for_is_the_next_batch_s(
     spark: SparkSession, ministack: S3Server, instance: dg.DagsterInstance
 ) -> None:

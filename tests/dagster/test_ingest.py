@@ -25,6 +25,7 @@ def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., S
     assert site.rows(slots=[3, 42, 500, 999]) == {3: [3], 42: [42], 999: [999]}
 
 
+@pytest.mark.thorough
 def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) -> None:
     """Figures by slot on each; those of the batch, and the columns, on the last."""
     site = site_of(transform=f"{TRANSFORMS}.doubled")
@@ -92,6 +93,7 @@ def test_a_failing_slot_fails_alone(site_of: Callable[..., Site]) -> None:
     assert site.grid() == {"materialized": {2, 13, 15}, "failed": set(), "running": set()}
 
 
+@pytest.mark.thorough
 def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[..., Site]) -> None:
     """As the UI and backfills start it; the framework has planned all of the range."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky")
@@ -102,6 +104,7 @@ def test_a_range_of_partitions_reports_only_what_is_committed(site_of: Callable[
     assert site.rows() == {12: [12], 14: [14]}
 
 
+@pytest.mark.thorough
 def test_a_single_partition_is_a_run_for_one_slot(site: Site) -> None:
     """As from the partition's own page."""
     site.write(4, 5)
@@ -109,6 +112,7 @@ def test_a_single_partition_is_a_run_for_one_slot(site: Site) -> None:
     assert site.grid() == {"materialized": {5}, "failed": set(), "running": set()}
 
 
+@pytest.mark.thorough
 def test_overwritten_and_deleted_objects_leave(site: Site) -> None:
     """With their old rows, in the commit that brings the new ones."""
     site.write(1, 2)
@@ -120,6 +124,7 @@ def test_overwritten_and_deleted_objects_leave(site: Site) -> None:
     assert site.metadata(2)["objects_gone"] == 1
 
 
+@pytest.mark.thorough
 def test_another_code_version_reads_unchanged_objects_again(site_of: Callable[..., Site]) -> None:
     """Once, when their slots are asked for; the sweep does not take them for lost."""
     before = site_of()
@@ -177,6 +182,7 @@ def test_a_slot_that_fails_downstream_delays_nothing_of_its_source(site_of: Call
     assert site.grid("lucky_orders")["materialized"] == {2, 13, 15}
 
 
+@pytest.mark.thorough
 def test_a_slot_asset_can_be_made_again_alone(site_of: Callable[..., Site]) -> None:
     """From what is committed, without reading the bucket."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.paid_orders"])

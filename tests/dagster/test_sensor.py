@@ -1,6 +1,7 @@
 """The sensor on a real bucket and a real instance: what it asks for, tick by tick."""
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG
 from s3notify_platform.orchestration.resources import HEARTBEATS, beats_of, heartbeat
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.credentials import session_of
 from tests.support.site import Site
 from tests.support.waiting import until
 
@@ -48,6 +50,7 @@ def test_scattered_changes_are_one_run(site_of: Callable[..., Site]) -> None:
     assert site.state.open == ()
 
 
+@pytest.mark.thorough
 def test_a_batch_in_parallel_runs_is_settled_when_all_have_stamped(site_of: Callable[..., Site]) -> None:
     """k runs, disjoint; the chain is acked by the last."""
     site = site_of(parallel_runs=2)
@@ -114,6 +117,7 @@ def test_a_failed_slot_comes_again_alone_with_backoff_and_is_parked(site_of: Cal
     assert site.grid() == {"materialized": {12, 13}, "failed": set(), "running": set()}
 
 
+@pytest.mark.thorough
 def test_backoff_is_waited_for(site_of: Callable[..., Site]) -> None:
     """A failed slot is not asked for in the next tick."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
@@ -125,6 +129,7 @@ def test_backoff_is_waited_for(site_of: Callable[..., Site]) -> None:
     assert "1 to be retried" in str(site.evaluate().skip_message)
 
 
+@pytest.mark.thorough
 def test_a_failed_slot_of_the_first_batch_does_not_hold_up_the_others(site_of: Callable[..., Site]) -> None:
     """The enumeration is done; the slot comes again like any that failed, with backoff."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", backoff_seconds=3600.0)
@@ -161,6 +166,7 @@ def test_a_run_that_died_is_reported_and_its_slots_come_again(site_of: Callable[
     assert site.rows() == {3: [3]}
 
 
+@pytest.mark.thorough
 def test_a_queued_run_is_waited_for(site_of: Callable[..., Site]) -> None:
     """However long the queue is."""
     site = site_of(silence_seconds=0.0)
@@ -216,7 +222,8 @@ def test_no_secret_is_in_cursor_config_metadata_definitions_or_logs(
     result = site.launch(request)
     assert not result.success
     site.tick()
-    assert site.io.s3.aws_secret_access_key == secret
+    assert session_of(site.io.source.input.bucket).get_credentials().secret_key == secret
+    assert secret.encode() not in pickle.dumps(site.io.source)
     logged = [record.message + repr(record.user_message) for record in site.instance.all_logs(result.run_id)]
     events = [repr(event) for event in site.instance.all_logs(result.run_id)]
     run = site.instance.get_run_by_id(result.run_id)

@@ -29,7 +29,7 @@ OPERATIONS = int(os.environ.get("FORMAT_FUZZ_OPERATIONS", "50"))
 SEED = int(os.environ.get("FORMAT_FUZZ_SEED", "1"))
 KILLS = int(os.environ.get("FORMAT_FUZZ_KILLS", str(2 + OPERATIONS // 150)))
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600 + 3 * OPERATIONS)]
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600 + 3 * OPERATIONS)]
 
 SOURCES: dict[str, dict[str, Any]] = {
     "mixed": {"format": "auto", "schema": SCHEMA_DDL},

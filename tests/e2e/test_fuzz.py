@@ -62,7 +62,7 @@ KILLS = int(os.environ.get("FUZZ_KILLS", str(10 + OPERATIONS // 75)))
 LONG = 1000
 """Operations from which on the run has both parts."""
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600 + OPERATIONS)]
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600 + OPERATIONS)]
 
 HOOK = "hook"
 SECRET = "a-secret-of-some-length"

@@ -12,8 +12,8 @@ import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-ORDER = ("server", "daemon", "demo", "run", "run", "server")
-KILLS = int(os.environ.get("KILLS", "3"))
+ORDER = ("run", "demo", "server", "daemon", "run", "server")
+KILLS = int(os.environ.get("KILLS", "2"))
 """How many of them; `poe thorough` kills all."""
 
 VICTIMS = {

@@ -74,6 +74,7 @@ def test_bucket_level_assets_follow_by_automation(platform: Platform) -> None:
     assert {"latest_slots", "slots", "dagster/row_count"} <= labels()
 
 
+@pytest.mark.thorough
 def test_a_slot_asset_follows_by_automation(platform: Platform) -> None:
     """Its source is materialized alone, for scattered slots: the daemon asks for exactly these, in one run."""
     committed = platform.grid("paid_orders")["materializedPartitions"]

@@ -16,7 +16,7 @@ from tests.support.drivers import WAIT_SECONDS, Driver
 from tests.support.independent import differences
 from tests.support.servers import S3Server
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(600)]
 
 COUNT = 15_000
 PART = 200_000

@@ -1,5 +1,7 @@
 """The planner as a state machine: ticks that crash, runs that fail, die, or never start, over stores in memory."""
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -211,12 +213,15 @@ class BatchMachine(RuleBasedStateMachine):
         assert len(slots) == len(set(slots))
         assert len(state.open) <= self.world.settings.max_open
         for batch in state.open:
-            parked = {slot for slot in batch.slots if slot in state.failing and state.failing[slot].parked}
-            assert parked in (set(), set(batch.slots)), "apart from others"
-        assert all(
-            item.parked == (item.attempts >= self.world.settings.max_attempts) or slot == EVERYTHING
-            for slot, item in state.failing.items()
-        )
+            failed = state.failing.keys() & set(batch.slots)
+            assert failed in (set(), set(batch.slots)), "apart from others"
+            assert len({state.failing[slot].group for slot in failed}) <= 1, "apart from each other"
+        groups = Counter(item.group for item in state.failing.values())
+        for slot, item in state.failing.items():
+            assert item.group in state.failing or slot == EVERYTHING
+            if item.parked:
+                assert item.attempts >= self.world.settings.max_attempts
+                assert groups[item.group] == 1, "alone"
         assert len(self.world.cursor) < 600 + 300 * (len(state.open) + len(state.failing))
 
     @invariant()

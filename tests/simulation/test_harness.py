@@ -14,7 +14,7 @@ from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Publisher, Watcher
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.faults import Fault
-from tests.support.simulation import ROUGH, SEEDS, VirtualTime, run_simulation, simulated
+from tests.support.simulation import ROUGH, SEEDS_LEAST, VirtualTime, run_simulation, simulated
 
 
 def history_of(seed):
@@ -156,7 +156,7 @@ def test_a_test_runs_under_all_its_seeds(monkeypatch):
     monkeypatch.setenv("SIM_SECONDS", "0")
     seen.clear()
     notes(kind="c")
-    assert len(seen) == SEEDS
+    assert len(seen) == SEEDS_LEAST
 
 
 def test_a_failure_says_how_to_replay_it(monkeypatch):

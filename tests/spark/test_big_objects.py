@@ -41,6 +41,14 @@ BODIES: dict[str, Callable[[range], bytes]] = {
 }
 
 
+one = pytest.mark.parametrize(
+    "big",
+    [name if name == "big.jsonl" else pytest.param(name, marks=pytest.mark.thorough) for name in BODIES],
+    indirect=True,
+)
+"""Of the bodies, but where all is run."""
+
+
 @pytest.fixture(params=BODIES)
 def big(request: pytest.FixtureRequest, lake_of: Callable[..., Lake]) -> tuple[Lake, str, bytes]:
     """A lake whose objects are big from 1500 bytes on, and a big object in it."""
@@ -69,6 +77,7 @@ def test_each_record_once(big: tuple[Lake, str, bytes]) -> None:
     assert set(numbers_in(lake)) <= {-1, 0, 1}
 
 
+@one
 def test_in_rounds(big: tuple[Lake, str, bytes]) -> None:
     """With a limit of bytes to a round, every round commits up to an offset, and the next goes on there."""
     lake, key, _ = big
@@ -85,6 +94,7 @@ def test_in_rounds(big: tuple[Lake, str, bytes]) -> None:
     assert len(offsets) > 2
 
 
+@one
 def test_a_run_that_ran_out_of_time_goes_on(big: tuple[Lake, str, bytes]) -> None:
     """It says that it is not complete; the next one reads the rest alone, although nothing has changed."""
     lake = big[0]
@@ -99,6 +109,7 @@ def test_a_run_that_ran_out_of_time_goes_on(big: tuple[Lake, str, bytes]) -> Non
     assert lake.history(Slot(0))[-1].pending == ()
 
 
+@one
 def test_overwritten_between_two_rounds(big: tuple[Lake, str, bytes]) -> None:
     """The rows of what was read so far leave."""
     lake, key, _ = big
@@ -114,6 +125,7 @@ def test_overwritten_between_two_rounds(big: tuple[Lake, str, bytes]) -> None:
     assert lake.history(Slot(0))[-1].pending == ()
 
 
+@pytest.mark.thorough
 def test_with_a_transform(lake_of: Callable[..., Lake]) -> None:
     """Its rows pass through Spark, and are the same."""
     lake = lake_of(slots=2, format="auto", schema="n bigint, text string", split_bytes=PART)
@@ -123,6 +135,7 @@ def test_with_a_transform(lake_of: Callable[..., Lake]) -> None:
     assert numbers_in(lake) == sorted([*range(0, COUNT, 2)] * len(BODIES))
 
 
+@pytest.mark.thorough
 def test_the_gets_of_parts_are_counted(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
     """Those that were sent: a few for each part, and one for each object that is read whole."""
     lake = lake_of(slots=1, schema="n bigint, text string", split_bytes=PART)

@@ -183,6 +183,7 @@ BIG_HISTORIES = {
 }
 
 
+@pytest.mark.thorough
 @both
 def test_changed_between_two_reads_of_its_parts(changing_of: Callable[..., Changing]) -> None:
     """Big objects: nothing of two versions is ever mixed, and nothing of a part counts without all others."""
@@ -225,6 +226,7 @@ def test_changed_between_two_runs(changing_of: Callable[..., Changing]) -> None:
     bucket.settled()
 
 
+@pytest.mark.thorough
 def test_the_same_etag_written_again(changing_of: Callable[..., Changing]) -> None:
     """Nothing is read, nothing committed, and the entries leave."""
     bucket = changing_of()
@@ -236,6 +238,7 @@ def test_the_same_etag_written_again(changing_of: Callable[..., Changing]) -> No
     bucket.settled()
 
 
+@pytest.mark.thorough
 def test_a_versioned_bucket(server: S3Server, changing_of: Callable[..., Changing]) -> None:
     """What counts is what a plain GET gives: the newest version, none behind a marker, an older one that came back."""
     bucket = changing_of()
@@ -328,6 +331,7 @@ def test_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> Non
     bucket.settled()
 
 
+@pytest.mark.thorough
 def test_changed_while_it_is_read_on(changing_of: Callable[..., Changing]) -> None:
     """What the rounds before have committed stays until the change itself is taken in."""
     bucket = changing_of(split_bytes=PART, max_bytes=3 * PART)

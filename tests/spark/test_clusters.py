@@ -130,6 +130,7 @@ def standalone(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[byte
 ON_STANDALONE = {"spark.driver.host": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0"}
 
 
+@pytest.mark.thorough
 def test_standalone_master_with_two_workers(bucket: S3Config, tmp_path: Path) -> None:
     """Tasks run in the workers' processes, not in the program's: this package is sent to them."""
     with standalone(tmp_path) as (url, _):

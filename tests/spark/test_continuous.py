@@ -36,6 +36,7 @@ def once(lake: Lake, checkpoint: Path, **arguments: Any) -> ContinuousIngest:
     return continuous
 
 
+@pytest.mark.thorough
 def test_a_query_keeps_the_table_in_step(lake: Lake, tmp_path: Path) -> None:
     """All of it at first, then only slots that changed, and nothing twice where the checkpoint was lost."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 def deadly_lake(spark: SparkSession, config: S3Config, *, slots: int, schema: str | None) -> Lake:
     lake = Lake.of(spark, config, slots=slots, schema=schema)
-    given = asdict(lake.source.input) | {"bucket": config, "format": "deadly"}
+    given = asdict(lake.source.input) | {"bucket": lake.source.input.bucket, "format": "deadly"}
     return replace(lake, source=replace(lake.source, input=DeadlyInput(**given)))
 
 

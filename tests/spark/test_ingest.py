@@ -16,6 +16,7 @@ from s3notify_platform.ports import list_all
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark import jobs as planning
 from s3notify_platform.spark.jobs import SparkJobs
+from s3notify_platform.stores.config import S3Config
 from s3notify_platform.table.layout import Generation
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
@@ -70,6 +71,7 @@ def test_nothing_changed_commits_nothing(lake: Lake) -> None:
     assert again.slots[lake.slot("a.jsonl")].live_objects == 1
 
 
+@pytest.mark.thorough
 def test_only_found_leaves_out_slots_without_anything(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     assert set(lake.ingest(only_found=True).slots) == {lake.slot("a.jsonl")}
@@ -79,6 +81,7 @@ def test_only_found_leaves_out_slots_without_anything(lake: Lake) -> None:
     assert lake.load() == []
 
 
+@pytest.mark.thorough
 def test_an_empty_bucket_and_a_table_without_commits(lake: Lake) -> None:
     result = lake.ingest()
     assert {r.status for r in result.slots.values()} == {"unchanged"}
@@ -86,6 +89,7 @@ def test_an_empty_bucket_and_a_table_without_commits(lake: Lake) -> None:
         lake.load()
 
 
+@pytest.mark.thorough
 def test_empty_objects_only(lake: Lake) -> None:
     """Objects of 0 bytes are taken note of, make no row, and do not pin a schema for good."""
     lake.put("a.jsonl", b"")
@@ -136,6 +140,7 @@ def _parquet(**columns: list[object]) -> bytes:
     return sink.getvalue()
 
 
+@pytest.mark.thorough
 def test_csv(lake_of: Callable[..., Lake]) -> None:
     lake = lake_of(format="csv", schema="id bigint, note string, at timestamp")
     lake.put("a.csv", b'id,note\r\n1,"two\r\nlines"\r\n2\r\n3,x\r\n')
@@ -149,6 +154,7 @@ def test_csv(lake_of: Callable[..., Lake]) -> None:
     assert [(row["_key"], row["_offset"], row["raw"]) for row in lake.rejects()] == [("raw/a.csv", 25, b"2")]
 
 
+@pytest.mark.thorough
 def test_parquet(lake_of: Callable[..., Lake]) -> None:
     lake = lake_of(format="parquet")
     lake.put("a.parquet", _parquet(id=[1, 2], note=["x", None]))
@@ -159,6 +165,7 @@ def test_parquet(lake_of: Callable[..., Lake]) -> None:
     assert [(r["_key"], r["raw"]) for r in lake.rejects()] == [("raw/broken.parquet", b"PAR1 this is none")]
 
 
+@pytest.mark.thorough
 def test_text_and_binary(lake_of: Callable[..., Lake]) -> None:
     lake = lake_of(format="text")
     lake.put("a.log", b"one\r\n\r\nthree")
@@ -209,6 +216,7 @@ def test_rejects_are_kept_and_withdrawn(lake: Lake) -> None:
     assert [row["id"] for row in lake.load()] == [1, 5]
 
 
+@pytest.mark.thorough
 def test_more_objects_than_one_plan_holds(lake_of: Callable[..., Lake]) -> None:
     """`max_objects` bounds a plan, not a run: several rounds, a commit each, and nothing is left out."""
     lake = lake_of(max_objects=4, slots=2)
@@ -257,6 +265,7 @@ def test_only_the_batch_reaches_the_driver(
     assert len(lake.load()) == 3000
 
 
+@pytest.mark.thorough
 def test_states_are_folded(lake_of: Callable[..., Lake]) -> None:
     """More object states than a commit carries go to a page, and are found there again."""
     lake = lake_of(slots=1, format="text")
@@ -272,6 +281,7 @@ def test_states_are_folded(lake_of: Callable[..., Lake]) -> None:
     assert len(lake.load()) == 299
 
 
+@pytest.mark.thorough
 def test_load_by_generation(lake: Lake) -> None:
     """Slots are loaded as their heads have them, or as of exactly the generations asked for."""
     lake.put("a.jsonl", [{"id": 1}])
@@ -285,6 +295,7 @@ def test_load_by_generation(lake: Lake) -> None:
     assert lake.load([slot], generations={slot: Generation(0)}) == []
 
 
+@pytest.mark.thorough
 def test_a_source_in_another_bucket_than_its_table(spark: SparkSession, ministack: S3Server) -> None:
     """Nothing is ever written to the source's bucket, and a prefix is not needed there."""
     raw = ministack.config(ministack.make_bucket())
@@ -310,17 +321,16 @@ def test_on_the_embedded_server(spark: SparkSession, seaweed: S3Server) -> None:
 
 @pytest.mark.parametrize("what", ["bucket", "credentials", "endpoint"])
 def test_what_only_an_operator_can_correct(
-    what: str, lake: Lake, ministack: S3Server, seaweed: S3Server
+    what: str, lake: Lake, ministack: S3Server, seaweed: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing bucket or refused credentials are the operator's; an unreachable endpoint may come back."""
+    monkeypatch.setenv("STRANGER", "who")
+    strangers = {"access_key_id_env": "STRANGER", "secret_access_key_env": "STRANGER"}
+    monkeypatch.setattr("s3notify_platform.ingest.engine.OUTAGE_SECONDS", 0)
     config = {
         "bucket": ministack.config("no-such-bucket"),
-        "credentials": seaweed.config("b").__class__(
-            bucket="b", endpoint_url=seaweed.endpoint_url, access_key_id="who", secret_access_key="what"
-        ),
-        "endpoint": ministack.config("b").__class__(
-            bucket="b", endpoint_url="http://127.0.0.1:9", access_key_id="who", secret_access_key="what"
-        ),
+        "credentials": S3Config(bucket="b", endpoint_url=seaweed.endpoint_url, **strangers),
+        "endpoint": S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", **strangers),
     }[what]
     broken = lake.with_source(bucket=config, platform=config)
     with pytest.raises(Exception, match=r"bucket 'b'|no-such-bucket") as caught:
@@ -329,6 +339,7 @@ def test_what_only_an_operator_can_correct(
     assert type(caught.value).__module__ == "s3notify_platform.errors"
 
 
+@pytest.mark.thorough
 def test_slots_are_those_of_the_keys(lake: Lake) -> None:
     """A row's `_slot` is the slot of its key, and a run touches no slot it was not asked for."""
     keys = [lake.put(f"{number}.jsonl", [{"id": number}]) for number in range(10)]

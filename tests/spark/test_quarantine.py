@@ -98,6 +98,7 @@ def test_from_a_forbidden_object_to_quarantine_and_back(lake: Lake, proxy: Fault
     assert lake.ingest().slots[SLOT].status == "unchanged"
 
 
+@pytest.mark.thorough
 def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
     """Without an entry of its own: what is pending is read by any batch of its slot, and lists nothing."""
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
@@ -112,6 +113,7 @@ def test_by_what_follows_entries(lake: Lake, proxy: FaultProxy) -> None:
     lake.check()
 
 
+@pytest.mark.thorough
 def test_deleted_in_quarantine(lake: Lake, proxy: FaultProxy) -> None:
     """Sent again, it is found gone, and so is its failure."""
     lake.source.location.queue().topics.create("orders", TopicSettings(slots=1, shards=1))
@@ -127,6 +129,7 @@ def test_deleted_in_quarantine(lake: Lake, proxy: FaultProxy) -> None:
     assert (head.failing, head.pending, head.objects) == ((), (), 0)
 
 
+@pytest.mark.thorough
 def test_with_a_transform(lake: Lake, proxy: FaultProxy) -> None:
     """Rows by Spark's shuffle, and the same fate."""
     lake = lake.with_source(schema="id bigint, amount double")
@@ -160,6 +163,7 @@ def test_rejects_after_a_fix_of_the_source(lake_of: Callable[..., Lake]) -> None
     fixed.check()
 
 
+@pytest.mark.thorough
 def test_continuous_ingest_quarantines_too(lake: Lake, proxy: FaultProxy) -> None:
     """By its own count of attempts; then the slot is not asked for any more."""
     for name in "ab":

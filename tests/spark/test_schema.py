@@ -66,6 +66,7 @@ def test_given(lake_of: Callable[..., Lake]) -> None:
     assert [json.loads(r["raw"])["id"] for r in lake.rejects()] == [3]
 
 
+@pytest.mark.thorough
 def test_inferred_and_pinned(lake: Lake) -> None:
     """The first batch decides; a later record that contradicts it is rejected, and the type stays."""
     lake.put("a.jsonl", [{"id": 1, "v": 1}])
@@ -95,6 +96,7 @@ def test_inferred_grows(lake: Lake) -> None:
     assert lake.ingest().slots[lake.slot("b.jsonl")].status == "unchanged"
 
 
+@pytest.mark.thorough
 def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
     """At any depth, and of old files rewritten beside new ones; each generation says what it brought, for whom."""
     lake.put("a.jsonl", [{"o": {"x": 1}, "l": [{"p": {"q": 1}}]}])
@@ -124,6 +126,7 @@ def test_inferred_grows_inside_of_columns(lake: Lake) -> None:
     assert sum(part.table.num_rows for part in parts) == len(rows)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mismatches", ["quarantine", "rescue"])
 def test_a_big_object_grows_the_schema_from_its_last_part(
     lake_of: Callable[..., Lake], mismatches: str
@@ -188,6 +191,7 @@ def test_rescued(lake_of: Callable[..., Lake]) -> None:
     assert {"id": 2, "o": None, "_rescued": None, "odd": None} in plain.values()
 
 
+@pytest.mark.thorough
 def test_rescue_and_growth(lake_of: Callable[..., Lake]) -> None:
     """An inferred schema grows by new fields first; what contradicts it is rescued."""
     lake = lake_of(mismatches="rescue", format="auto")
@@ -217,6 +221,7 @@ def test_rescue_and_growth(lake_of: Callable[..., Lake]) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_given_after_inferred(lake: Lake) -> None:
     """A schema given later is what later objects are parsed with; the table keeps its columns."""
     lake.put("a.jsonl", [{"id": 1, "old": True}])
@@ -234,6 +239,7 @@ def test_given_after_inferred(lake: Lake) -> None:
         contradicting.ingest()
 
 
+@pytest.mark.thorough
 def test_two_runs_that_infer_at_once(lake: Lake) -> None:
     """Of two inferences one is pinned first, and both parse with it."""
     lake.put("a.jsonl", [{"v": 1}])

@@ -74,6 +74,7 @@ def test_each_slot_is_ended_by_the_task_that_staged_it(
     filled.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("transformed", [False, True])
 @pytest.mark.parametrize("key", BODIES)
 def test_a_big_object_ends_and_its_parts_begin(
@@ -91,6 +92,7 @@ def test_a_big_object_ends_and_its_parts_begin(
     assert set(state.children) == {"0", "0/0", "0/1"} | parts
 
 
+@pytest.mark.thorough
 def test_big_objects_that_stay_whole(cutting: Lake, kept: list[TaskChain]) -> None:
     """CSV with quotes out of place is one child, and so is an object that cannot be read; both come to an end."""
     cutting.put("big.csv", b"a,b\n" + b'1,x"y\n' * 400)
@@ -101,6 +103,7 @@ def test_big_objects_that_stay_whole(cutting: Lake, kept: list[TaskChain]) -> No
     assert {name for name in state.children if not name.startswith("0/1/")} == {"0", "0/0", "0/1"}
 
 
+@pytest.mark.thorough
 def test_a_slot_with_much_more_to_read_than_others(
     lake_of: Callable[..., Lake], kept: list[TaskChain], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,7 @@ def test_a_slot_with_much_more_to_read_than_others(
     lake.check()
 
 
+@pytest.mark.thorough
 def test_too_many_children(cutting: Lake, kept: list[TaskChain], monkeypatch: pytest.MonkeyPatch) -> None:
     """Then slots alone are, as in a job whose tasks stage what they read."""
     monkeypatch.setattr(staging_jobs, "CHILDREN_MAX", 8)
@@ -166,6 +170,7 @@ def test_a_slot_that_no_task_has_answered_for_is_not_committed(
     filled.check()
 
 
+@pytest.mark.thorough
 def test_a_slot_with_a_part_that_no_task_has_answered_for_is_not_committed(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +196,7 @@ def test_a_slot_with_a_part_that_no_task_has_answered_for_is_not_committed(
     lake.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["failed", "deleted"])
 @pytest.mark.parametrize("big", [False, True])
 def test_a_task_that_cannot_say_so_fails_and_does_not_hang(

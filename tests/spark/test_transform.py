@@ -71,6 +71,7 @@ def test_it_is_wrong_for_all(lake: Lake, transform: Callable[[DataFrame], DataFr
     assert lake.source.schemas().head() is None
 
 
+@pytest.mark.thorough
 def test_a_column_whose_type_changes(lake: Lake) -> None:
     lake.put("a.jsonl", [{"id": 1}])
     lake.ingest(transform=lambda rows: rows.withColumn("x", F.lit(1)))
@@ -102,6 +103,7 @@ def test_it_fails_for_the_rows_of_one_slot(lake_of: Callable[..., Lake]) -> None
     assert len(lake.load()) == 24
 
 
+@pytest.mark.thorough
 def test_it_fails_for_all_rows(lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch) -> None:
     """All slots fail after a bounded number of jobs."""
     monkeypatch.setattr(failures, "MAX_FAILED_JOBS", 4)
@@ -122,6 +124,7 @@ def test_it_fails_for_all_rows(lake_of: Callable[..., Lake], monkeypatch: pytest
     assert not any(r.status == "committed" for r in result.slots.values())
 
 
+@pytest.mark.thorough
 def test_lineage_changed_at_run_time(lake: Lake) -> None:
     """Rows given to another object, version or slot than they are from fail their slot."""
     for number in range(6):
@@ -139,6 +142,7 @@ def test_lineage_changed_at_run_time(lake: Lake) -> None:
     lake.check()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("slot", [None, 1000])
 def test_slots_changed_at_run_time(lake_of: Callable[..., Lake], slot: int | None) -> None:
     lake = lake_of(slots=4)
@@ -153,6 +157,7 @@ def test_slots_changed_at_run_time(lake_of: Callable[..., Lake], slot: int | Non
     assert "_slot" in result.slots[lake.slot("1.jsonl")].error
 
 
+@pytest.mark.thorough
 def test_objects_overwritten_while_it_runs(lake: Lake) -> None:
     """Rows and outcomes are of one read: whatever happens to the object later, none counts without its rows."""
     lake.put("a.jsonl", [{"id": 1}, {"id": 2}])

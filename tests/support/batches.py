@@ -215,3 +215,17 @@ class World:
 
     def keys(self, tick: Tick) -> list[list[str]]:
         return [partition_keys(request.slots) for request in tick.requests]
+
+
+def settled(slots: int = 1000, **settings: object) -> World:
+    """A source that was enumerated; all requests so far are forgotten."""
+    world = World(slots=slots, settings=BatchSettings(**settings))  # type: ignore[arg-type]
+    world.settle()
+    world.counts()
+    return world
+
+
+def last_attempt(world: World, tick: Tick) -> tuple[int, ...]:
+    """The slots whose unreadable objects the run of a batch takes to quarantine."""
+    (request,) = tick.requests
+    return BatchPayload.loads(world.chains.state(request.batch).payload).last_attempt

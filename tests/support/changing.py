@@ -22,6 +22,7 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import shared_store
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.independent import Place, differences
+from tests.support.spark_options import named
 
 SCHEMA = "id bigint, note string"
 COLUMNS = pa.schema([("id", pa.int64()), ("note", pa.string())])
@@ -31,6 +32,7 @@ LOOK_BYTES = 16
 def changing_source(bucket: S3Config, proxy: FaultProxy, **settings: Any) -> Source:
     """Read through the proxy, with its table and its signals past it; one slot."""
     fields = {"name": "orders", "prefix": "raw/", "format": "auto", "schema": SCHEMA, "slots": 1} | settings
+    bucket = named(bucket)
     behind = replace(bucket, endpoint_url=proxy.url)
     return Source.of(bucket=behind, platform=bucket, commit="native", **fields)
 
@@ -39,8 +41,6 @@ def place_of(source: Source, schema: pa.Schema) -> Place:
     """Where the independent check looks: past every proxy."""
     reached = source.location.platform
     assert reached.endpoint_url
-    assert reached.access_key_id
-    assert reached.secret_access_key
     return Place(
         endpoint_url=reached.endpoint_url,
         bucket=source.input.bucket.bucket,
@@ -48,8 +48,6 @@ def place_of(source: Source, schema: pa.Schema) -> Place:
         format=source.input.format,
         table_prefix=source.location.layout.prefix,
         schema=schema,
-        access_key_id=reached.access_key_id,
-        secret_access_key=reached.secret_access_key,
     )
 
 

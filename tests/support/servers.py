@@ -1,6 +1,7 @@
 """Real S3 servers for tests, one of each a session: ministack (S3, DynamoDB, SQS) and SeaweedFS."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -111,7 +112,14 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path, seconds: fl
 @pytest.fixture(scope="session")
 def local_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalS3Server]:
     """The embedded SeaweedFS itself, for tests that need its pid, environment or folder."""
-    with LocalS3Server(tmp_path_factory.mktemp("seaweed")) as server:
+    folder = tmp_path_factory.mktemp("seaweed")
+    ports = dict(
+        zip(("master_port", "volume_port", "filer_port", "s3_port"), free_ports(4, SYSTEM_CLOCK), strict=True)
+    )
+    # With the keys of the other servers, since Spark's tasks read them from the environment that Java started with.
+    state = {"access_key_id": "test", "secret_access_key": "test", **ports}
+    (folder / "server.json").write_text(json.dumps(state))
+    with LocalS3Server(folder) as server:
         yield server
 
 

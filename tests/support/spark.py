@@ -17,12 +17,13 @@ from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.spark.load import load_slots
 from s3notify_platform.spark.session import prepare_environment, session_conf
-from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.config import Access, S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import read_slots
 from tests.support.sources import with_settings
+from tests.support.spark_options import named
 
 LINEAGE = ("_slot", "_key", "_etag", "_offset")
 
@@ -34,6 +35,10 @@ def start_spark(*, master: str | None = None, remote: str | None = None, **extra
     for name, value in session_conf(master=master, remote=remote, extra=extra).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def _named(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: named(value) if isinstance(value, Access) else value for name, value in settings.items()}
 
 
 @dataclass(kw_only=True)
@@ -54,7 +59,7 @@ class Lake:
             "platform": bucket,
             "commit": "native",
         } | source
-        return cls(spark=spark, source=Source.of(bucket=bucket, **fields))
+        return cls(spark=spark, source=Source.of(bucket=named(bucket), **_named(fields)))
 
     @cached_property
     def store(self) -> S3ObjectStore:
@@ -78,7 +83,7 @@ class Lake:
         return slot_of(f"{self.source.input.prefix}{key}", self.source.location.slots)
 
     def with_source(self, **changes: Any) -> "Lake":
-        return replace(self, source=with_settings(self.source, **changes))
+        return replace(self, source=with_settings(self.source, **_named(changes)))
 
     def ingest(
         self,

@@ -1,19 +1,39 @@
-"""The data source's options for a lake, its keys by the names of variables."""
+"""Keys by the names of variables, as Spark has to get them; and the data source's options for a lake."""
 
-from typing import Any
+import os
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.stores.config import Access
 
-KEY_ID, SECRET = "S3NOTIFY_TEST_KEY_ID", "S3NOTIFY_TEST_SECRET"
+KEY_ID, SECRET = "S3NOTIFY_TEST_KEY", "S3NOTIFY_TEST_SECRET"
 
 ENVIRONMENT = {KEY_ID: "test", SECRET: "test"}
-"""What ministack takes. Spark's driver needs them before it starts."""
+"""What the tests' servers take. Spark's Java has to start with them: its workers read them."""
+
+
+A = TypeVar("A", bound=Access)
+
+
+def named(config: A) -> A:
+    """The same bucket or table, its keys by name."""
+    if config.access_key_id is None:
+        return config
+    assert (config.access_key_id, config.secret_access_key) == (os.environ[KEY_ID], os.environ[SECRET])
+    return replace(
+        config,
+        access_key_id=None,
+        secret_access_key=None,
+        access_key_id_env=KEY_ID,
+        secret_access_key_env=SECRET,
+    )
 
 
 def options_of(source: Source, **more: Any) -> dict[str, str]:
     """Options that come to the same source."""
     bucket = source.input.bucket
-    assert (bucket.access_key_id, bucket.secret_access_key) == ("test", "test")
+    assert (bucket.access_key_id_env, bucket.secret_access_key_env) == (KEY_ID, SECRET)
     given = {
         "name": source.name,
         "bucket": bucket.bucket,

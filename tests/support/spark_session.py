@@ -1,6 +1,5 @@
 """One Spark session for all tests of a process, and for the runs that they start in it."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +11,7 @@ def spark() -> Iterator[Any]:
     """Embedded, on two cores."""
     # Not at the top: most tests do without Spark.
     from tests.support.spark import start_spark
-    from tests.support.spark_options import ENVIRONMENT
 
-    # Before the JVM starts, which hands its environment on.
-    os.environ.update(ENVIRONMENT)
     session = start_spark(master="local[2]")
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -74,7 +74,7 @@ BATCH_EVENTS: Final = 500
 ANSWER_SECONDS: Final = 60.0
 """A post that is not durable by then is answered 503; dropped if it still waits, else it may become durable later."""
 
-GRACE_SECONDS: Final = 8.0
+GRACE_SECONDS: Final = 5.0
 """Time for posts in progress at a clean stop."""
 
 JOIN_SECONDS: Final = 1.0

@@ -27,6 +27,7 @@ from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.channels.service import ServiceContext
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.ports import unaddressable
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
@@ -38,9 +39,6 @@ from s3notify_platform.stores.s3.fast import shared_store
 
 MEMORY: Final = 100_000
 """How many steps are remembered; about 15 MB."""
-
-KEY_MAX_BYTES: Final = 1024
-"""S3's own limit."""
 
 FIELD_MAX: Final = 200
 """Characters of an ETag or a sequencer. Amazon's have up to 38 and 20."""
@@ -337,12 +335,8 @@ def _identity(event: Event) -> bytes | None:
 
 def _unfit(event: Event) -> str:
     """Why no topic can take the event; empty if one may."""
-    try:
-        size = len(event.key.encode("utf-8"))
-    except UnicodeEncodeError:
-        return "its key is no UTF-8"
-    if not 1 <= size <= KEY_MAX_BYTES:
-        return f"its key has {size} bytes; S3's have 1 to {KEY_MAX_BYTES}"
+    if reason := unaddressable(event.key):
+        return f"S3 clients cannot address its key: {reason}"
     if max(len(event.etag or ""), len(event.sequencer)) > FIELD_MAX:
         return f"its ETag or sequencer has more than {FIELD_MAX} characters"
     if not f"{event.etag or ''}{event.sequencer}".isascii() or not 0 <= (event.size or 0) < 2**63:

@@ -51,8 +51,6 @@ class SqsInletSettings(PullInletSettings):
                 queue_url=self.queue_url,
                 region=self.region_name or s3.region,
                 endpoint_url=self.endpoint_url,
-                access_key_id=s3.access_key_id,
-                secret_access_key=s3.secret_access_key,
-                session_token=s3.session_token,
+                **s3.credentials,
             )
         )

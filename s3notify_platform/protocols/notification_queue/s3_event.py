@@ -112,7 +112,8 @@ def _decode(record: dict[str, Any]) -> Event | None:
     found |= {"sequencer": _rising(str(found.get("sequencer") or ""), str(record.get("eventSource", "")))}
     # RGW sends keys as they are: decoding them would turn a `+` into a space.
     if not str(record.get("eventSource", "")).startswith("ceph:"):
-        key = unquote_plus(key, errors="strict")
+        # What is no UTF-8 is refused by whoever takes the event, and no other event of the message.
+        key = unquote_plus(key, errors="surrogateescape")
     return _event(
         op, key, record["s3"]["bucket"], found, etag=found.get("eTag"), time=record.get("eventTime")
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Final
 
-from s3notify_platform.errors import UsageError
+from s3notify_platform.errors import RefusedError, UsageError
 from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, list_all
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 
@@ -195,8 +195,16 @@ class Enumerator:
     def current(self, key: str) -> ObjectVersion | None:
         """The current version under a key that an entry names; None if there is none, or it is not below the prefix.
 
-        1 HEAD. The entry is a hint that the key changed: entries may be late, and come in any order.
+        1 HEAD; if it is refused, 1 LIST instead, so that a key that nobody may read is found as by a sweep. The entry
+        is a hint that the key changed: entries may be late, and come in any order.
         """
-        if not self.covers(key) or (meta := self._source.head(key)) is None:
+        if not self.covers(key):
+            return None
+        try:
+            meta = self._source.head(key)
+        except RefusedError:
+            # The first name that begins with a key is the key.
+            meta = next((each for each in self._source.list(key, limit=1).objects if each.key == key), None)
+        if meta is None:
             return None
         return ObjectVersion(slot=slot_of(key, self._slots), key=key, etag=meta.etag, size=meta.size)

@@ -1,11 +1,11 @@
-"""Options of the data source, by which Spark names a source: strings in, a `Source` out. Pure but for credentials.
+"""Options of the data source, by which Spark names a source: strings in, a `Source` out. Pure.
 
-Spark shows options in its plans, so none of them is a secret: keys are given by the names of environment variables,
-and else come from boto3's own chain. What is named is looked up on the driver (with Spark Connect, on the server).
+Spark shows options in its plans, so none of them is a secret: keys are given by the names of environment variables or
+by that of a profile, and else come from boto3's own chain. Each of them is looked up where a request is sent: on the
+driver (with Spark Connect, on the server) and on every worker.
 """
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, get_args
@@ -25,7 +25,7 @@ Rejects = Literal["column", "fail", "drop"]
 
 CONNECTION: Final = (
     "path", "endpoint_url", "region", "access_key_id_env", "secret_access_key_env", "session_token_env",
-    "dynamodb_endpoint_url",
+    "profile", "dynamodb_endpoint_url",
 )  # fmt: skip
 READING: Final = ("read", "rejects", "only", "generations", "topic", "poll_seconds", "list_seconds")
 
@@ -87,9 +87,9 @@ def _source(given: Mapping[str, str]) -> Source:
     if not fields.get("bucket"):
         raise UsageError("option 'bucket' is missing: name the bucket, or load s3://bucket/prefix")
     keys = {
-        option.removesuffix("_env"): _variable(option, given[option])
+        option: given[option]
         for option in CONNECTION
-        if option.endswith("_env") and option in given
+        if option in given and (option.endswith("_env") or option == "profile")
     }
     region = given.get("region") or default_region()
     bucket = S3Config(
@@ -110,15 +110,6 @@ def _number(name: str, value: str, kind: Callable[[str], T]) -> T:
         return kind(value)
     except ValueError as error:
         raise UsageError(f"option {name}={value!r}: give a number") from error
-
-
-def _variable(option: str, name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise UsageError(
-            f"option {option}: the driver has no environment variable of that name, or it is empty"
-        )
-    return value
 
 
 def _generations(text: str, slots: int) -> dict[Slot, Generation]:

@@ -47,7 +47,8 @@ class FastObjectStore(DelegatingStore):
     """
 
     def __init__(self, config: S3Config) -> None:
-        super().__init__(S3ObjectStore(config))
+        self._s3 = S3ObjectStore(config)
+        super().__init__(self._s3)
         self.config = config
 
     @cached_property
@@ -86,6 +87,10 @@ class FastObjectStore(DelegatingStore):
                     body=body,
                 )
         return self.store.get(key, if_match=if_match, if_none_match=if_none_match)
+
+    def refusal(self, key: str) -> str:
+        """See `S3ObjectStore.refusal`."""
+        return self._s3.refusal(key)
 
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None

@@ -5,11 +5,16 @@ It takes paths, not keys, and some keys are not valid paths. `fits_obstore` says
 """
 
 import os
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from s3notify_platform.errors import UsageError
+from botocore.exceptions import BotoCoreError, NoCredentialsError
+
+from s3notify_platform.limits import CREDENTIALS_SECONDS
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.credentials import session_of
+from s3notify_platform.stores.sdk import unusable
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -29,7 +34,7 @@ def fits_obstore(key: str) -> bool:
 def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int = 5) -> "S3Store":
     """An obstore store of `config`'s bucket. No request. `UsageError` if no credentials are found.
 
-    Without keys in `config`, boto3's credential chain is used, so that both clients act as the same user.
+    Its credentials are found as boto3's are, so that both clients act as the same user.
     """
     from obstore.store import S3Store
 
@@ -39,7 +44,7 @@ def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int
         config.bucket,
         region=config.region,
         virtual_hosted_style_request=url is None,
-        credential_provider=_boto3_credentials(config) if config.access_key_id is None else _given(config),
+        credential_provider=_credentials(config),
         client_options={
             # Plain HTTP only if the configuration's URL says so.
             "allow_http": url is not None and urlsplit(url).scheme == "http",
@@ -51,26 +56,14 @@ def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int
     )
 
 
-def _given(config: S3Config) -> Any:
-    # Not as plain arguments: obstore would add a session token of the environment to keys that have none.
-    def credentials() -> dict[str, str | None]:
-        return {
-            "access_key_id": config.access_key_id,
-            "secret_access_key": config.secret_access_key,
-            "token": config.session_token,
-            "expires_at": None,
-        }
-
-    return credentials
-
-
-def _boto3_credentials(config: S3Config) -> Any:
-    import boto3
+def _credentials(config: S3Config) -> Any:
     from obstore.auth.boto3 import Boto3CredentialProvider
 
-    session = boto3.session.Session(region_name=config.region)
-    if session.get_credentials() is None:
-        raise UsageError(
-            f"no credentials for {config.place}: set access_key_id and secret_access_key, or AWS_*"
-        )
-    return Boto3CredentialProvider(session)
+    try:
+        session = session_of(config)
+        if session.get_credentials() is None:
+            raise NoCredentialsError
+        # obstore asks again in the last five minutes of what it is given.
+        return Boto3CredentialProvider(session, ttl=timedelta(seconds=300 + CREDENTIALS_SECONDS))
+    except BotoCoreError as error:
+        raise unusable(error, config) from error

@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import NotFoundError, UnavailableError
+from s3notify_platform.errors import NotFoundError, RefusedError, UnavailableError
 from s3notify_platform.ports import (
     Absent,
     Conflict,
@@ -109,6 +109,23 @@ class S3ObjectStore(SdkUser["S3Client"]):
                 return NotModified()
             case _:
                 raise self._unavailable(found)
+
+    def refusal(self, key: str) -> str:
+        """Why the store refuses to give the object under `key`; "" if it does not. 1 GET, whose body is not read.
+
+        `UnavailableError` if that cannot be known now, or a key of encryption is in the way.
+        """
+
+        def begin() -> None:
+            self.client.get_object(Bucket=self.config.bucket, Key=check_key(key))["Body"].close()
+
+        try:
+            fault = self._send(begin, attempts=1)
+        except RefusedError as error:
+            return str(error)
+        if isinstance(fault, Fault) and fault.verdict is not Verdict.MISSING:
+            raise self._unavailable(fault)
+        return ""
 
     def head(self, key: str) -> ObjectMeta | None:
         found = self._send(
@@ -234,7 +251,9 @@ class S3ObjectStore(SdkUser["S3Client"]):
         except ValueError:
             return None
 
-    def _send(self, request: Callable[[], T], *, conditional: bool = False) -> T | Fault:
+    def _send(
+        self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None
+    ) -> T | Fault:
         """Send, and send again where that is safe. Returns the answer, or the fault after the last attempt."""
         maybe_applied: Fault | None = None
         attempt = 0
@@ -252,7 +271,7 @@ class S3ObjectStore(SdkUser["S3Client"]):
             elif fault.verdict is not Verdict.NOT_APPLIED:
                 return fault
             attempt += 1
-            if attempt == self._attempts:
+            if attempt == (attempts or self._attempts):
                 return maybe_applied or fault
             self._clock.sleep(
                 backoff_seconds(

@@ -3,7 +3,7 @@
 import sys
 
 from s3notify_platform.channels.reconciler import Keyspace, ReconcilerService
-from s3notify_platform.cli.common import run_in_foreground
+from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import S3Config

@@ -17,12 +17,13 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
 from tests.support.spark import start_spark
+from tests.support.spark_options import named
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed
-    bucket = S3Config(**json.loads(sys.argv[1]))
+    bucket = named(S3Config(**json.loads(sys.argv[1])))
     # A task whose Python dies is tried again, as on a cluster.
     spark = start_spark(master="local[2,4]")
     spark.sparkContext.setLogLevel("OFF")

@@ -79,7 +79,7 @@ def test_show(quarantine):
     result = quarantine("show", REJECTED, "--limit", "2")
     assert result.exit_code == 0, result.output
     assert "\x1b" not in result.stdout
-    assert "\\x1b[31m: slot 7, ETag 1" in result.stdout
+    assert "\\u001b[31m: slot 7, ETag 1" in result.stdout
     assert "at 0: bad\n    raw\nat 1: bad\n    raw\n1 more rejects" in result.stdout
     result = quarantine("show", BAD)
     assert "fails: row 0 of 1 cannot be read" in result.stdout

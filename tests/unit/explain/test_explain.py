@@ -206,7 +206,7 @@ def test_failing(place, parked, words):
     """The sensor knows why, and when it comes again."""
     place.put()
     again_ms = place.clock.wall_ms() + 30_000
-    failing = Failing(attempts=2, reason="no such column", parked=parked, not_before_ms=again_ms)
+    failing = Failing(attempts=2, reason="no such column", parked=parked, not_before_ms=again_ms, group=0)
     kind, text = said(place.ask(failing=failing))
     assert kind == "failing"
     assert text == f"failing: 2 attempts, {words}: no such column; nothing of it is committed"
@@ -345,7 +345,7 @@ def test_the_document_is_json(place):
     """The verdict, and the facts by name."""
     place.put()
     place.commit(place.state())
-    failing = Failing(attempts=1, not_before_ms=0, reason="r", parked=True)
+    failing = Failing(attempts=1, not_before_ms=0, reason="r", parked=True, group=0)
     document = json.loads(json.dumps(place.ask(failing=failing, seen=b"12345678").document()))
     assert (document["verdict"], document["slot"], document["committed"]["rows"]) == ("committed", SLOT, 3)
     assert document["failing"]["parked"]

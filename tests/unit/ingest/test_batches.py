@@ -10,9 +10,9 @@ from s3notify_platform.protocols.keyspace import WatcherState
 
 
 def test_the_cursor_round_trips_and_stays_small() -> None:
-    """11 KB of digests, and a few bytes for each slot in flight or failing."""
+    """11 KB of digests, and a few bytes for each slot in flight or failing; 100 for each that fails alone."""
     reason = "x" * REASON_MAX
-    failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason) for slot in range(500)}
+    failing = {slot: Failing(attempts=1, not_before_ms=5, reason=reason, group=0) for slot in range(500)}
     state = SensorState(
         epoch="ab",
         next_batch=7,
@@ -29,6 +29,9 @@ def test_the_cursor_round_trips_and_stays_small() -> None:
     assert SensorState.loads(state.dumps()) == state
     assert len(replace(state, open=(), failing={}).dumps()) < 12_000
     assert len(state.dumps()) < 12_000 + 5 * 1000 + 500
+    apart = {slot: replace(item, group=slot) for slot, item in failing.items()}
+    assert SensorState.loads(replace(state, failing=apart).dumps()).failing == apart
+    assert len(replace(state, failing=apart).dumps()) < 12_000 + 100 * 500 + 5 * 500 + 500
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"epoch": 1}', "7", '{"watch": "x"}'])

@@ -59,16 +59,35 @@ def test_collected() -> None:
         Requests(requests={"LIST": 2}),
         ToRead(split=Split(version=version, start=0, end=9), announced=True),
         Gone(slot=Slot(4), key="g", announced=False),
-        QueuedEntry(slot=Slot(4), key="k", shard=2, epoch="epoch", id="id", quota=7, version=Version("v1")),
+        QueuedEntry(
+            slot=Slot(4),
+            key="k",
+            shard=2,
+            epoch="epoch",
+            id="id",
+            quota=7,
+            time_ms=1000,
+            version=Version("v1"),
+        ),
         UnqueuedSlot(slot=Slot(6)),
         head,
-        ComparedSlot(slot=Slot(5), generation=Generation(0), objects=0, complete=True, beyond=0),
+        ComparedSlot(
+            slot=Slot(5),
+            generation=Generation(0),
+            objects=0,
+            complete=True,
+            beyond=0,
+            unaddressable=9,
+            unaddressable_keys=("a/./b",),
+        ),
         FailedSlot(slot=Slot(7), error="why"),
+        FailedSlot.of(Slot(8), UnavailableError("503")),
         Requests(requests={"GET": 1, "LIST": 1}, overran=2),
     ]
     found = collected("topic", PLANNED.read([PLANNED.batch(rows)]))
     assert found.overran == 2
-    assert found.errors == {7: "why"}
+    assert found.errors == {7: "why", 8: "UnavailableError: 503"}
+    assert found.outages == {8}
     assert found.requests == {"LIST": 3, "GET": 1}
     assert found.slots[Slot(4)].generation == 3
     assert [s.version.key for s in found.slots[Slot(4)].changes.read] == ["k"]
@@ -78,10 +97,13 @@ def test_collected() -> None:
     assert found.listed == {4: 1, 5: 0}
     assert found.unannounced == {4: {"g"}}
     assert found.unqueued == {6}
+    assert (found.unaddressable, found.unaddressable_keys) == (9, ["a/./b"])
     assert Slot(6) not in found.slots
     (entry,) = found.entries[Slot(4)]
     assert (entry.topic, entry.shard, entry.epoch, entry.key) == ("topic", 2, "epoch", "004.id")
     assert (entry.quota, entry.version, entry.event.key) == (7, "v1", "k")
+    assert found.overdue(now_ms=62_000, seconds=60) == {"k": 61.0}
+    assert found.overdue(now_ms=61_000, seconds=60) == {}
 
 
 def splits(sizes: dict[int, list[int]]) -> list[Split]:

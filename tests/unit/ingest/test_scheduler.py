@@ -1,16 +1,8 @@
 """What a tick asks for: batches, retries, silence."""
 
-from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, BatchSettings
-from s3notify_platform.ingest.scheduler import Tick
+from s3notify_platform.ingest.batches import EVERYTHING, BatchSettings
 from s3notify_platform.protocols.ack_chain import Stamped
-from tests.support.batches import World
-
-
-def settled(slots: int = 1000, **settings: object) -> World:
-    world = World(slots=slots, settings=BatchSettings(**settings))  # type: ignore[arg-type]
-    world.settle()
-    world.counts()
-    return world
+from tests.support.batches import World, last_attempt, settled
 
 
 def test_what_failed_in_the_batch_of_everything_is_tried_again_alone() -> None:
@@ -112,13 +104,13 @@ def test_a_topic_that_is_lost_after_a_tick_that_died_is_noticed() -> None:
 
 
 def test_a_batch_of_everything_ends_what_failed_before() -> None:
-    """A slot that was parked, and is committed by the listing for a new topic, is no longer in the note."""
+    """A slot that failed, and is committed by the listing for a new topic, is no longer in the note."""
     world = settled(max_attempts=1)
     world.publish(5, 6)
     world.tick()
     world.finish(world.active()[0], failing=frozenset({5, 6}))
     world.tick()
-    assert {slot: item.parked for slot, item in world.state.failing.items()} == {5: True, 6: True}
+    assert {slot: item.group for slot, item in world.state.failing.items()} == {5: 5, 6: 6}
     world.lose_topic()
     world.publish(3)
     world.clock.sleep(100)
@@ -158,107 +150,6 @@ def test_a_tick_that_died_before_its_cursor_was_stored_asks_for_the_same_run() -
     (run,) = world.active()
     world.finish(run)
     assert world.keys(world.tick()) == [["2", "7"]]
-
-
-def test_a_failed_slot_comes_again_alone_with_growing_backoff_and_is_parked() -> None:
-    """Then its next change frees it, with all attempts before it."""
-    world = settled(max_attempts=3, backoff_seconds=10)
-    world.publish(1, 2)
-    waits = []
-    for attempt in range(3):
-        begun = world.clock.now
-        while not (tick := world.tick()).requests:
-            world.clock.sleep(1)
-        waits.append(world.clock.now - begun)
-        assert world.keys(tick) == [["1", "2"] if attempt == 0 else ["2"]]
-        (run,) = world.active()
-        world.finish(run, failing=frozenset({2}))
-    assert waits == [0, 10, 20]
-    world.clock.sleep(3000)
-    tick = world.tick()
-    assert tick.requests == ()
-    assert "1 parked for now (2): slot 2 is broken" in tick.note
-    item = world.state.failing[2]
-    assert (item.attempts, item.reason, item.parked) == (3, "slot 2 is broken", True)
-    world.publish(2)
-    assert world.keys(world.tick()) == [["2"]]
-    assert world.state.failing == {}
-
-
-def test_a_parked_slot_is_tried_again_apart_from_others() -> None:
-    """After an outage nothing stays behind; and its defect hits nobody else."""
-    world = settled(max_attempts=1, parked_seconds=60)
-    world.publish(1, 2)
-    world.tick()
-    (run,) = world.active()
-    world.finish(run, failing=frozenset({1, 2}))
-    assert world.tick().requests == ()
-    world.clock.sleep(59)
-    world.publish(3)
-    world.clock.sleep(1)
-    tick = world.tick()
-    assert world.keys(tick) == [["1", "2"]]
-    assert last_attempt(world, tick) == (1, 2)
-    (run,) = world.active()
-    world.finish(run, failing=frozenset({2}))
-    tick = world.tick()
-    assert world.keys(tick) == [["3"]], "which had to wait for it"
-    assert {slot: item.attempts for slot, item in world.state.failing.items()} == {2: 2}
-    (run,) = world.active()
-    world.finish(run)
-    world.clock.sleep(60)
-    assert world.keys(world.tick()) == [["2"]]
-
-
-def last_attempt(world: World, tick: Tick) -> tuple[int, ...]:
-    """The slots whose unreadable objects the run of a batch takes to quarantine."""
-    (request,) = tick.requests
-    return BatchPayload.loads(world.chains.state(request.batch).payload).last_attempt
-
-
-def test_the_last_attempt_is_marked() -> None:
-    """The slots that would be parked, and no others of the batch; a new start is a new count."""
-    world = settled(max_attempts=3, backoff_seconds=0)
-    world.publish(1, 2)
-    marked = []
-    for _ in range(3):
-        marked.append(last_attempt(world, tick := world.tick()))
-        (run,) = world.active()
-        world.publish(1)
-        world.finish(run, failing=frozenset({2}))
-    assert marked == [(), (), (2,)]
-    assert world.keys(tick) == [["1", "2"]]
-    world.tick()
-    for run in world.active():
-        world.finish(run)
-    world.tick()
-    world.publish(2)
-    assert last_attempt(world, world.tick()) == ()
-
-
-def test_with_one_attempt_every_attempt_is_the_last() -> None:
-    """But for the batch of everything, whose slots come again by themselves."""
-    world = World(settings=BatchSettings(max_attempts=1))
-    world.evaluate()
-    assert last_attempt(world, world.tick()) == ()
-    for run in world.active():
-        world.finish(run)
-    world = settled(max_attempts=1)
-    world.publish(4)
-    assert last_attempt(world, world.tick()) == (4,)
-
-
-def test_backoff_has_a_ceiling() -> None:
-    """However often a slot fails."""
-    world = settled(max_attempts=50, backoff_seconds=10, backoff_ceiling_seconds=60)
-    world.publish(1)
-    for _ in range(12):
-        world.tick()
-        for run in world.active():
-            world.finish(run, failing=frozenset({1}))
-        world.tick()
-        assert world.state.failing[1].not_before_ms <= world.clock.wall_ms() + 60_000
-        world.clock.sleep(60)
 
 
 def test_a_failed_enumeration_is_repeated_and_never_parked() -> None:

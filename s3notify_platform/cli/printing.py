@@ -1,0 +1,79 @@
+"""The one place where commands print. Keys, errors and records come from outside: nothing of them reaches a terminal
+that it would interpret.
+"""
+
+import json
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import click
+
+
+def shown(text: object) -> str:
+    """The text in one line, with what a terminal would interpret as JSON's escapes."""
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in plain)
+
+
+def printable(text: object) -> str:
+    """The same in as many lines as it has."""
+    return "\n".join(map(shown, str(text).split("\n")))
+
+
+def in_one_line(text: str) -> str:
+    """The same with its lines joined."""
+    return shown(" ".join(text.split()))
+
+
+def say(text: object, *, err: bool = False) -> None:
+    """Print lines."""
+    click.echo(printable(text), err=err)
+
+
+def say_as_received(body: bytes) -> None:
+    """Print what came from outside: unchanged into a file or pipe."""
+    terminal = sys.stdout.isatty()
+    click.echo(printable(body.decode("utf-8", "backslashreplace")) if terminal else body, nl=False)
+
+
+def say_traceback(error: BaseException) -> None:
+    """Print an error that nobody expected, as Python does."""
+    say("".join(traceback.format_exception(error)), err=True)
+
+
+def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
+    """Print one JSON document."""
+    say(json.dumps(document, indent=2))
+
+
+def print_found(found: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, as_json: bool) -> None:
+    """Print what was found: as one JSON document, or these `columns` of it as a table, field by head."""
+    if as_json:
+        print_json(found)
+        return
+    rows = ([one[field] for field in columns.values()] for one in found)
+    print_table(columns, ([_cell(value) for value in row] for row in rows))
+
+
+def _cell(value: object) -> object:
+    return "-" if value is None else f"{value:.0f}" if isinstance(value, float) else value
+
+
+def print_table(heads: Iterable[str], rows: Iterable[Iterable[object]], *, title: str | None = None) -> None:
+    """Print a table. Cells are text, not markup, since keys and errors come from outside."""
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
+    table = Table(
+        *(Column(head, overflow="fold") for head in heads),
+        title=shown(title) if title else None,
+        title_justify="left",
+    )
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(shown(cell)) for cell in row))
+    Console().print(table)

@@ -1,0 +1,100 @@
+"""Whose keys sign a request: looked up in the process that sends it, and again while it lives.
+
+So no secret travels, and keys that were changed in a profile's file reach clients, Spark's Python workers and daemons
+within `CREDENTIALS_SECONDS`. Those of a role renew themselves. Variables are those that a process was started with:
+what they hold is only changed by starting Spark, or Dagster's code location, again.
+"""
+
+import os
+from functools import cache
+from threading import Lock
+from typing import Any
+
+import boto3
+import botocore.session
+from botocore.credentials import (
+    CredentialProvider,
+    CredentialResolver,
+    Credentials,
+    ReadOnlyCredentials,
+    RefreshableCredentials,
+)
+from botocore.exceptions import BotoCoreError
+from botocore.loaders import Loader, create_loader
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import UsageError
+from s3notify_platform.limits import CREDENTIALS_SECONDS
+from s3notify_platform.stores.config import Access
+
+
+def session_of(access: Access, clock: Clock = SYSTEM_CLOCK) -> boto3.session.Session:
+    """A session of boto3 that signs with these credentials. No request but what a role needs, when they are used."""
+    core = botocore.session.get_session()
+    core.register_component("credential_provider", CredentialResolver([_Named(access, clock)]))
+    session = boto3.session.Session(botocore_session=core, region_name=access.region)
+    core.register_component("data_loader", _service_models())
+    return session
+
+
+@cache
+def _service_models() -> Loader:
+    # Read once a process: they are nine tenths of what a client costs, and each session would read its own.
+    return create_loader()
+
+
+class _Named(CredentialProvider):
+    METHOD = "s3notify"
+
+    def __init__(self, access: Access, clock: Clock) -> None:
+        super().__init__()
+        self._access = access
+        self._clock = clock
+
+    def load(self) -> Credentials | None:
+        found = _found(self._access)
+        if found is None or isinstance(found, RefreshableCredentials):
+            return found
+        return _LookedUpAgain(self._access, self._clock, found)
+
+
+class _LookedUpAgain(Credentials):
+    def __init__(self, access: Access, clock: Clock, found: Credentials) -> None:
+        super().__init__(found.access_key, found.secret_key, found.token, found.method)
+        self._access = access
+        self._clock = clock
+        self._latest = found
+        self._until = clock.monotonic() + CREDENTIALS_SECONDS
+        self._looking = Lock()
+
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
+        if self._clock.monotonic() >= self._until and self._looking.acquire(blocking=False):
+            try:
+                self._latest = _found(self._access) or self._latest
+            except (BotoCoreError, UsageError):
+                pass  # a file that is being written; the service refuses keys that are no longer valid
+            finally:
+                self._until = self._clock.monotonic() + CREDENTIALS_SECONDS
+                self._looking.release()
+        return self._latest.get_frozen_credentials()
+
+
+def _found(access: Access) -> Any:
+    if access.access_key_id is not None and access.secret_access_key is not None:
+        return Credentials(access.access_key_id, access.secret_access_key, access.session_token)
+    if access.access_key_id_env is not None and access.secret_access_key_env is not None:
+        token = access.session_token_env and _variable(access, access.session_token_env)
+        key_id, secret = (
+            _variable(access, n) for n in (access.access_key_id_env, access.secret_access_key_env)
+        )
+        return Credentials(key_id, secret, token)
+    return boto3.session.Session(profile_name=access.profile).get_credentials()
+
+
+def _variable(access: Access, name: str) -> str:
+    if value := os.environ.get(name):
+        return value
+    raise UsageError(
+        f"{access.place}: this process has no environment variable {name}, or it is empty: set it where Dagster runs, "
+        "and for Spark on every machine of the cluster, before they start"
+    )

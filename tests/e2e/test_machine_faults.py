@@ -1,0 +1,122 @@
+"""A machine that fails under a run: its S3 server restarted, its disk full. A clear message, and a good table."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.reader import read_slots
+from tests.support.drivers import WAIT_SECONDS, Driver
+from tests.support.fuzz.kills import ROOT
+from tests.support.servers import S3Server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.server, pytest.mark.thorough, pytest.mark.timeout(900)]
+
+SETTINGS: dict[str, Any] = {
+    "name": "orders", "prefix": "raw/", "format": "jsonl", "schema": "id bigint, note string", "slots": 4,
+}  # fmt: skip
+
+
+def filled(config: S3Config, objects: int, *, rows: int = 10) -> Source:
+    """A source whose objects hold these rows each, numbered throughout."""
+    store = S3ObjectStore(config)
+    for n in range(objects):
+        lines = [{"id": n * rows + m, "note": os.urandom(100).hex()} for m in range(rows)]
+        store.put(f"raw/{n}.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+    store.close()
+    return Source.of(bucket=config, commit="native", **SETTINGS)
+
+
+def ids(source: Source) -> list[int]:
+    found = read_slots(source.location.table(), source.location.all_slots())
+    return sorted(row for slot in found for row in slot.table["id"].to_pylist())
+
+
+def answer_of(driver: Driver) -> dict[str, Any]:
+    while "progress" in (answer := driver.answer(WAIT_SECONDS) or {}):
+        pass
+    return answer
+
+
+def driver_of(config: S3Config, log: Path) -> Driver:
+    keys = {"access_key_id": config.access_key_id, "secret_access_key": config.secret_access_key}
+    return Driver({"bucket": config.bucket, "endpoint_url": config.endpoint_url, **keys}, {}, log)
+
+
+def test_a_server_that_is_restarted_in_mid_run(local_server: LocalS3Server, tmp_path: Path) -> None:
+    """The run waits for it, or fails with the endpoint's name; the next one commits what is missing."""
+    local_server.create_bucket("restarted")
+    config = local_server.config("restarted")
+    source = filled(config, 60)
+    driver = driver_of(config, tmp_path / "driver.log")
+    try:
+        driver.tell({"source": SETTINGS, "batch": "first", "listing": True})
+        while not (answer := driver.answer(WAIT_SECONDS) or {}).get("progress", "").startswith("reading"):
+            assert "progress" in answer, (answer, driver.tail())
+        assert local_server.pid is not None
+        os.kill(local_server.pid, signal.SIGKILL)
+        first = answer_of(driver)
+        assert not first.get("failed") or str(config.endpoint_url) in json.dumps(first["failed"]), first
+        if "error" in first:
+            assert str(config.endpoint_url) in first["error"]
+        local_server.wait_ready()
+        driver.tell({"source": SETTINGS, "batch": "second", "listing": True})
+        second = answer_of(driver)
+        assert (second.get("failed"), second.get("complete")) == ({}, True), second
+    finally:
+        driver.kill()
+    assert ids(source) == [*range(600)]
+
+
+def test_a_disk_that_is_full(ministack: S3Server, tmp_path: Path) -> None:
+    """Spark cannot write what it shuffles: slots fail with that reason, and succeed once there is room."""
+    config = ministack.config(ministack.make_bucket())
+    source = filled(config, 8, rows=4000)
+    limit = 300_000  # stands for a full disk: no file may become longer
+    driver = driver_of(config, tmp_path / "driver.log")
+    try:
+        driver.start()
+        assert driver.process is not None
+        for pid in (driver.process.pid, *java_of(driver.process.pid)):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        given = {"source": SETTINGS | {"split_bytes": 100_000}, "listing": True}
+        driver.tell(given | {"batch": "full"})
+        full = answer_of(driver)
+        assert full["failed"], (full, driver.tail())
+        assert all("File too large" in str(reason) for reason in full["failed"].values()), full
+        assert set(ids(source)) <= {*range(8 * 4000)}
+        for pid in (driver.process.pid, *java_of(driver.process.pid)):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        driver.tell(given | {"batch": "room"})
+        assert answer_of(driver)["failed"] == {}
+    finally:
+        driver.kill()
+    assert ids(source) == [*range(8 * 4000)]
+
+
+def java_of(driver: int) -> list[int]:
+    """The Java that this process started."""
+    found = subprocess.run(["pgrep", "-g", str(driver), "java"], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def test_output_to_a_full_disk() -> None:
+    """A line that says so, and exit code 1."""
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "s3notify_platform.cli", "--help"],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert ran.returncode == 1
+    assert "No space left on device" in ran.stderr
+    assert "Traceback" not in ran.stderr

@@ -1,0 +1,30 @@
+"""A pusher to test with, and entries for it."""
+
+from contextlib import contextmanager
+
+from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
+from s3notify_platform.channels.delivery.push import Pusher
+from s3notify_platform.protocols.notification_queue import Entry, Event
+
+LOOPBACK = Egress.of(["127.0.0.0/8", "::1/128"], allow_http=True)
+
+
+def entry(number=0):
+    event = Event(key=f"k{number}", bucket="b", etag="e", size=1, sequencer="0A")
+    return Entry(
+        topic="t", shard=0, epoch="e", id=f"id-{number}", slot=0, quota=0, state="committed", event=event
+    )
+
+
+@contextmanager
+def pusher(url, *, egress=LOOPBACK, **fields):
+    made = Pusher(Endpoint(url=url, **{"timeout_seconds": 5.0, "concurrency": 2} | fields), egress)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def post(url, **fields):
+    with pusher(url, **fields) as made:
+        return made.post("t", [entry()])

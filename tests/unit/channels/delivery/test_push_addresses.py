@@ -1,0 +1,202 @@
+"""Where connections go: addresses, names, TLS, and what the worker has to have."""
+
+import socket
+import threading
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.channels.delivery import push as push_module
+from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
+from s3notify_platform.channels.delivery.push import Delivered, Down, Pusher
+from s3notify_platform.errors import UsageError
+from tests.support.endpoints import Receiver, certificate
+from tests.support.pushing import LOOPBACK, entry, post, pusher
+
+
+@pytest.fixture
+def lookups(monkeypatch):
+    """What names resolve to, in this process; a list is used up one by one."""
+    table, asked = {}, []
+    real = socket.getaddrinfo
+
+    def lookup(host, port, *args, **kwargs):
+        if host not in table:
+            return real(host, port, *args, **kwargs)
+        asked.append(host)
+        found = table[host]
+        addresses = found.pop(0) if isinstance(found, list) else found
+        return [
+            (socket.AF_INET6 if ":" in a else socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port))
+            for a in addresses
+        ]
+
+    monkeypatch.setattr(push_module.socket, "getaddrinfo", lookup)
+    table["asked"] = asked
+    return table
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "127.1",
+        "0",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "169.254.169.254",
+        "[fe80::1]",
+    ],
+)
+def test_every_way_to_write_an_address_is_seen_through(host, monkeypatch):
+    """No connection is even tried."""
+    monkeypatch.setattr(push_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
+    answer = post(f"http://{host}/", egress=Egress(allow_http=True))
+    assert isinstance(answer, Down)
+    assert not answer.reached
+    assert "is not public" in answer.error
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ["127.0.0.1"],
+        ["169.254.169.254"],
+        ["::1"],
+        ["::ffff:127.0.0.1"],
+        ["10.0.0.1"],
+        ["8.8.8.8", "10.0.0.1"],
+    ],
+)
+def test_names_are_judged_by_all_their_addresses(addresses, lookups, monkeypatch):
+    """One that is not permitted is enough."""
+    monkeypatch.setattr(push_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
+    lookups["evil.example"] = tuple(addresses)
+    answer = post("https://evil.example/", egress=Egress())
+    assert isinstance(answer, Down)
+    assert "is not public" in answer.error
+
+
+def test_a_name_that_changes_its_mind_is_looked_up_once(lookups, monkeypatch):
+    """What was checked is what is connected to: a second lookup would have led elsewhere."""
+    lookups["rebind.example"] = [("8.8.8.8",), ("127.0.0.1",)]
+    connected = []
+
+    def connect(address, **_):
+        connected.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(push_module.socket, "create_connection", connect)
+    assert isinstance(post("https://rebind.example/", egress=Egress()), Down)
+    assert connected == [("8.8.8.8", 443)]
+    assert lookups["asked"] == ["rebind.example"]
+
+
+def test_another_address_of_the_name_is_tried(lookups):
+    """The first may be down."""
+    lookups["two.example"] = ("127.0.0.9", "127.0.0.1")
+    with Receiver().serving() as server:
+        assert post(f"http://two.example:{server.port}/") == Delivered()
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch):
+    """They would connect in our place, to what we did not check."""
+    with Receiver().serving() as proxy, Receiver().serving() as server:
+        for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        assert post(server.url) == Delivered()
+        assert (server.tries, proxy.tries) == (1, 0)
+
+
+# TLS
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "hooks.example"])
+def test_tls_is_verified_for_the_name_at_the_address_that_was_checked(host, lookups, tmp_path):
+    """By the CA that is named; for an IP address too."""
+    ca_file, context = certificate(tmp_path, host)
+    egress = replace(LOOPBACK, ca_folder=tmp_path)
+    lookups["hooks.example"] = ("127.0.0.1",)
+    with Receiver(tls=context).serving() as server:
+        url = f"https://{host}:{server.port}/"
+        assert post(url, egress=egress, ca_file=ca_file.name) == Delivered()
+        assert post(url, egress=egress, ca_file=str(ca_file)) == Delivered()
+        answer = post(url)
+        assert isinstance(answer, Down)
+        assert "CERTIFICATE_VERIFY_FAILED" in answer.error
+        assert not answer.reached
+        assert server.tries == 2
+
+
+def test_a_certificate_of_another_name_is_refused(lookups, tmp_path):
+    """Though it is by a CA that is trusted; unless nothing is to be verified."""
+    ca_file, context = certificate(tmp_path, "other.example")
+    lookups["hooks.example"] = ("127.0.0.1",)
+    with Receiver(tls=context).serving() as server:
+        url = f"https://hooks.example:{server.port}/"
+        answer = post(url, egress=replace(LOOPBACK, ca_folder=tmp_path), ca_file=ca_file.name)
+        assert isinstance(answer, Down)
+        assert "Hostname mismatch" in answer.error
+        assert post(url, verify=False) == Delivered()
+
+
+@pytest.mark.parametrize("named", ["{outside}", "../outside.pem", "link.pem"])
+def test_certificates_are_read_from_the_workers_folder_only(tmp_path, named):
+    """A topic says nothing about other files of the worker: whether they are there, or what is in them."""
+    ca_file, _ = certificate(tmp_path, "example.com")
+    folder, outside = tmp_path / "trusted", tmp_path / "outside.pem"
+    folder.mkdir()
+    ca_file.rename(outside)
+    (folder / "link.pem").symlink_to(outside)
+    endpoint = Endpoint(url="https://example.com/", ca_file=named.format(outside=outside))
+    said = []
+    for _ in range(2):
+        with pytest.raises(UsageError, match="is not in") as raised:
+            Pusher(endpoint, Egress(ca_folder=folder))
+        said.append(str(raised.value))
+        outside.unlink(missing_ok=True)
+    assert said[0] == said[1]
+
+
+def test_a_name_that_is_never_resolved_has_the_requests_deadline(monkeypatch):
+    """Requests meanwhile wait for the same lookup, and none delays the worker's end."""
+    asked, gate = [], threading.Event()
+
+    def lookup(host, *_, **__):
+        asked.append(host)
+        gate.wait(20)
+        raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+    monkeypatch.setattr(push_module.socket, "getaddrinfo", lookup)
+    try:
+        with pusher("https://slow.example/", timeout_seconds=0.3) as made:
+            for _ in range(2):
+                answer = made.post("t", [entry()])
+                assert isinstance(answer, Down)
+                assert "'slow.example' was not resolved in time" in answer.error
+                assert not answer.reached
+    finally:
+        gate.set()
+    assert asked == ["slow.example"]
+
+
+def test_what_the_worker_lacks_is_said_before_anything_is_sent(monkeypatch, tmp_path):
+    """A key that is not set or too short, certificates that are not there, a way that is not allowed."""
+    monkeypatch.delenv("S3NOTIFY_PUSH_KEY", raising=False)
+    with pytest.raises(UsageError, match="set S3NOTIFY_PUSH_KEY"):
+        Pusher(Endpoint(url="https://example.com/", secret_env="S3NOTIFY_PUSH_KEY"), Egress())
+    monkeypatch.setenv("S3NOTIFY_PUSH_KEY", "short")
+    with pytest.raises(UsageError, match=r"S3NOTIFY_PUSH_KEY.*16 or more") as raised:
+        Pusher(Endpoint(url="https://example.com/", secret_env="S3NOTIFY_PUSH_KEY"), Egress())
+    assert "'short'" not in str(raised.value)
+    with pytest.raises(UsageError, match="no --ca-folder"):
+        Pusher(Endpoint(url="https://example.com/", ca_file="some.pem"), Egress())
+    with pytest.raises(UsageError, match=r"ca_file 'some\.pem'"):
+        Pusher(Endpoint(url="https://example.com/", ca_file="some.pem"), Egress(ca_folder=tmp_path))
+    with pytest.raises(UsageError, match="does not allow http"):
+        Pusher(Endpoint(url="http://example.com/"), Egress())

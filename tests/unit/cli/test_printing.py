@@ -1,0 +1,69 @@
+"""What comes from outside reaches a terminal only as text."""
+
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main, printing
+from s3notify_platform.errors import UsageError
+
+HOSTILE = "a\x1b[2Jb\x9b31mc\u202ed\r\x07e\udc80f"
+SHOWN = r"a\u001b[2Jb\u009b31mc\u202ed\r\u0007e\udc80f"
+
+
+@pytest.mark.parametrize("err", [False, True])
+def test_lines(capsys, err):
+    """Escapes are shown as escapes; line ends of ours stay."""
+    printing.say(f"{HOSTILE}\nnext", err=err)
+    captured = capsys.readouterr()
+    assert (captured.err if err else captured.out) == f"{SHOWN}\nnext\n"
+
+
+def test_tables(capsys, monkeypatch):
+    """In cells, heads and title, where line ends would also break rows."""
+    monkeypatch.setenv("COLUMNS", "200")
+    printing.print_table(("Key",), [[f"{HOSTILE}\n"], ["[bold]x"]], title=HOSTILE)
+    out = capsys.readouterr().out
+    assert out.count(SHOWN) == 2
+    assert SHOWN + r"\n" in out
+    assert "[bold]x" in out
+    assert "\x1b[2J" not in out
+
+
+def test_json_stays_json(capsys):
+    """Escapes are those of JSON, in documents and in lines."""
+    printing.print_json({"key": HOSTILE})
+    printing.say(json.dumps({"key": HOSTILE}, ensure_ascii=False))
+    document, _, line = capsys.readouterr().out.partition("\n}\n")
+    assert json.loads(document + "}") == json.loads(line) == {"key": HOSTILE}
+    assert "\x9b" not in document + line
+
+
+def test_as_received_into_a_pipe_only(capfd, monkeypatch):
+    """A message can be saved as it came; a terminal gets it escaped."""
+    printing.say_as_received(b"\x1b[2J\n")
+    assert capfd.readouterr().out == "\x1b[2J\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    printing.say_as_received(b"\x1b[2J\n")
+    assert capfd.readouterr().out == "\\u001b[2J\n"
+
+
+@pytest.mark.parametrize("kind", [UsageError, click.ClickException])
+def test_errors(monkeypatch, kind):
+    """Also those that quote what the bucket answered."""
+
+    def fail(*_, **__):
+        raise kind(f"refused: {HOSTILE}")
+
+    monkeypatch.setattr("s3notify_platform.cli.common.BucketPlace.store", fail)
+    ran = CliRunner().invoke(main, ["signal", "k", "--bucket", "b", "--keyspace", "k/"])
+    assert ran.exit_code == 1
+    assert ran.stderr == f"Error: refused: {SHOWN}\n"
+
+
+def test_what_nobody_expected(capsys):
+    """A traceback."""
+    printing.say_traceback(ValueError(HOSTILE))
+    assert f"ValueError: {SHOWN}" in capsys.readouterr().err

@@ -1,0 +1,48 @@
+"""`s3notify dev`: one a home, and only on a port that is free."""
+
+import socket
+
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import UsageError
+from s3notify_platform.local.dagster_dev import DagsterDev
+from s3notify_platform.local.process import command_of, free_ports
+
+
+def test_a_second_one_on_a_home_is_refused(tmp_path):
+    """It names the first, which goes on; once that has ended, the home can be served again."""
+    first_port, second_port = free_ports(2, SYSTEM_CLOCK)
+    with DagsterDev(tmp_path, port=first_port, environment={}) as first:
+        second = DagsterDev(tmp_path, port=second_port, environment={})
+        with pytest.raises(UsageError, match=rf"served by another process \(dagster dev: pid {first.pid}\)"):
+            second.start()
+        assert second.pid is None
+        assert "dagster dev" in command_of(first.pid)
+        pid = first.pid
+    assert not command_of(pid)
+    with DagsterDev(tmp_path, port=second_port, environment={}) as third:
+        assert "dagster dev" in command_of(third.pid)
+
+
+@pytest.mark.parametrize("command", ["dev", "demo"])
+def test_a_taken_port_is_refused(tmp_path, command):
+    """Before anything starts, with port and option."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        where = ["--defs", str(tmp_path), "--home"] if command == "dev" else ["--folder"]
+        ran = CliRunner().invoke(main, [command, *where, str(tmp_path / "new"), "--port", str(port)])
+    assert ran.exit_code == 1
+    assert f"port {port} on 127.0.0.1 is taken" in ran.stderr
+    assert "--port" in ran.stderr
+    assert not (tmp_path / "new" / "dagster.pid").exists()
+    assert not (tmp_path / "new" / "s3").exists()
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1"])
+def test_ports_that_there_are_not(tmp_path, port):
+    """Refused as an option."""
+    given = ["dev", "--defs", str(tmp_path), "--home", str(tmp_path / "new"), "--port", port]
+    assert CliRunner().invoke(main, given).exit_code == 2

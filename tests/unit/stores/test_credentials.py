@@ -1,0 +1,137 @@
+"""Credentials: looked up where they are used and again while a process lives, in one way, and never pickled."""
+
+import pickle
+
+import pytest
+from botocore.exceptions import ProfileNotFound
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.limits import CREDENTIALS_SECONDS
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.credentials import session_of
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.obstore_client import obstore_store
+from tests.support.clocks import HandClock
+
+SECRET = "sEcReT-0123456789"
+NAMED = {"access_key_id_env": "MY_KEY", "secret_access_key_env": "MY_SECRET"}
+
+
+@pytest.fixture
+def profile(tmp_path, monkeypatch):
+    """Writes AWS's credentials file, with one profile."""
+
+    def write(key, secret):
+        (tmp_path / "credentials").write_text(
+            f"[mine]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n"
+        )
+
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    write("first", SECRET)
+    return write
+
+
+def keys_of(session):
+    found = session.get_credentials().get_frozen_credentials()
+    return found.access_key, found.secret_key
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda **k: S3Config(bucket="b", **k), lambda **k: DynamoConfig(table="t", **k)]
+)
+def test_names_travel_and_values_do_not(monkeypatch, kind):
+    """What is pickled holds no secret, and finds it where it is unpickled; keys by value are refused."""
+    monkeypatch.setenv("MY_KEY", "id")
+    monkeypatch.setenv("MY_SECRET", SECRET)
+    named = kind(**NAMED)
+    assert keys_of(session_of(named)) == ("id", SECRET)
+    pickled = pickle.dumps(named)
+    assert SECRET.encode() not in pickled
+    assert pickle.loads(pickled) == named
+    assert keys_of(session_of(pickle.loads(pickled))) == ("id", SECRET)
+    given = kind(access_key_id="id", secret_access_key=SECRET)
+    assert keys_of(session_of(given)) == ("id", SECRET)
+    with pytest.raises(
+        UsageError, match="travel within Spark's tasks: name environment variables"
+    ) as refused:
+        pickle.dumps(given)
+    assert SECRET not in str(refused.value) + repr(given) + repr(named)
+
+
+def test_a_variable_that_a_machine_lacks(monkeypatch):
+    """Named, with where to set it; by both clients."""
+    monkeypatch.setenv("MY_KEY", "id")
+    config = S3Config(bucket="b", endpoint_url="http://127.0.0.1:9", **NAMED)
+    for use in (lambda: S3ObjectStore(config).get("k"), lambda: obstore_store(config)):
+        with pytest.raises(
+            UsageError, match=r"no environment variable MY_SECRET.*every machine of the cluster"
+        ):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"access_key_id_env": "MY_KEY"}, "key id and secret, or neither"),
+        ({"secret_access_key": "x"}, "key id and secret, or neither"),
+        ({**NAMED, "profile": "mine"}, "in one way"),
+        ({**NAMED, "access_key_id": "a", "secret_access_key": "b"}, "in one way"),
+    ],
+)
+def test_half_or_twice_is_refused(given, message):
+    """Before any request."""
+    with pytest.raises(UsageError, match=message):
+        S3Config(bucket="b", **given)
+
+
+def test_a_changed_profile_reaches_what_lives(profile):
+    """Within `CREDENTIALS_SECONDS`, in a client that is in use; not for each request."""
+    clock = HandClock()
+    session = session_of(S3Config(bucket="b", profile="mine"), clock)
+    assert keys_of(session) == ("first", SECRET)
+    profile("second", "changed")
+    assert keys_of(session) == ("first", SECRET)
+    clock.sleep(CREDENTIALS_SECONDS)
+    assert keys_of(session) == ("second", "changed")
+
+
+def test_a_profile_that_is_being_written(profile, tmp_path):
+    """The last keys stay in use."""
+    clock = HandClock()
+    session = session_of(S3Config(bucket="b", profile="mine"), clock)
+    assert keys_of(session) == ("first", SECRET)
+    (tmp_path / "credentials").write_text("")
+    clock.sleep(CREDENTIALS_SECONDS)
+    assert keys_of(session) == ("first", SECRET)
+    profile("second", "changed")
+    clock.sleep(CREDENTIALS_SECONDS)
+    assert keys_of(session) == ("second", "changed")
+
+
+def test_a_profile_that_there_is_not(profile):
+    """An operator's error, by both clients."""
+    config = S3Config(bucket="b", profile="other")
+    with pytest.raises(ProfileNotFound):
+        session_of(config).get_credentials()
+    for use in (lambda: S3ObjectStore(config).get("k"), lambda: obstore_store(config)):
+        with pytest.raises(UsageError, match="other"):
+            use()
+
+
+@pytest.mark.server
+def test_both_clients_sign_with_what_is_named(seaweed, monkeypatch):
+    """On a server that checks signatures: right keys read and write, wrong ones are refused."""
+    keys = seaweed.config("")
+    monkeypatch.setenv("MY_KEY", keys.access_key_id)
+    monkeypatch.setenv("MY_SECRET", keys.secret_access_key)
+    config = S3Config(bucket=seaweed.make_bucket(), endpoint_url=seaweed.endpoint_url, **NAMED)
+    store = S3ObjectStore(config)
+    store.put("k", b"1")
+    import obstore
+
+    assert bytes(obstore.get(obstore_store(config), "k").bytes()) == b"1"
+    monkeypatch.setenv("MY_SECRET", "wrong")
+    with pytest.raises(UsageError, match="refused access"):
+        S3ObjectStore(config).get("k")
+    store.close()
