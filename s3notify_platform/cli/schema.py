@@ -7,7 +7,8 @@ from typing import Final
 
 import click
 
-from s3notify_platform.cli.common import SourcePlace, json_option, print_json, print_table, source_options
+from s3notify_platform.cli.common import SourcePlace, json_option, source_options
+from s3notify_platform.cli.printing import print_json, print_table, say
 
 SHOWN: Final = 20
 
@@ -46,7 +47,7 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
     elif found:
         print_table(found[0], (line.values() for line in found))
     else:
-        click.echo("no schema is pinned: nothing has been committed yet")
+        say("no schema is pinned: nothing has been committed yet")
 
 
 @schema.command(short_help="Go back to an earlier schema.")
@@ -69,15 +70,15 @@ def rollback(*, place: SourcePlace, generation: int, dry_run: bool) -> None:
     settled = location.settle_commit_mode(mode, store)
     schemas = location.schemas(commit=settled)
     planned = plan_rollback(location.table(), schemas, location.all_slots(), generation)
-    click.echo(
+    say(
         f"generation {generation} lacks {len(planned.columns)} columns of today's"
         + (f": {_short(planned.columns)}" if planned.columns else "")
     )
     for path, keys in planned.in_use.items():
-        click.echo(f"{path!r} has values from {', '.join(map(repr, keys))}")
+        say(f"{path!r} has values from {', '.join(map(repr, keys))}")
     if not dry_run:
         done = roll_back(schemas, planned)
-        click.echo(f"pinned as generation {done.generation}; these columns are gone from the table")
+        say(f"pinned as generation {done.generation}; these columns are gone from the table")
 
 
 def _short(paths: Iterable[str]) -> str:
