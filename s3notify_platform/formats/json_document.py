@@ -5,9 +5,10 @@ or nothing at the path, is one reject; a record that is no object is a reject of
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,8 @@ from s3notify_platform.formats.text_format import SAMPLE_RECORDS
 from s3notify_platform.limits import MAX_DOCUMENT_BYTES
 from s3notify_platform.protocols.source_enumerator import Split
 
-_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
+_SPACE: Final = re.compile(rb"[ \t\r\n]*+")
+_LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 """Between the parts of a value; in strings JSON has none."""
 
 
@@ -121,7 +123,7 @@ class JsonDocument(Format):
     def _places(self, text: bytes) -> Iterator[tuple[int, int]]:
         """Where the records of a document are. `ValueError` if it is none."""
         place = len(BOM) if text.startswith(BOM) else 0
-        while (place := len(text) - len(text[place:].lstrip(b" \t\r\n"))) < len(text):
+        while (space := _SPACE.match(text, place)) and (place := space.end()) < len(text):
             if text[place : place + 1] not in (b"[", b"{"):
                 raise ValueError("neither a list nor an object")
             found: tuple[int, int] | None = None if self.path else (place, place)

@@ -44,7 +44,7 @@ def parse(form: Format, objects: Sequence[tuple[str, bytes]], target: Target) ->
         of_good = parsed.index != 1
         rows += zip(parsed.index[of_good], parsed.table.filter(pa.array(of_good)).to_pylist(), strict=True)
         rejects += parsed.rejects
-    return rows, rejects
+    return sorted(rows, key=lambda row: (row[0], row[1]["id"])), rejects
 
 
 @pytest.mark.parametrize("rescue", [False, True])
