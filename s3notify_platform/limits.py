@@ -26,6 +26,41 @@ WITHDRAWN_SHARE: Final = 0.5
 WITHDRAWN_OBJECTS: Final = 100
 """Objects compared, from which on that share counts."""
 
+MAX_DEPTH: Final = 32
+"""Levels of objects and lists in each other, the record itself included: of a record of JSON, and of a schema."""
+
+MAX_COLUMNS: Final = 2000
+"""Fields, at any depth, of an inferred or declared schema. Rows may have as many again, from a transform."""
+
+MAX_SCHEMA_BYTES: Final = 512 << 10
+"""Bytes of an inferred or declared schema, as Spark's JSON. Of rows twice as many."""
+
+MAX_CELLS: Final = 16 << 20
+"""Values that are parsed at once: records (of JSON: objects) times columns. What has more is parsed in parts."""
+
+MAX_KEYS: Final = 4 * MAX_COLUMNS
+"""Different keys in JSON that is parsed at once; a record with more is a reject, or rescued."""
+
+MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
+"""Bytes of a Parquet row group's columns, as its footer says, and as they are decoded."""
+
+MAX_ROW_GROUP_CELLS: Final = 1 << 28
+"""Rows times columns of a Parquet row group: a few hundred bytes can hold billions of nulls."""
+
+MAX_TASK_BYTES: Final = 8 << 30
+"""Memory that a task of Spark may take beyond what its process had, and no more than `MAX_TASK_SHARE` of all there is.
+
+The last line, where the system can limit it: one object may be `MAX_OBJECT_BYTES`, and is copied."""
+
+MAX_TASK_SHARE: Final = 0.7
+"""Of the memory of the machine, or of the container."""
+
+MAX_REJECTS: Final = 1000
+"""Rejects that are kept of one object, or of a part of a big one. One more says how many there were."""
+
+MAX_DOCUMENT_BYTES: Final = 64 << 20
+"""Decoded bytes of a JSON document, which is read as a whole."""
+
 DRAIN_SECONDS: Final = 9.0
 """From SIGTERM until a command has ended: less than the 10 s after which container runtimes kill."""
 

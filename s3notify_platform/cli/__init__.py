@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli import explain, ingest, inlet, quarantine, reconcile, table, topics
+from s3notify_platform.cli import explain, ingest, inlet, quarantine, reconcile, schema, table, topics
 from s3notify_platform.cli.common import (
     BucketPlace,
     bucket_options,
@@ -339,5 +339,6 @@ for _command in (
     table.vacuum,
     quarantine.quarantine,
     table.table,
+    schema.schema,
 ):
     main.add_command(_command)

@@ -11,7 +11,7 @@ discarded. No record is dropped silently: one that cannot be read is a reject wi
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 
@@ -74,8 +74,12 @@ class Format(ABC):
     fixed_schema: ClassVar[pa.Schema | None] = None
     """The columns of all objects, for a format with fixed columns."""
 
-    quoted: ClassVar[bool] = False
+    quoted: bool = False
     """Quoted values may contain line ends: a split has to say whether it begins in one (`csv_splits`)."""
+
+    def configured(self, settings: Any) -> "Format":
+        """The format under a source's settings (`ingest.settings.FormatSettings`). `UsageError` for what cannot be."""
+        return self
 
     def may_be_cut(self, key: str, encoding: str) -> bool:
         """Whether an object can be read in parts, going by its name and the source's encoding. Pure."""

@@ -58,6 +58,17 @@ def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Place
     return found, pa.schema(new_fields) if new_fields else None
 
 
+def count_fields(fields: pa.Schema | pa.DataType) -> int:
+    """Fields of a schema or a type, at any depth."""
+    if not isinstance(fields, pa.Schema):
+        if not pa.types.is_nested(fields):
+            return 0
+        if not pa.types.is_struct(fields):
+            inner = [fields.key_type, fields.item_type] if pa.types.is_map(fields) else [fields.value_type]
+            return sum(map(count_fields, inner))
+    return sum(1 + count_fields(part.type) for part in fields)
+
+
 _INFINITY: Final = re.compile(rb"(?i)inf")
 
 

@@ -12,14 +12,14 @@ from itertools import chain
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from s3notify_platform.formats.codecs import peek
-from s3notify_platform.formats.csv import could_close, could_open
+from s3notify_platform.formats.csv_cut import STANDARD, Dialect, could_close, could_open
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, ObjectBytes, chunks
-from s3notify_platform.formats.records import BOM, NEWLINE, RETURN
+from s3notify_platform.formats.records import BOM, NEWLINE, RETURN, Offsets
 from s3notify_platform.protocols.source_enumerator import Split
 
-_QUOTE: Final = ord('"')
 _END: Final = b"\n"
 
 
@@ -49,7 +49,9 @@ def starts_in_quotes(scouts: Sequence[Scout]) -> list[bool] | None:
     return None if inside else starts
 
 
-def scout(source: ObjectBytes, split: Split, *, chunk_bytes: int = CHUNK_BYTES) -> Scout:
+def scout(
+    source: ObjectBytes, split: Split, *, chunk_bytes: int = CHUNK_BYTES, dialect: Dialect = STANDARD
+) -> Scout:
     """Count the quotes between a split's `start` and `end`.
 
     Reads these bytes and one on either side, in one GET for each `CHUNK_BYTES`, and holds a few of them. Raises as
@@ -73,16 +75,24 @@ def scout(source: ObjectBytes, split: Split, *, chunk_bytes: int = CHUNK_BYTES) 
             continue
         padded = np.frombuffer(left, np.uint8)
         octets = padded[1:-1]
-        quoted = octets == _QUOTE
+        quoted = octets == dialect.quote_byte
         places = np.flatnonzero(quoted)
         opening, closing = places[quotes % 2 :: 2], places[1 - quotes % 2 :: 2]
         within = np.logical_xor.accumulate(quoted) ^ bool(quotes % 2)
         alone = within[(octets == RETURN) & (padded[2:] != NEWLINE)]
-        outside &= bool(could_open(padded, opening) and could_close(padded, closing) and alone.all())
-        inside &= bool(could_open(padded, closing) and could_close(padded, opening) and not alone.any())
+        outside &= bool(
+            could_open(padded, opening, dialect) and could_close(padded, closing, dialect) and alone.all()
+        )
+        inside &= bool(
+            could_open(padded, closing, dialect) and could_close(padded, opening, dialect) and not alone.any()
+        )
         quotes += len(places)
         left = left[-2:]
     return Scout(quotes=quotes, well_formed=(outside, inside))
+
+
+def _plain(padded: npt.NDArray[np.uint8], opening: Offsets, closing: Offsets, dialect: Dialect) -> bool:
+    return could_open(padded, opening, dialect) and could_close(padded, closing, dialect)
 
 
 def _behind(text: Iterator[bytes], count: int) -> Iterator[bytes]:

@@ -8,9 +8,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.base import Format
-from s3notify_platform.formats.registry import RESERVED
+from s3notify_platform.formats.registry import is_name
 from s3notify_platform.formats.text_format import TextFormat
 
 
@@ -19,29 +18,25 @@ def infer(samples: Iterable[tuple[Format, pa.Schema]]) -> pa.Schema | None:
 
     Types are the widest seen. If two have no common type, `Format.common_type` decides, and values that do not fit are
     rejected later. Types that Spark lacks become their nearest wider one; columns that are null
-    everywhere become strings. `UsageError` if a column has a name kept for lineage.
+    everywhere become strings. A column whose name no column can have (`registry.is_name`) is left out.
     """
-    columns = _widest(samples)
-    if taken := sorted(RESERVED & columns.keys()):
-        raise UsageError(
-            f"column {taken[0]!r} of the data has a name kept for lineage: give a schema without it"
-        )
-    return _in_spark_types(columns)
+    return _in_spark_types(_widest(samples))
 
 
 def new_fields(schemas: Iterable[pa.Schema], form: Format | None) -> pa.Schema | None:
     """Fields that objects have and a schema lacks, with which it can be widened: the widest types seen, as in `infer`.
 
-    None if there are none, or only such as have a name kept for lineage. `form`: None if it may be any.
+    None if there are none, or only such as no column can be named. `form`: None if it may be any.
     """
-    columns = _widest((form, schema) for schema in schemas)
-    return _in_spark_types({name: column for name, column in columns.items() if name not in RESERVED})
+    return _in_spark_types(_widest((form, schema) for schema in schemas))
 
 
 def _widest(schemas: Iterable[tuple[Format | None, pa.Schema]]) -> dict[str, pa.Field]:
     columns: dict[str, pa.Field] = {}
     for form, schema in schemas:
         for column in schema:
+            if not is_name(column.name):
+                continue
             found = column.with_type(_zoned(column.type)) if isinstance(form, TextFormat) else column
             known = columns.get(column.name, found)
             columns[column.name] = known.with_type(_wider(known.type, found.type, form))

@@ -7,14 +7,17 @@ are accepted in floating point columns, since many writers write them. Fractions
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from s3notify_platform.formats.columns import check_finite, timestamps, unnamed_columns
+from s3notify_platform.formats.columns import check_finite, count_fields, timestamps, unnamed_columns
+from s3notify_platform.formats.json_bounds import check_cells, depth_of, first_too_deep, value_end
 from s3notify_platform.formats.records import (
+    BOM,
     Converted,
     Offsets,
     Parser,
@@ -24,6 +27,7 @@ from s3notify_platform.formats.records import (
 )
 from s3notify_platform.formats.rescue import Rescued, below, fitted, kinds_of, unnamed_in
 from s3notify_platform.formats.text_format import TextFormat
+from s3notify_platform.limits import MAX_DEPTH
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _WHITE: Final = " \t\r\n"
@@ -54,6 +58,17 @@ class Jsonl(TextFormat):
         """See `TextFormat`."""
         return JsonLines(target)
 
+    def refusal(self, text: bytes) -> str | None:
+        """See `TextFormat`. For one JSON document over several lines, which is no record of its own on any line."""
+        if text.count(b"\n", 0, 1 << 16) < 1:
+            return None
+        first = text.removeprefix(BOM).lstrip().split(b"\n", 1)[0].rstrip(b" \t\r,")
+        last = text.rstrip().rsplit(b"\n", 1)[-1].strip()
+        opened = first[:1] in (b"[", b"{") and first[-1:] != {b"[": b"]", b"{": b"}"}[first[:1]]
+        if opened and (last in (b"]", b"}") or (last.endswith(b"]") and not last.startswith(b"["))):
+            return "a JSON document, where each line is to be an object: set the source's format to json"
+        return None
+
     def has_type(self, kind: pa.DataType) -> bool:
         """See `Format`."""
         if pa.types.is_struct(kind):
@@ -75,13 +90,15 @@ class JsonLines:
         self.target = target
         # The JSON reader has no dates: they are read as strings and cast.
         self._times_as_text = False
+        self._columns = count_fields(target.schema)
 
     def convert(self, records: Records) -> Converted:
         """See `records.Parser`. What the schema does not name is read along, to be counted."""
         check_json_lines(records)
         joined = records.joined()
+        check_cells(joined, self._columns)
         try:
-            table = self._read(joined, "infer")
+            table = self._read_all(joined)
         except pa.ArrowInvalid as error:
             name = re.match(r"JSON parse error: Column\(/(.*?)(?:/.*)?\) changed from", str(error))
             if name is None or name[1] in self.target.schema.names or self.target.inferred:
@@ -105,11 +122,15 @@ class JsonLines:
         rescued: list[Rescued | None] = []
         split: list[dict[str, str]] = []
         for number in range(len(records.start)):
-            try:
-                split.append(split_object(records.raw(number).decode()))
-                rescued.append(Rescued())
-            except ValueError:
-                rescued.append(None)
+            raw = records.raw(number)
+            one = None
+            with suppress(ValueError):
+                if (deep := depth_of(raw) > MAX_DEPTH) <= self.target.rescue:
+                    check_cells(raw, self._columns)
+                    parts = split_object(raw.decode())
+                    one = self._without_deep(parts) if deep else Rescued()
+                    split.append(parts)
+            rescued.append(one)
         found = [one for one in rescued if one is not None]
         columns = [
             self._fitted([parts.pop(column.name, None) for parts in split], column.type, column.name, found)
@@ -120,10 +141,20 @@ class JsonLines:
         table = pa.Table.from_arrays(columns, schema=self.target.schema)
         return Recovered(table=table, rescued=rescued, new_fields=self._new_fields(records, rescued))
 
+    def _without_deep(self, parts: dict[str, str]) -> Rescued:
+        """Take out of a record's fields those that make it too deep."""
+        one = Rescued()
+        for name in [name for name, raw in parts.items() if depth_of(raw.encode()) >= MAX_DEPTH]:
+            named = name in self.target.schema.names
+            (one.mismatches if named else one.unnamed)[below("", name)] = _text(parts.pop(name))
+        return one
+
     def infer(self, records: Records) -> pa.Schema:
         """See `records.Parser`."""
         check_json_lines(records)
-        found = read_json(records.joined(), None)
+        joined = records.joined()
+        check_cells(joined)
+        found = read_json(joined, None)
         if found.num_rows != len(records.start):
             raise pa.ArrowInvalid("not one object in each line")
         return found.schema
@@ -134,12 +165,26 @@ class JsonLines:
         for number, one in enumerate(rescued):
             if one is None or not one.unnamed or not self.target.inferred:
                 continue
+            raw = records.raw(number)
             try:
-                new_fields = unnamed_columns(read_json(records.raw(number), None), self.target.schema)[1]
+                if depth_of(raw) > MAX_DEPTH:
+                    continue
+                check_cells(raw)
+                new_fields = unnamed_columns(read_json(raw, None), self.target.schema)[1]
             except pa.ArrowException:
                 continue
             found += [new_fields] if new_fields is not None else []
         return found
+
+    def _read_all(self, joined: bytes) -> pa.Table:
+        """Fields that the schema does not name, too, if it can be known that they are not too many."""
+        try:
+            return self._read(joined, "error")
+        except pa.ArrowInvalid as error:
+            if "unexpected field" not in str(error):
+                raise
+        check_cells(joined)
+        return self._read(joined, "infer")
 
     def _read(self, joined: bytes, unexpected: str) -> pa.Table:
         schema = self.target.schema
@@ -336,8 +381,8 @@ def _pieces(text: str, borders: str) -> Iterator[tuple[str, str]]:
 def _value_end(text: str, start: int) -> int:
     try:
         return _DECODER.raw_decode(text, start)[1]
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    except RecursionError:
+        return value_end(text, start)
 
 
 def _past_space(text: str, start: int) -> int:
@@ -359,11 +404,13 @@ def check_json_lines(records: Records) -> None:
     """Refuse lines that are not one object each.
 
     A record that does not span its line could be completed by the next one, and hide both; and a `null` in
-    place of the first object ends the process inside pyarrow 26.
+    place of the first object ends the process inside pyarrow 26. So does deep nesting.
     """
     octets = np.frombuffer(records.body, np.uint8)
     first, last = octets[records.start], octets[records.end - 1]
     for number in np.flatnonzero((first != ord("{")) | (last != ord("}"))).tolist():
         line = records.body[records.start[number] : records.end[number]].strip(b" \t\r\n")
         if not (line.startswith(b"{") and line.endswith(b"}")):
-            raise pa.ArrowInvalid("the line is not a JSON object")
+            raise pa.ArrowInvalid("the line is not a JSON object (for documents set the format json)")
+    if first_too_deep(records) is not None:
+        raise pa.ArrowInvalid(f"nested deeper than {MAX_DEPTH} levels, the limit")

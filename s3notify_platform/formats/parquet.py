@@ -1,11 +1,12 @@
 """Parquet to rows and rejects, row group by row group, by ranged reads of what is needed.
 
-A split reads the row groups whose middle lies in it. A row group that cannot be read is one reject at its first
-row, and the others are ingested. So is, without `rescue`, a row group whose values do not fit. A file without a
+A split reads the row groups whose middle lies in it. Where a row group cannot be read, the rest of it is one reject,
+and the others are ingested. So are, without `rescue`, `BATCH_ROWS` in which a value does not fit. A file without a
 readable footer, or with no column of a given schema, is one reject, from the split with the file's beginning.
 `_offset` is the number of the row in the file.
 
-Memory: one row group, since a row group is never ingested in part, and its table.
+Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. Sizes are checked by the footer before
+anything is decoded, and once more as it is.
 """
 
 import io
@@ -32,16 +33,18 @@ from s3notify_platform.formats.records import (
     rejected_whole,
 )
 from s3notify_platform.formats.rescue import below, count
-from s3notify_platform.limits import MAX_RAW_BYTES
+from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROW_GROUP_BYTES, MAX_ROW_GROUP_CELLS
 from s3notify_platform.protocols.source_enumerator import Split
-
-MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
-"""Limit of one row group's columns, uncompressed, since a task reads them together."""
 
 FOOTER_BYTES: Final = 64 << 10
 MAX_FOOTER_BYTES: Final = 32 << 20
 
 BATCH_ROWS: Final = 1 << 17
+BATCH_BYTES: Final = 64 << 20
+"""Of decoded rows, which become a table together."""
+
+DECODED_ROWS: Final = 1024
+"""Rows that are decoded at once: what they take is known only afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,7 @@ class RowGroup:
     end: int
     first_row: int
     bytes: int
+    rows: int
 
     @property
     def middle(self) -> int:
@@ -133,43 +137,36 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
     for group in groups:
         if not start <= group.middle < end:
             continue
-        found = _fitted(file, reader, group, names, target)
-        # Of several row groups, none can be cut out: the reason names the one.
-        raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""
-        found.rejects = [
-            replace(
-                r, offset=group.first_row, reason=f"Parquet: row group {group.number}: {r.reason}", raw=raw
-            )
-            for r in found.rejects
-        ]
-        found.offset += group.first_row
-        yield from _batches(found)
+        for found in _of_group(file, reader, group, names, target):
+            # Of several row groups, none can be cut out: the reason names the one.
+            raw = source.read(0, min(size, MAX_RAW_BYTES)) if found.rejects and len(groups) == 1 else b""
+            found.rejects = [
+                replace(r, reason=f"Parquet: row group {group.number}: {r.reason}", raw=raw)
+                for r in found.rejects
+            ]
+            yield found
     # Behind the middle of all that was read: a tiny row group may have no bytes of its own.
     read = max((group.middle + 1 for group in groups if group.middle < end), default=0)
     return max(read, min((group.begin for group in groups if group.middle >= end), default=size))
 
 
-def _fitted(
+def _of_group(
     file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], target: Target
-) -> Parsed:
-    try:
-        found = fit_rows(_read(file, reader, group, names), target)
-    except _UnreadableError as error:
-        return no_rows(target, [Reject(index=0, offset=0, reason=str(error), raw=b"")])
+) -> Iterator[Parsed]:
+    """The rows of a row group, and at most one reject for the rest of it, if that cannot be read."""
     unread = [below("", name) for name in reader.schema_arrow.names if name not in names]
-    if unread and not found.rejects:
-        count(found.unnamed, 0, unread, found.table.num_rows)
-    return found
-
-
-def _batches(found: Parsed) -> Iterator[Parsed]:
-    """The same, `BATCH_ROWS` at a time; with the first, all that is not rows."""
-    for low in range(0, max(1, found.table.num_rows), BATCH_ROWS):
-        rows = slice(low, low + BATCH_ROWS)
-        batch = Parsed(
-            table=found.table.slice(low, BATCH_ROWS), index=found.index[rows], offset=found.offset[rows]
-        )
-        yield batch if low else replace(found, table=batch.table, index=batch.index, offset=batch.offset)
+    row = group.first_row
+    try:
+        for table in _decoded(file, reader, group, names):
+            found = fit_rows(table, target)
+            found.offset += row
+            found.rejects = [replace(r, offset=row) for r in found.rejects]
+            if unread and not found.rejects:
+                count(found.unnamed, 0, unread, found.table.num_rows)
+            yield found
+            row += table.num_rows
+    except _UnreadableError as error:
+        yield no_rows(target, [Reject(index=0, offset=row, reason=str(error), raw=b"")])
 
 
 class _File(io.RawIOBase):
@@ -236,6 +233,8 @@ def _columns(reader: pq.ParquetFile, target: Target) -> list[str]:
         names: list[str] = reader.schema_arrow.names
     except Exception as error:
         raise _UnreadableError(reason_of(error)) from error
+    if len(set(names)) != len(names):
+        raise _UnreadableError("a column name occurs twice")
     if names and not target.inferred and not set(names) & set(target.schema.names):
         raise _UnreadableError(f"column {names[0]!r} {UNKNOWN_FIELD}")
     if target.inferred or target.rescue:
@@ -254,15 +253,44 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
     borders = [(size - 1) * before // total for before in accumulate(sizes, initial=0)]
     first_rows = accumulate(rows, initial=0)
     return [
-        RowGroup(number=number, begin=begin, end=end, first_row=first_row, bytes=sizes[number])
+        RowGroup(
+            number=number, begin=begin, end=end, first_row=first_row, bytes=sizes[number], rows=rows[number]
+        )
         for number, ((begin, end), first_row) in enumerate(zip(pairwise(borders), first_rows, strict=False))
     ]
 
 
-def _read(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> pa.Table:
+def _decoded(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> Iterator[pa.Table]:
+    """A row group's columns, `BATCH_ROWS` or `BATCH_BYTES` at a time."""
     if group.bytes > MAX_ROW_GROUP_BYTES:
         raise _UnreadableError(f"{group.bytes} bytes, and a task takes in at most {MAX_ROW_GROUP_BYTES}")
+    leaves = max(1, len(reader.schema))
+    if group.rows * leaves > MAX_ROW_GROUP_CELLS or (not names and group.rows > BATCH_ROWS):
+        raise _UnreadableError(
+            f"{group.rows} rows of {leaves} columns, and a task takes in at most {MAX_ROW_GROUP_CELLS} values"
+        )
     with _reading(file):
-        table = reader.read_row_group(group.number, columns=names, use_threads=False)
-        table.validate(full=True)
-        return table
+        if not names:
+            yield reader.read_row_group(group.number, columns=names)
+            return
+        at_once = max(1, min(DECODED_ROWS, MAX_CELLS // leaves))
+        batches = reader.iter_batches(at_once, row_groups=[group.number], columns=names, use_threads=False)
+    waiting: list[pa.RecordBatch] = []
+    rows = size = total = 0
+    while True:
+        with _reading(file):
+            batch = next(batches, None)
+            if batch is not None:
+                batch.validate(full=True)
+                size, total = size + batch.nbytes, total + batch.nbytes
+                rows += batch.num_rows
+                waiting.append(batch)
+            if total > MAX_ROW_GROUP_BYTES:
+                raise pa.ArrowInvalid(f"more than {MAX_ROW_GROUP_BYTES} bytes, decoded")
+            full = rows + at_once > BATCH_ROWS or size > BATCH_BYTES
+            table = pa.Table.from_batches(waiting) if waiting and (full or batch is None) else None
+        if table is not None:
+            yield table
+            waiting, rows, size = [], 0, 0
+        if batch is None:
+            return

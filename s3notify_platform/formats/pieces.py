@@ -61,7 +61,7 @@ def cut_lines(body: bytes, *, mark: bool, final: bool) -> tuple[Offsets, Offsets
 
 
 def first_record(
-    text: Iterator[bytes], place: int, *, quoted: bool | None = None
+    text: Iterator[bytes], place: int, *, quoted: bool | None = None, quote: str = '"'
 ) -> tuple[Iterator[bytes], int]:
     """The text from behind the first line end on, and where that is; `text` begins at `place`.
 
@@ -72,7 +72,7 @@ def first_record(
         if quoted is None:
             found = chunk.find(b"\n")
         else:
-            quotes = np.frombuffer(chunk, np.uint8) == ord('"')
+            quotes = np.frombuffer(chunk, np.uint8) == ord(quote)
             quotes[0] &= not first
             inside = np.logical_xor.accumulate(quotes) ^ quoted
             breaks = np.flatnonzero((np.frombuffer(chunk, np.uint8) == ord("\n")) & ~inside)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.rescue import (
     RESCUED,
     Rescued,
@@ -22,7 +23,7 @@ from s3notify_platform.formats.rescue import (
     mismatch_reason,
     rescued_column,
 )
-from s3notify_platform.limits import MAX_RAW_BYTES
+from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES
 
 BLOCK_BYTES: Final = 8 << 20
 """Records are parsed in blocks of about this size."""
@@ -256,6 +257,13 @@ class Parser(Protocol):
     def infer(self, records: Records) -> pa.Schema:
         """The schema inferred from these records; without records, from the header."""
         ...
+
+
+def converted(records: Records, parser: Parser) -> Iterator[Parsed]:
+    """The records of a block, as many at once as their columns allow."""
+    step = max(1, MAX_CELLS // max(1, count_fields(parser.target.output)))
+    for low in range(0, len(records.start), step):
+        yield convert_or_halve(records.part(low, low + step), parser)
 
 
 def convert_or_halve(records: Records, parser: Parser) -> Parsed:

@@ -3,7 +3,7 @@
 A new format is one file, with a subclass of `Format` or `TextFormat`, and one entry here.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -11,7 +11,8 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.binary import Binary
 from s3notify_platform.formats.codecs import without_suffix
-from s3notify_platform.formats.csv import Csv
+from s3notify_platform.formats.csv import Csv, Tsv
+from s3notify_platform.formats.json_document import JsonDocument
 from s3notify_platform.formats.jsonl import Jsonl
 from s3notify_platform.formats.parquet import Parquet
 from s3notify_platform.formats.rescue import RESCUED
@@ -20,7 +21,9 @@ from s3notify_platform.formats.text import Text
 AUTO: Final = "auto"
 """The setting under which an object's suffix names its format."""
 
-FORMATS: Final[dict[str, Format]] = {one.name: one for one in (Jsonl(), Csv(), Parquet(), Text(), Binary())}
+FORMATS: Final[dict[str, Format]] = {
+    one.name: one for one in (Jsonl(), JsonDocument(), Csv(), Tsv(), Parquet(), Text(), Binary())
+}
 
 RESERVED: Final = frozenset(
     {
@@ -37,7 +40,12 @@ RESERVED: Final = frozenset(
     }
     | {RESCUED.name}
 )
-"""Names that a source's columns cannot have."""
+"""Names that a source's columns cannot have, in any case: Spark ignores it."""
+
+
+def is_name(name: str) -> bool:
+    """Whether a source's column can have this name. Pure."""
+    return bool(name) and name.casefold() not in RESERVED
 
 
 def format_of(key: str, setting: str) -> Format | None:
@@ -51,6 +59,12 @@ def format_of(key: str, setting: str) -> Format | None:
     return next((one for one in FORMATS.values() if suffix in one.suffixes), None)
 
 
+def format_for(key: str, settings: Any) -> Format | None:
+    """The format of an object under a source's settings (`ingest.settings.FormatSettings`), or None. Pure."""
+    form = format_of(key, settings.format)
+    return form and form.configured(settings)
+
+
 def fixed_schema(setting: str) -> pa.Schema | None:
     """The columns of all objects under this setting, for a format with fixed columns. Pure."""
     return FORMATS[setting].fixed_schema if setting != AUTO else None
@@ -60,8 +74,8 @@ def check_schema(schema: pa.Schema, setting: str) -> None:
     """`UsageError` for a declared column that the format cannot give, or whose name is taken. Pure."""
     possible = FORMATS.values() if setting == AUTO else [FORMATS[setting]]
     for column in schema:
-        if column.name in RESERVED:
-            raise UsageError(f"column {column.name!r}: the name is kept for lineage; rename it")
+        if not is_name(column.name):
+            raise UsageError(f"column {column.name!r}: the name is kept for lineage, or empty; rename it")
         for one in possible:
             if not one.has_type(column.type):
                 raise UsageError(

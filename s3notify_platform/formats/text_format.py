@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ from s3notify_platform.formats.records import (
     Parser,
     Target,
     blocks,
-    convert_or_halve,
+    converted,
     no_rows,
     rejected_whole,
 )
@@ -71,12 +71,21 @@ class _Opened:
 class TextFormat(Format):
     """A format whose objects are texts of records."""
 
-    header_bytes: ClassVar[int] = 0
+    header_bytes: int = 0
     """How long the header of a text may be; 0: it has none."""
+
+    @property
+    def quote(self) -> str:
+        """What opens and closes a quoted value."""
+        return '"'
 
     @abstractmethod
     def parser(self, header: bytes, target: Target) -> Parser:
         """The parser of texts with this header. `CorruptError` if it cannot be one."""
+
+    def refusal(self, text: bytes) -> str | None:
+        """Why a whole text is one reject. Pure."""
+        return None
 
     def header(self, head: bytes) -> slice | None:
         """Where the header is, in a text that begins with `head` (`header_bytes` of it). None: there is no record."""
@@ -108,6 +117,9 @@ class TextFormat(Format):
                 continue
             if text is not body:
                 left -= len(text)
+            if reason := self.refusal(text):
+                yield rejected_whole(number, text, reason, target)
+                continue
             texts.append((number, text))
         headed = ((self.header(text[: self.header_bytes]), number, text) for number, text in texts)
         found = ((text[place], number, text) for place, number, text in headed if place is not None)
@@ -127,7 +139,7 @@ class TextFormat(Format):
                 yield rejected_whole(number, text, str(error), target)
             return
         for records in blocks(texts, self._ranges):
-            yield convert_or_halve(records, parser)
+            yield from converted(records, parser)
 
     def _ranges(self, body: bytes) -> tuple[Offsets, Offsets]:
         """Byte ranges of the records of a text, without its header."""
@@ -161,7 +173,9 @@ class TextFormat(Format):
         if opened is None:
             return empty_end(source, split)
         if split.start > 0:
-            text, place = first_record(text, place, quoted=split.in_quotes if self.quoted else None)
+            text, place = first_record(
+                text, place, quoted=split.in_quotes if self.quoted else None, quote=self.quote
+            )
         found = pieces(slices(text, limits.block_bytes), self.cut, place=place, limit=limits.record_bytes)
         for piece in _without_header(found, opened.header) if place < split.end else ():
             within = piece.part(0, int(np.searchsorted(piece.begins, split.end)))
@@ -224,6 +238,8 @@ class TextFormat(Format):
             yield self.fixed_schema
             return
         text = sample_of(source, key, encoding)
+        if self.refusal(text):
+            return
         place = self.header(text[: self.header_bytes])
         if place is None:
             return
@@ -266,4 +282,4 @@ def _converted(piece: Piece, parser: Parser) -> Iterator[Parsed]:
     if piece.reject:
         yield no_rows(parser.target, [piece.reject])
     elif len(piece.begins):
-        yield convert_or_halve(piece.records, parser)
+        yield from converted(piece.records, parser)

@@ -18,12 +18,19 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
+from s3notify_platform.errors import (
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    S3NotifyError,
+    UnavailableError,
+)
 from s3notify_platform.formats.base import HEAD_SAMPLE_BYTES, Format, SplitEnd
 from s3notify_platform.formats.inference import infer, new_fields
 from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target, rejected_whole
-from s3notify_platform.formats.registry import FORMATS, format_of
+from s3notify_platform.formats.records import Reject as ParsedReject
+from s3notify_platform.formats.registry import FORMATS, format_for, format_of
 from s3notify_platform.formats.rescue import Tally, added
 from s3notify_platform.ingest.fetch import Fetched, fetch, gets_of
 from s3notify_platform.ingest.outcome import Outcome
@@ -33,6 +40,7 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import is_big, work_of
 from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, ReadSlot, Reject
+from s3notify_platform.limits import MAX_REJECTS
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.stores.s3.fast import shared_store
 
@@ -74,21 +82,20 @@ class SplitReader:
             found[is_big(split, self.source)].append(split)
         return found
 
-    def windows(self, splits: Sequence[Split]) -> Iterator[list[pa.RecordBatch]]:
-        """Whole objects, those that were fetched together at once: outcomes first, then rejects and rows.
+    def windows(self, splits: Sequence[Split]) -> Iterator[Batches]:
+        """Whole objects, those that were fetched together at once: rejects and rows as they are parsed, then outcomes.
 
         Each batch is in order of slots.
         """
         versions = sorted((s.version for s in splits), key=lambda version: (version.slot, version.key))
         for window in fetch(self.source.input.bucket, versions, prefix=self.source.input.prefix):
-            batches = _parse_window(window, self.source, self.target, self.output)
-            yield list(batches)[::-1]
+            yield _parse_window(window, self.source, self.target, self.output)
 
     def pieces(self, split: Split) -> Batches:
         """A part of an object, or a big one, piece by piece: rejects and rows, and at last the outcome."""
         version = split.version
         outcome = Outcome.whole("ok", version.etag, version.size, start=split.start)
-        form = format_of(version.key, self.source.input.format)
+        form = format_for(version.key, self.source.input)
         if form is None:
             yield control(self.output, [_rejected(version, 0, _NO_FORMAT, b"")])
             yield control(self.output, [_ended(version, replace(outcome, rejects=1))])
@@ -110,6 +117,7 @@ class SplitReader:
                 )
                 continue
             yield from counted.batches(found)
+        yield from counted.beyond()
         outcome = replace(
             outcome,
             **counted.of(0),
@@ -154,6 +162,7 @@ class _Counted:
         self._unnamed: list[Tally] = []
         self._mismatches: list[Tally] = []
         self._fields: list[pa.Schema] = []
+        self._beyond: dict[int, ParsedReject] = {}
 
     def batches(self, parsed: Parsed) -> Batches:
         """Count what was parsed; its rows and rejects."""
@@ -163,11 +172,26 @@ class _Counted:
         if len(parsed.index):
             self._rows += np.bincount(parsed.index, minlength=len(self._versions))
             yield from _row_batches(self._versions, parsed, self._output)
+        kept = []
         for reject in parsed.rejects:
             self._rejects[reject.index] += 1
-        if parsed.rejects:
-            rejects = [_rejected(self._versions[r.index], r.offset, r.reason, r.raw) for r in parsed.rejects]
-            yield control(self._output, rejects)
+            if self._rejects[reject.index] <= MAX_REJECTS:
+                kept.append(reject)
+            else:
+                self._beyond.setdefault(reject.index, reject)
+        yield from self._written(kept)
+
+    def beyond(self) -> Batches:
+        """Of each object with more rejects than are kept, one that says how many."""
+        yield from self._written(
+            replace(first, reason=f"{self._rejects[index] - MAX_REJECTS} more, the first: {first.reason}")
+            for index, first in self._beyond.items()
+        )
+
+    def _written(self, rejects: Iterable[ParsedReject]) -> Batches:
+        rows = [_rejected(self._versions[r.index], r.offset, r.reason, r.raw) for r in rejects]
+        if rows:
+            yield control(self._output, rows)
 
     def of(self, place: int) -> dict[str, Any]:
         """What `Outcome` is to say of an object."""
@@ -195,11 +219,13 @@ def _parse_window(window: Sequence[Fetched], source: Source, target: Target, out
         return fetched.status, form.name if form else ""
 
     for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
-        part, form = list(group), FORMATS.get(name)
+        part = list(group)
+        form = FORMATS[name].configured(source.input) if name else None
         counted = _Counted([fetched.version for fetched in part], output)
         if status == "ok":
             for parsed in _parsed(part, form, target, source.input.encoding):
                 yield from counted.batches(parsed)
+            yield from counted.beyond()
         wider = counted.new_fields(form)
         for number, fetched in enumerate(part):
             found = counted.of(number)
@@ -300,7 +326,13 @@ def _sampled(
 def _suggested(
     source: Source, version: ObjectVersion, body: ObjectBytes
 ) -> Iterator[tuple[Format, pa.Schema]]:
-    form = format_of(version.key, source.input.format)
-    if form is not None:
+    form = format_for(version.key, source.input)
+    if form is None:
+        return
+    try:
         for schema in form.schemas(body, version.key, source.input.encoding):
             yield form, schema
+    except S3NotifyError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever it cannot be inferred from is a reject when it is read
+        return

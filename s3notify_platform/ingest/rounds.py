@@ -61,19 +61,29 @@ class Round:
     heads: Mapping[Slot, Generation] = field(default_factory=dict)
     results: dict[str, Results] = field(default_factory=dict)
 
+    @property
+    def _first(self) -> Results:
+        """The results of the table that the others follow: what becomes of them never holds up a slot of it."""
+        return next(iter(self.results.values()), {})
+
     def bad(self) -> list[Slot]:
-        """The slots that failed in some table."""
-        return sorted(
-            {s for of_table in self.results.values() for s, each in of_table.items() if not each.ok}
-        )
+        """The slots that failed."""
+        return sorted(slot for slot, each in self._first.items() if not each.ok)
 
     def good(self) -> list[Slot]:
-        """The slots that are committed, or found unchanged, in all tables."""
-        return sorted(set().union(*self.results.values()) - set(self.bad()))
+        """The slots that are committed, or found unchanged."""
+        return sorted(slot for slot, each in self._first.items() if each.ok)
 
     def incomplete(self) -> set[Slot]:
         """Of the good ones, those of which the run had no time to take in all: they are asked for again."""
-        return {s for s in self.good() for of in self.results.values() if s in of and not of[s].complete}
+        return {slot for slot in self.good() if not self._first[slot].complete}
+
+    def failed(self) -> dict[str, Results]:
+        """What failed in each table."""
+        return {
+            name: {slot: each for slot, each in results.items() if not each.ok}
+            for name, results in self.results.items()
+        }
 
     def done_entries(self) -> list[Entry]:
         """The entries of slots that were taken in whole; those of all others stay."""

@@ -125,7 +125,40 @@ class LocationSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputSettings:
+class FormatSettings:
+    """How the records of CSV objects and JSON documents are told apart."""
+
+    csv_delimiter: Annotated[
+        str,
+        About("Character between the values of CSV, like ; or \\t; default: a comma, in .tsv objects a tab"),
+    ] = ""
+    csv_quote: Annotated[str, About("Character around values of CSV that need it, or none")] = '"'
+    csv_escape: Annotated[
+        str, About("Character before a quote or delimiter in a CSV value; empty: quotes are doubled")
+    ] = ""
+    csv_comment: Annotated[
+        str, About("Lines of CSV that begin with this character are no records; empty: there are none")
+    ] = ""
+    csv_skip_lines: Annotated[
+        int, About("Lines of a CSV object before its header or first record", unit="lines", minimum=0)
+    ] = 0
+    csv_names: Annotated[
+        str,
+        About(
+            "Columns of CSV objects without a header, separated as their values; empty: they have a header"
+        ),
+    ] = ""
+    csv_nulls: Annotated[
+        str,
+        About("Texts separated by | that are null in CSV columns but strings; default: NULL|null|NA|N/A|n/a"),
+    ] = ""
+    json_path: Annotated[
+        str, About("Where the records of a JSON document are, like data.items; empty: the document itself")
+    ] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSettings(FormatSettings):
     """What a source reads, how it is parsed, and how much at once."""
 
     prefix: Annotated[str, About("Only keys that begin with it")] = ""

@@ -64,6 +64,7 @@ class SlotFiles:
         sink = io.BytesIO()
         pq.write_table(rows, sink, compression="zstd")
         body = sink.getvalue()
+        _check_readable(body, rows)
         key = self.key_of(name)
         # Unconditional and under a fresh name: writing it again is harmless.
         if not isinstance(outcome := self.table.store.put(key, body), Written):
@@ -110,6 +111,19 @@ class SlotFiles:
             raise CorruptError(f"{key}: named by a commit and missing; restore it")
         # ParquetFile, not read_table: the latter would turn "slot=…" of a path into a column.
         return pq.ParquetFile(pa.BufferReader(found.body)).read()
+
+
+def _check_readable(body: bytes, rows: pa.Table) -> None:
+    """`CorruptError` for a file that readers could not open: it must never be named by a commit."""
+    try:
+        read = pq.ParquetFile(pa.BufferReader(body))
+        same = read.metadata.num_rows == rows.num_rows and read.schema_arrow.names == rows.schema.names
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError(
+            f"a file of these rows could not be read again ({error}); leave out columns"
+        ) from error
+    if not same:
+        raise CorruptError("a file of these rows would not hold the same columns and rows; rename columns")
 
 
 def new_files(

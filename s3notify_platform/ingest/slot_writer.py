@@ -112,6 +112,7 @@ def read_stager(context: StageContext, reader: SplitReader) -> Callable[[Batches
             for window in reader.windows(splits):
                 for slot, piece in slot_pieces(window):
                     stages.stage(slot).add(piece)
+                    stages.relieve()
                 # The last slot of a window may go on in the next one.
                 stages.finish(sorted(stages.open)[:-1])
             for slot in set(slots) - {split.version.slot for split in splits}:
@@ -144,6 +145,12 @@ class _Stages:
         if slot not in self.open:
             self.open[slot] = SlotStage(slot=slot, context=self.context, table=self.table)
         return self.open[slot]
+
+    def relieve(self) -> None:
+        """Write what most waits of one slot, if too much waits of all."""
+        waiting = [files for stage in self.open.values() for files in (stage.data, stage.rejects)]
+        if sum(files.waiting_bytes for files in waiting) > BYTES_IN_FLIGHT // 2:
+            max(waiting, key=lambda files: files.waiting_bytes).flush()
 
     def finish(self, slots: Iterable[Slot]) -> None:
         """Write these slots, in the background as long as not too much waits for it."""
@@ -208,7 +215,8 @@ class SlotStage:
     data: SlotFiles = field(init=False)
     rejects: SlotFiles = field(init=False)
     parts: dict[str, list[Outcome]] = field(default_factory=dict)
-    arrived: dict[str, int] = field(default_factory=dict)
+    arrived: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Rows by key and ETag."""
     shared_rows: int = 0
     """Rows in files of parts that hold several objects."""
     error: str | None = None
@@ -227,16 +235,14 @@ class SlotStage:
         self._note(row for row in self.context.unread if row.slot == self.slot)
 
     def add(self, piece: pa.RecordBatch) -> None:
-        """Rows of one slot in the order of their kinds: outcomes, files, rejects, data."""
-        if self.error:
-            return
+        """A piece of the slot. Outcomes of objects of which a part may not have been read come before their rows."""
         for kind, part, stored in of_kinds(piece):
             if stored is None:
                 self._note(READ.read([part]))
                 continue
             rows = self._of_whole_objects(stored)
             if kind == KIND_ROW:
-                self._check_lineage(rows)
+                self._count(rows)
             (self.data if kind == KIND_ROW else self.rejects).add(rows)
 
     def _note(self, rows: Iterable[Read]) -> None:
@@ -268,22 +274,25 @@ class SlotStage:
             return rows
         return rows.filter(pc.invert(pc.is_in(rows["_key"], pa.array(sorted(self._not_read), pa.string()))))
 
-    def _check_lineage(self, rows: pa.Table) -> None:
+    def _count(self, rows: pa.Table) -> None:
         origins = pc.binary_join_element_wise(rows.column("_key"), rows.column("_etag"), "\n")
         for origin in pc.value_counts(origins).to_pylist():
             key, _, etag = (origin["values"] or "").rpartition("\n")
+            self.arrived[key, etag] = self.arrived.get((key, etag), 0) + origin["counts"]
+
+    def _check_lineage(self) -> None:
+        for key, etag in self.arrived:
             outcome = self.outcomes.get(key)
             if outcome is None or outcome.etag != etag:
                 self.error = (
                     f"the transform made rows of {key!r} ({etag}), which is not an object of this batch and "
                     "slot: it must keep _slot, _key, _etag and _offset as they are"
                 )
-                return
-            self.arrived[key] = self.arrived.get(key, 0) + origin["counts"]
 
     def finish(self) -> Staged:
         """The slot, staged; every failure becomes an error of this slot alone."""
         try:
+            self._check_lineage()
             return FailedSlot(slot=self.slot, error=self.error) if self.error else self._finish()
         except Exception as error:  # noqa: BLE001 - of whatever kind, it must not stop the other slots
             return FailedSlot.of(self.slot, error)

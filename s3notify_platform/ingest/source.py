@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import check_encoding
+from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest.location import CommitMode, Location
 from s3notify_platform.ingest.settings import InputSettings, check_settings
 from s3notify_platform.ports import ObjectStore
@@ -28,6 +29,8 @@ class Input(InputSettings):
     def __post_init__(self) -> None:
         check_settings(self, InputSettings)
         check_encoding(self.encoding)
+        for form in FORMATS.values():
+            form.configured(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

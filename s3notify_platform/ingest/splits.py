@@ -10,8 +10,9 @@ from itertools import chain, groupby
 from typing import Final, NamedTuple, assert_never
 
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.formats.csv import Csv
 from s3notify_platform.formats.csv_splits import Scout, scout, starts_in_quotes
-from s3notify_platform.formats.registry import format_of
+from s3notify_platform.formats.registry import format_for
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
 from s3notify_platform.ingest.row_schema import Batches, Task, numbers_of
 from s3notify_platform.ingest.source import Source
@@ -32,7 +33,7 @@ def is_big(split: Split, source: Source) -> bool:
 
 def may_be_cut(split: Split, source: Source) -> bool:
     """Whether an object can be read from the middle, going by its name and the source's settings. Pure."""
-    form = format_of(split.version.key, source.input.format)
+    form = format_for(split.version.key, source.input)
     return (
         form is not None and not split.by_record and form.may_be_cut(split.version.key, source.input.encoding)
     )
@@ -40,7 +41,7 @@ def may_be_cut(split: Split, source: Source) -> bool:
 
 def may_be_quoted(split: Split, source: Source) -> bool:
     """Whether a split may begin in a quoted value, which only what stands before it tells. Pure."""
-    form = format_of(split.version.key, source.input.format)
+    form = format_for(split.version.key, source.input)
     return form is not None and form.quoted
 
 
@@ -71,7 +72,9 @@ def scouter(source: Source, parts: Sequence[Split], tasks: int) -> Callable[[Bat
         for number in chain.from_iterable(range(task, len(parts), tasks) for task in numbers_of(batches)):
             part = parts[number]
             try:
-                found = scout(RemoteBytes(source.input.bucket, part.version), part)
+                form = format_for(part.version.key, source.input)
+                assert isinstance(form, Csv), "the only format with quoted values"
+                found = scout(RemoteBytes(source.input.bucket, part.version), part, dialect=form.dialect)
             except S3NotifyError:
                 # Whatever it is, the read will find it too, and say so.
                 found = Scout(quotes=1, well_formed=(False, False))

@@ -157,7 +157,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
         The order decides what a crash costs. Rows are visible once 1 is done. A crash between 1 and 5 leaves the ack
         chain open: the slots are asked for again, found unchanged, and reported. The other way round a committed slot
-        could stay unreported for good. A slot that failed in one table is reported in none.
+        could stay unreported for good. A slot that fails in a derived table alone is done with, as far as the source
+        is concerned: its next change is not delayed, and automation makes the derived slot again.
 
         Requests of a round: those of `commit_round` and `merge_known`; 1 GET and 1 PUT for the chain, however many
         slots; 1 LIST and 1 GET for each asset's schema, 1 GET for each slot that is unchanged;
@@ -177,19 +178,17 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             clients.ask_again(each.incomplete(), listing=acknowledgement.opened.listing)
             # 5. Stamp the batch's ack chain.
             acknowledgement.stamp(each)
-            bad = each.bad()
-            for name, results in each.results.items():
-                failed.setdefault(name, {}).update({slot: results[slot] for slot in bad if slot in results})
+            for name, results in each.failed().items():
+                failed.setdefault(name, {}).update(results)
         acknowledgement.finish()
         if any(failed.values()):
             self._fail(context, failed)
 
     def _report(self, context: dg.AssetExecutionContext, done: Round, run_metadata: dict[str, Any]) -> None:
-        """Log the materializations of the slots that are committed in all assets of the run."""
-        good = done.good()
-        events: dict[Slot, list[dg.AssetMaterialization]] = {slot: [] for slot in good}
+        """Log the materializations of the slots that are committed, in each asset of the run."""
+        events: dict[Slot, list[dg.AssetMaterialization]] = {}
         for asset, results in done.results.items():
-            reported = [results[slot] for slot in good if slot in results]
+            reported = [result for _, result in sorted(results.items()) if result.ok]
             for metadata, result in zip(self._metadata(asset, reported), reported, strict=True):
                 metadata["seconds"] = run_metadata["seconds"]
                 if result is reported[-1]:
@@ -200,9 +199,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                     metadata=metadata,
                     tags={DATA_VERSION_TAG: str(result.generation)},
                 )
-                events[result.slot].append(event)
+                events.setdefault(result.slot, []).append(event)
         # Slot by slot: automation, which looks at any moment, finds a slot made in all assets or in none.
-        for event in (event for of_slot in events.values() for event in of_slot):
+        for event in (event for slot in sorted(events) for event in events[slot]):
             context.log_event(event)
 
     def _metadata(self, asset: str, results: Sequence[SlotResult]) -> list[dict[str, Any]]:

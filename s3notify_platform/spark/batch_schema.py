@@ -30,6 +30,7 @@ from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.spark.declared import parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
+from s3notify_platform.spark.memory import limited
 from s3notify_platform.table.schema import PIN_ATTEMPTS, TableSchema, merged
 
 Transform = Callable[[DataFrame], DataFrame]
@@ -83,7 +84,7 @@ class BatchSchemas:
     def _pinned(self, known: StructType, found: StructType, run: Run, *, inferred: bool) -> TableSchema:
         """The schema `known`, with what only `found` has, pinned with the columns of the rows it leads to."""
         registry = self.source.schemas()
-        source = merged(known.json(), found.json(), strict=False)
+        source = merged(known.json(), found.json(), strict=False, bounded=inferred)
         for _ in range(PIN_ATTEMPTS):
             parsing = json_schema(source)
             rows = self._check_transform(self.delivered(parsing)).json()
@@ -94,7 +95,8 @@ class BatchSchemas:
                 return pinned
             # Another run was first to infer: what it found stands, and ours adds to it.
             head = registry.head()
-            source = merged(head.source, source, strict=False) if head is not None else source
+            if head is not None:
+                source = merged(head.source, source, strict=False, bounded=inferred)
         raise ConflictError("the table's schema kept changing; try again")
 
     def _check_transform(self, source: StructType) -> StructType:
@@ -133,7 +135,7 @@ def json_schema(text: str) -> StructType:
 def infer_schema(
     spark: SparkSession, source: Source, sample: Sequence[ObjectVersion], progress: Progress = lambda _: None
 ) -> StructType:
-    """The schema of a sample (`reader.sample_of`), read in one task; without columns if it holds no data.
+    """The schema of a sample (`reader.sample_of`), within limits, read in one task; no columns if it holds no data.
 
     1 GET each. Of objects larger than `HEAD_SAMPLE_BYTES` only the beginning is read, and of Parquet the footer. If the
     task dies, its objects are tried in halves, and those over which it dies alone are left out.
@@ -171,9 +173,17 @@ def _inferred(spark: SparkSession, source: Source, sample: Sequence[ObjectVersio
 
     try:
         with own_errors():
-            body = spark.range(0, 1, 1, 1).mapInArrow(run, "schema binary").toArrow()["schema"][0].as_py()
+            body = (
+                spark.range(0, 1, 1, 1)
+                .mapInArrow(limited(run), "schema binary")
+                .toArrow()["schema"][0]
+                .as_py()
+            )
     except JOB_ERRORS as error:
         if is_death(error):
             raise _TaskDiedError(reason_of(error)) from error
         raise
-    return StructType() if body is None else from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))
+    if body is None:
+        return StructType()
+    found = from_arrow_schema(pa.ipc.read_schema(pa.py_buffer(body)))
+    return json_schema(merged("{}", found.json(), strict=False, bounded=True))

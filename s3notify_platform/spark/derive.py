@@ -24,6 +24,7 @@ from s3notify_platform.ingest.slot_writer import slot_pieces
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import WRITTEN, FailedSlot, StagedSlot, WrittenFile
 from s3notify_platform.slots import Slot
+from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import in_halves, reason_of
 from s3notify_platform.spark.load import LINEAGE, load_slots
@@ -161,7 +162,7 @@ def _write(frame: DataFrame, source: Source, asset: str, tasks: int) -> dict[Slo
     written: dict[Slot, list[TableFile]] = {}
     try:
         by_slot = frame.repartition(tasks, "_slot").sortWithinPartitions("_slot")
-        found = by_slot.mapInArrow(run, WRITTEN.ddl).toArrow()
+        found = map_in_arrow(by_slot, run, WRITTEN.ddl).toArrow()
     except PySparkException as error:
         lines = [line for line in str(error.getMessage() or error).splitlines() if line.strip()]
         raise UsageError(f"slot asset {asset!r} failed: {lines[-1] if lines else error}") from error

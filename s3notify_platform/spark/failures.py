@@ -47,7 +47,10 @@ def own_error(error: Exception) -> S3NotifyError | None:
 
 def is_death(error: Exception) -> bool:
     """Whether a job failed because a process of its tasks died: by a signal, or for want of memory."""
-    return re.search(r"Python worker exited|ExecutorLostFailure|OutOfMemoryError", str(error)) is not None
+    return (
+        re.search(r"Python worker exited|ExecutorLostFailure|OutOfMemoryError|\bMemoryError", str(error))
+        is not None
+    )
 
 
 @contextmanager

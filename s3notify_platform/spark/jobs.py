@@ -55,6 +55,7 @@ from s3notify_platform.ingest.wire import (
 )
 from s3notify_platform.protocols.source_enumerator import Assignment, Split, assign_slots
 from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
 from s3notify_platform.spark.declared import arrow_schema
 from s3notify_platform.spark.failures import (
@@ -66,6 +67,7 @@ from s3notify_platform.spark.failures import (
     own_errors,
     reason_of,
 )
+from s3notify_platform.spark.memory import limited
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.schema import TableSchema
@@ -298,17 +300,15 @@ class SparkJobs:
             chain=chain,
         )
         if self._transform is not None:
-            read = frame.mapInArrow(read_task(reader, chain), from_arrow_schema(reader.output))
+            read = frame.mapInArrow(limited(read_task(reader, chain)), from_arrow_schema(reader.output))
             everything = self._transformed(read, self._schemas.delivered(columns), self._transform)
         elif assigned.together:
-            return frame.mapInArrow(read_stager(context, reader), STAGED.ddl)
+            return frame.mapInArrow(limited(read_stager(context, reader)), STAGED.ddl)
         else:
-            everything = frame.mapInArrow(part_writer(context, reader), READ.ddl)
-        return (
-            everything.repartition(min(self.width, len(part)), "_slot")
-            .sortWithinPartitions("_slot", "_kind", "_key", "_offset")
-            .mapInArrow(stager(context), STAGED.ddl)
-        )
+            everything = frame.mapInArrow(limited(part_writer(context, reader)), READ.ddl)
+        by_slot = everything.repartition(min(self.width, len(part)), "_slot")
+        by_slot = by_slot.sortWithinPartitions("_slot", "_kind", "_key", "_offset")
+        return map_in_arrow(by_slot, stager(context), STAGED.ddl)
 
     @staticmethod
     def _transformed(everything: DataFrame, source: StructType, transform: Transform) -> DataFrame:

@@ -3,17 +3,19 @@
 A schema object is created if absent under the next generation number, like a commit. It holds two schemas as Spark's
 JSON: `source`, with which the objects are parsed, and `rows`, the columns of the data files. A commit names the schema
 generation that it was written under. A later generation has every field of the earlier ones, with its type, at any
-depth. So schemas only grow, and each generation records what it added, when, and for which batch.
+depth, unless a person went back (`ingest.rollback`). So schemas only grow, and each generation records what it added,
+when, and for which batch.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
 from s3notify_platform.ports import ObjectStore, StoredObject, Written, list_all
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.table.layout import TableLayout, generation_of
@@ -39,61 +41,156 @@ class TableSchema:
     created_ms: int = 0
 
 
-def merged(old: str, new: str, *, strict: bool) -> str:
+@dataclass(slots=True)
+class _Room:
+    """How much a schema may still grow."""
+
+    columns: int
+    bytes: int
+
+    def take(self, column: Any) -> bool:
+        """Whether there was room for one more column; what its type has in it is taken for itself."""
+        size = len(json.dumps(column | {"type": _kind(column["type"]) or column["type"]})) + _NESTED_BYTES
+        if self.columns < 1 or self.bytes < size:
+            return False
+        self.columns, self.bytes = self.columns - 1, self.bytes - size
+        return True
+
+
+_NESTED_BYTES: Final = 60
+"""What a nested type takes besides the fields in it."""
+
+
+def check_size(schema: str, *, times: int = 1) -> None:
+    """`UsageError` for a schema beyond the limits, or so many times them. Pure."""
+    kind = json.loads(schema)
+    for what, found, limit in (
+        ("columns", _count(kind), times * MAX_COLUMNS),
+        ("bytes", len(schema), times * MAX_SCHEMA_BYTES),
+        ("levels", _depth(kind), times * MAX_DEPTH),
+    ):
+        if found > limit:
+            raise UsageError(f"the schema has {found} {what}, and may have {limit}: leave out columns")
+
+
+def _inner(kind: Any) -> list[Any]:
+    """The types that a type has in it."""
+    match _kind(kind):
+        case "struct":
+            return [part["type"] for part in kind.get("fields", ())]
+        case "array":
+            return [kind["elementType"]]
+        case "map":
+            return [kind["keyType"], kind["valueType"]]
+    return []
+
+
+def _count(kind: Any) -> int:
+    own = len(kind.get("fields", ())) if _kind(kind) == "struct" else 0
+    return own + sum(map(_count, _inner(kind)))
+
+
+def _depth(kind: Any) -> int:
+    return 1 + max(map(_depth, _inner(kind)), default=0) if _kind(kind) else 0
+
+
+def merged(old: str, new: str, *, strict: bool, bounded: bool = False) -> str:
     """`old` with the fields that only `new` has, inside of structs, arrays and maps too. Pure.
 
     If both have a field, that of `old` is kept; if their types differ and `strict`, `UsageError` names it. A field
-    whose name differs from another one's only in case is left out, or refused if `strict`: Spark ignores case.
+    whose name differs from another one's only in case is left out, or refused if `strict`: Spark ignores case. So is,
+    if `bounded`, one with which the schema would be larger or deeper than it may be.
     """
     empty: dict[str, Any] = {"type": "struct", "fields": []}
-    return json.dumps(_merged(empty | json.loads(old), empty | json.loads(new), "", strict=strict))
+    one, other = empty | json.loads(old), empty | json.loads(new)
+    room = None
+    if bounded:
+        room = _Room(columns=MAX_COLUMNS - _count(one), bytes=MAX_SCHEMA_BYTES - len(json.dumps(one)))
+    return json.dumps(_Merge(strict=strict, room=room).merged(one, other, "", 1))
 
 
-def _merged(old: Any, new: Any, path: str, *, strict: bool) -> Any:
-    match _kind(old), _kind(new):
-        case "struct", "struct":
-            return {**old, "fields": _merged_fields(old["fields"], new["fields"], path, strict=strict)}
-        case "array", "array":
-            element = _merged(old["elementType"], new["elementType"], f"{path}[]", strict=strict)
-            return {**old, "elementType": element, "containsNull": old["containsNull"] or new["containsNull"]}
-        case "map", "map":
-            key = _merged(old["keyType"], new["keyType"], f"{path}.key", strict=strict)
-            value = _merged(old["valueType"], new["valueType"], f"{path}.value", strict=strict)
-            nulls = old["valueContainsNull"] or new["valueContainsNull"]
-            return {**old, "keyType": key, "valueType": value, "valueContainsNull": nulls}
-    if strict and old != new:
-        raise UsageError(
-            f"column {path!r} is {_name(old)} in the table and now {_name(new)}: "
-            "give the column another name, or the source another table"
-        )
-    return old
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merge:
+    strict: bool
+    room: _Room | None
 
+    def merged(self, old: Any, new: Any, path: str, level: int) -> Any:
+        """One type. `level`: how deep its parts are."""
+        strict = self.strict
+        match _kind(old), _kind(new):
+            case "struct", "struct":
+                return {**old, "fields": self.fields(old["fields"], new["fields"], path, level)}
+            case "array", "array":
+                element = self.merged(old["elementType"], new["elementType"], f"{path}[]", level + 1)
+                return {
+                    **old,
+                    "elementType": element,
+                    "containsNull": old["containsNull"] or new["containsNull"],
+                }
+            case "map", "map":
+                key = self.merged(old["keyType"], new["keyType"], f"{path}.key", level + 1)
+                value = self.merged(old["valueType"], new["valueType"], f"{path}.value", level + 1)
+                nulls = old["valueContainsNull"] or new["valueContainsNull"]
+                return {**old, "keyType": key, "valueType": value, "valueContainsNull": nulls}
+        if strict and old != new:
+            raise UsageError(
+                f"column {path!r} is {_name(old)} in the table and now {_name(new)}: "
+                "give the column another name, or the source another table"
+            )
+        return old
 
-def _merged_fields(old: list[Any], new: list[Any], path: str, *, strict: bool) -> list[Any]:
-    found = {column["name"]: column for column in new}
-    result = []
-    for column in old:
-        if (other := found.get(column["name"])) is None:
-            # Later rows will not have it.
+    def fields(self, old: list[Any], new: list[Any], path: str, level: int) -> list[Any]:
+        """The fields of a struct."""
+        strict = self.strict
+        found = {column["name"]: column for column in new}
+        result = []
+        for column in old:
+            if (other := found.get(column["name"])) is None:
+                # Later rows will not have it.
+                result.append(column | {"nullable": True})
+                continue
+            kind = self.merged(column["type"], other["type"], _below(path, column["name"]), level + 1)
+            result.append(column | {"type": kind, "nullable": column["nullable"] or other["nullable"]})
+        known = {column["name"]: column["name"] for column in old}
+        cases = {name.casefold(): name for name in known}
+        for column in new:
+            name = column["name"]
+            if name in known:
+                continue
+            if (twin := cases.get(name.casefold())) is not None:
+                if strict:
+                    raise UsageError(
+                        f"column {_below(path, name)!r} differs from {twin!r} of the table only in case: rename it"
+                    )
+                continue
+            if self.room is not None:
+                if not self.room.take(column):
+                    continue
+                column |= {"type": self.added(column["type"], level)}
+                if column["type"] is None:
+                    continue
+            cases[name.casefold()] = name
             result.append(column | {"nullable": True})
-            continue
-        kind = _merged(column["type"], other["type"], _below(path, column["name"]), strict=strict)
-        result.append(column | {"type": kind, "nullable": column["nullable"] or other["nullable"]})
-    known = {column["name"]: column["name"] for column in old}
-    cases = {name.casefold(): name for name in known}
-    for column in new:
-        name = column["name"]
-        if name in known:
-            continue
-        if (twin := cases.get(name.casefold())) is not None:
-            if strict:
-                raise UsageError(
-                    f"column {_below(path, name)!r} differs from {twin!r} of the table only in case: rename it"
+        return result
+
+    def added(self, kind: Any, level: int) -> Any:
+        """As much of a new column's type as there is room for; None for nothing."""
+        if _kind(kind) and level >= MAX_DEPTH:
+            return None
+        match _kind(kind):
+            case "struct":
+                return (
+                    {**kind, "fields": parts}
+                    if (parts := self.fields([], kind["fields"], "", level + 1))
+                    else None
                 )
-            continue
-        cases[name.casefold()] = name
-        result.append(column | {"nullable": True})
-    return result
+            case "array":
+                element = self.added(kind["elementType"], level + 1)
+                return element and {**kind, "elementType": element}
+            case "map":
+                value = self.added(kind["valueType"], level + 1)
+                return value and {**kind, "valueType": value}
+        return kind
 
 
 def added_fields(old: str, new: str) -> dict[str, str]:
@@ -185,9 +282,10 @@ class SchemaRegistry:
         """The table's schema, advanced for `batch` so that it covers `rows` and parses with `source`.
 
         None if `source` is inferred and lacks, or contradicts, what another caller pinned: merge with `head`
-        (`merged`), and pin again. `UsageError` if a column of `rows` contradicts the table. 1 LIST + 1 GET,
-        and 1 PUT if it advanced.
+        (`merged`), and pin again. `UsageError` if a column of `rows` contradicts the table, or a schema is beyond the
+        limits. 1 LIST + 1 GET, and 1 PUT if it advanced.
         """
+        check_size(source)
         for _ in range(PIN_ATTEMPTS):
             head = self.head()
             generation = 1 if head is None else head.generation + 1
@@ -199,6 +297,7 @@ class SchemaRegistry:
                 if _same(source, head.source) and _same(rows, head.rows) and inferred == head.inferred:
                     return head
                 added = added_fields(head.rows, rows)
+            check_size(rows, times=2)
             wanted = TableSchema(
                 generation=generation,
                 source=source,
@@ -215,6 +314,26 @@ class SchemaRegistry:
             if isinstance(outcome, Written):
                 return wanted
         raise ConflictError("the table's schema kept changing; try again")
+
+    def pin_again(self, earlier: TableSchema) -> TableSchema:
+        """Pin an earlier generation as the newest: the one way in which a schema shrinks. See `ingest.rollback`.
+
+        `ConflictError` if another caller pins one at the same time. 1 LIST, 1 GET and 1 PUT.
+        """
+        head = self.head()
+        if self._commits is None or head is None:
+            raise UsageError(f"{self._layout.prefix}: opened without `commits`, or nothing is pinned")
+        wanted = replace(
+            earlier,
+            generation=head.generation + 1,
+            added={},
+            batch=f"rollback to {earlier.generation}",
+            created_ms=self._clock.wall_ms(),
+        )
+        body = json.dumps(asdict(wanted)).encode()
+        if isinstance(self._commits.put_if_absent(self._layout.schema(wanted.generation), body), Written):
+            return wanted
+        raise ConflictError("the table's schema was changed at the same time: stop its runs, and try again")
 
 
 def _same(one: str, other: str) -> bool:

@@ -164,17 +164,21 @@ def test_slot_assets_commit_with_their_source(site_of: Callable[..., Site]) -> N
     }
 
 
-def test_a_slot_that_fails_downstream_is_reported_in_neither_asset(site_of: Callable[..., Site]) -> None:
-    """Its tables report together or not at all; when it comes again, its source is found unchanged."""
+def test_a_slot_that_fails_downstream_delays_nothing_of_its_source(site_of: Callable[..., Site]) -> None:
+    """The source's slot is committed, reported and acknowledged: its next change is asked for at once."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])
+    site.settle()
     site.write(2, 13, 15)
-    result = site.run([2, 13, 15])
+    (request,) = site.tick()
+    result = site.launch(request)
     assert not result.success
     assert "13 is unlucky" in site.failure(result)
-    for asset in ("orders", "lucky_orders"):
-        assert site.grid(asset) == {"materialized": {2, 15}, "failed": {13}, "running": set()}
+    assert site.grid("orders") == {"materialized": {2, 13, 15}, "failed": set(), "running": set()}
+    assert site.grid("lucky_orders") == {"materialized": {2, 15}, "failed": {13}, "running": set()}
     site.write(13, body=site.line(12))
-    assert site.run([13]).success
+    (request,) = site.tick() or site.tick()
+    assert site.slots_of(request) == [13]
+    assert site.launch(request).success
     assert site.grid("lucky_orders")["materialized"] == {2, 13, 15}
 
 

@@ -57,6 +57,10 @@ def version(body: bytes, key: str = "k") -> ObjectVersion:
     return ObjectVersion(slot=Slot(0), key=key, etag=ETag("e"), size=len(body))
 
 
+def whole_split(one: ObjectVersion) -> Split:
+    return Split(version=one, start=0, end=one.size)
+
+
 def listed(parts: Sequence[Parsed], schema: pa.Schema) -> Found:
     found: Found = []
     for parsed in parts:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.errors import UsageError
 from tests.support.parsing import infer, parquet, take
 
 
@@ -78,9 +77,15 @@ def test_nothing_to_infer_from() -> None:
     assert infer([("jsonl", b""), ("csv", b""), ("parquet", b"no"), ("jsonl", b"[1]\nnull")]) is None
 
 
-def test_names_kept_for_lineage() -> None:
-    with pytest.raises(UsageError, match="_key"):
-        infer([("jsonl", b'{"_key":1}')])
+@pytest.mark.parametrize("name", ["_key", "_KEY", "_rescued", ""])
+def test_names_that_no_column_can_have(name: str) -> None:
+    """They are left out; a record that has one is a reject, and the source goes on."""
+    body = json.dumps({"a": 1}).encode() + b"\n" + json.dumps({name: 1}).encode() + b"\n"
+    found = infer([("jsonl", body)])
+    assert found == pa.schema([("a", pa.int64())])
+    rows, rejects = take([body], found, "jsonl", inferred=True)
+    assert [row for _, _, row in rows] == [{"a": 1}]
+    assert f"field {name!r} is not in the schema" in rejects[0].reason
 
 
 objects_of_one_shape = st.lists(

@@ -22,7 +22,7 @@ def entry(slot: Slot) -> Entry:
 
 
 def test_only_what_is_taken_in_whole_leaves_the_queue() -> None:
-    """In all tables of the run: entries of slots that failed in one, or were not finished, stay."""
+    """Entries of slots that failed, or were not finished, stay. What fails in a derived table alone delays nothing."""
     done = {slot: SlotResult(slot=slot, status="committed") for slot in (COMMITTED, OF_ONE_TABLE)}
     failed = {FAILED: SlotResult(slot=FAILED, status="failed", error="why")}
     unfinished = {INCOMPLETE: SlotResult(slot=INCOMPLETE, status="committed", complete=False)}
@@ -35,7 +35,11 @@ def test_only_what_is_taken_in_whole_leaves_the_queue() -> None:
         entries={slot: [entry(slot)] for slot in (COMMITTED, FAILED, INCOMPLETE, OF_ONE_TABLE)},
         results={"orders": done | failed | unfinished, "paid_orders": derived},
     )
-    assert one.bad() == [FAILED, OF_ONE_TABLE]
-    assert one.good() == [COMMITTED, INCOMPLETE]
+    assert one.bad() == [FAILED]
+    assert one.good() == [COMMITTED, INCOMPLETE, OF_ONE_TABLE]
     assert one.incomplete() == {INCOMPLETE}
-    assert [each.slot for each in one.done_entries()] == [COMMITTED]
+    assert [each.slot for each in one.done_entries()] == [COMMITTED, OF_ONE_TABLE]
+    assert {name: list(results) for name, results in one.failed().items()} == {
+        "orders": [FAILED],
+        "paid_orders": [OF_ONE_TABLE],
+    }

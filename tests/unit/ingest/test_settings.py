@@ -41,6 +41,13 @@ OTHERS: dict[str, Any] = {
     "encoding": "cp1252",
     "mismatches": "rescue",
     "code_version": "2",
+    "csv_delimiter": ";",
+    "csv_quote": "'",
+    "csv_escape": "\\",
+    "csv_comment": "#",
+    "csv_names": "a;b",
+    "csv_nulls": "-",
+    "json_path": "data.items",
 }
 """Values that are no defaults. Numbers that are not here get one more than their default."""
 

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
+from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.outcome import Outcome, joined
-from s3notify_platform.ingest.slot_files import MAX_SMALL_FILES
-from s3notify_platform.ports import Written
+from s3notify_platform.ingest.slot_files import MAX_SMALL_FILES, new_files
+from s3notify_platform.ports import Written, list_all
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import TableFile
+from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reader import read_slots
 from tests.support.slot_writer import (
     SLOT,
@@ -130,3 +133,16 @@ def test_a_slot_goes_on_in_the_next_window() -> None:
     assert commit is not None
     assert isinstance(writer.commit(planned, commit), Written)
     assert content_in(writer.table) == content_of(bucket)
+
+
+def test_a_file_that_nobody_could_open_is_not_uploaded() -> None:
+    """Parquet that is nested too deeply can be written and not read."""
+    store = MemoryObjectStore()
+    kind = pa.int64()
+    for _ in range(110):
+        kind = pa.struct([("a", kind)])
+    data, _ = new_files(slot_table(store), SLOT, Generation(1))
+    data.add(pa.table({"_key": ["k"], "deep": pa.nulls(1, kind)}))
+    with pytest.raises(CorruptError, match="could not be read again"):
+        data.flush()
+    assert not list(list_all(store, ""))

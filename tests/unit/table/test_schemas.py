@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from s3notify_platform.errors import ConflictError, CorruptError, UsageError
+from s3notify_platform.limits import MAX_COLUMNS, MAX_DEPTH, MAX_SCHEMA_BYTES
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -218,3 +219,54 @@ class TestSchema:
         store.copy(LAYOUT.schema(1), LAYOUT.schema(2))
         with pytest.raises(CorruptError, match="holds generation 1"):
             registry(store).head()
+
+
+class TestLimits:
+    """Checked before a schema is pinned: data adds no more, and what a person declares is refused."""
+
+    def test_columns(self) -> None:
+        many = schema_of(**{f"c{n}": "long" for n in range(3001)})
+        found = json.loads(merged(schema_of(first="long"), many, strict=False, bounded=True))
+        assert [field["name"] for field in found["fields"]] == [
+            "first",
+            *(f"c{n}" for n in range(MAX_COLUMNS - 1)),
+        ]
+        with pytest.raises(UsageError, match=f"3001 columns, and may have {MAX_COLUMNS}"):
+            registry().pin(source=many, rows=many, inferred=False)
+
+    def test_columns_inside(self) -> None:
+        inner = json.loads(schema_of(**{f"c{n}": "long" for n in range(3000)}))
+        outer = json.loads(schema_of(s="long", l="long"))
+        outer["fields"][0]["type"] = inner
+        outer["fields"][1]["type"] = {"type": "array", "elementType": inner, "containsNull": True}
+        found = json.loads(merged("{}", json.dumps(outer), strict=False, bounded=True))
+        assert [field["name"] for field in found["fields"]] == ["s"]
+        assert len(found["fields"][0]["type"]["fields"]) == MAX_COLUMNS - 1
+
+    def test_bytes(self) -> None:
+        many = schema_of(**{f"{n}" * 20_000: "long" for n in range(10, 99)})
+        found = merged("{}", many, strict=False, bounded=True)
+        assert MAX_SCHEMA_BYTES - 50_000 < len(found) <= MAX_SCHEMA_BYTES
+        with pytest.raises(UsageError, match="bytes"):
+            registry().pin(source=many, rows="{}", inferred=False)
+
+    def test_depth(self) -> None:
+        def nested(levels: int) -> str:
+            kind: Any = "long"
+            for _ in range(levels - 1):
+                kind = {"type": "array", "elementType": kind, "containsNull": True}
+            return json.dumps(json.loads(schema_of(id="long"))["fields"][0] | {"name": "deep", "type": kind})
+
+        for levels in (MAX_DEPTH, MAX_DEPTH + 1):
+            schema = '{"type":"struct","fields":[' + nested(levels) + "]}"
+            found = json.loads(merged(schema_of(id="long"), schema, strict=False, bounded=True))
+            assert len(found["fields"]) == (2 if levels == MAX_DEPTH else 1)
+        with pytest.raises(UsageError, match="levels"):
+            registry().pin(source=schema, rows="{}", inferred=False)
+
+    def test_twins_inside_of_a_new_field(self) -> None:
+        """Spark ignores case there too."""
+        outer = json.loads(schema_of(s="long"))
+        outer["fields"][0]["type"] = json.loads(schema_of(a="long", A="long"))
+        found = json.loads(merged("{}", json.dumps(outer), strict=False, bounded=True))
+        assert [field["name"] for field in found["fields"][0]["type"]["fields"]] == ["a"]

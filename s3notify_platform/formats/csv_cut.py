@@ -1,0 +1,276 @@
+"""Where the records of a CSV are, in the dialect of its source.
+
+A quote opens a value only at its start; inside of others it is a letter.
+"""
+
+import csv
+import io
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.formats.records import (
+    BOM,
+    NEWLINE,
+    RETURN,
+    Offsets,
+    Records,
+    ranges_between,
+)
+
+NULLS: Final = "NULL|null|NA|N/A|n/a"
+
+Marks = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How values are separated, quoted and escaped; which lines are no records; which texts are null.
+
+    `delimiter`, `quote`, `escape` and `comment` are one character of ASCII, or empty for none. `names`: of the columns,
+    where the first line does not name them. `nulls` are separated by `|`.
+    """
+
+    delimiter: str = ","
+    quote: str = '"'
+    escape: str = ""
+    comment: str = ""
+    skip_lines: int = 0
+    names: str = ""
+    nulls: str = NULLS
+
+    def __post_init__(self) -> None:
+        for name in ("delimiter", "quote", "escape", "comment"):
+            value = getattr(self, name)
+            if len(value) > 1 or not value.isascii() or value in ("\n", "\r") or value.isalnum():
+                raise UsageError(f"csv_{name} {value!r}: give one character of ASCII, no letter or digit")
+        given = [one for one in (self.delimiter, self.quote, self.escape, self.comment) if one]
+        if not self.delimiter or len(set(given)) < len(given):
+            raise UsageError(
+                "csv_delimiter, csv_quote, csv_escape and csv_comment: give different characters"
+            )
+
+    @property
+    def simple(self) -> bool:
+        """Whether quotes alone tell where records are, so that a text can be read from the middle."""
+        return not (self.escape or self.comment or self.skip_lines)
+
+    def values(self, text: str) -> list[str]:
+        """The values of one record. `csv.Error` or `StopIteration` if it is none."""
+        return next(csv.reader(io.StringIO(text, newline=""), **self._how))
+
+    @cached_property
+    def _how(self) -> dict[str, Any]:
+        return {
+            "delimiter": self.delimiter, "strict": True, "escapechar": self.escape or None,
+            "quotechar": self.quote or None, "doublequote": True,
+            "quoting": csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
+        }  # fmt: skip
+
+    @cached_property
+    def parse_options(self) -> pa_csv.ParseOptions:
+        """For pyarrow's reader."""
+        return pa_csv.ParseOptions(
+            delimiter=self.delimiter,
+            quote_char=self.quote or False,
+            escape_char=self.escape or False,
+            newlines_in_values=True,
+        )
+
+    @cached_property
+    def null_texts(self) -> tuple[str, ...]:
+        """Texts that are null, except in a string column."""
+        return ("", *(text for text in self.nulls.split("|") if text))
+
+    @cached_property
+    def quote_byte(self) -> int:
+        """The quote; 256, which no byte is, for none."""
+        return ord(self.quote) if self.quote else 256
+
+    @cached_property
+    def before(self) -> Marks:
+        """What may stand before a quoted value, or next to a quote in one."""
+        return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, self.quote_byte])
+
+    @cached_property
+    def behind(self) -> Marks:
+        """What may stand behind a quoted value, or next to a quote in one."""
+        return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, RETURN, self.quote_byte])
+
+    @cached_property
+    def record(self) -> re.Pattern[bytes]:
+        """One well-formed record."""
+        d, q, e = (re.escape(one.encode()) for one in (self.delimiter, self.quote, self.escape))
+        any_ = rb"(?:" + (e + rb"[^\n]|" if e else b"") + rb"[^" + d + e + rb"\r\n])*+"
+        value = any_
+        if q:
+            inside = rb"(?:" + (e + rb".|" if e else b"") + rb"[^" + q + e + rb"]|" + q + q + rb")*+"
+            value = rb"(?:" + q + inside + q + rb"(?=[" + d + rb"\r\n]|\Z)|(?!" + q + rb")" + any_ + rb")"
+        return re.compile(value + b"(?:" + d + value + b")*+", re.DOTALL)
+
+    @cached_property
+    def opened(self) -> re.Pattern[bytes]:
+        """A quoted value whose end may follow behind this text."""
+        q, e = re.escape(self.quote.encode()), re.escape(self.escape.encode())
+        return re.compile(
+            q + rb"(?:" + (e + rb".|" if e else b"") + rb"[^" + q + e + rb"]|" + q + q + rb")*+" + q + rb"?+\Z",
+            re.DOTALL,
+        ) if q else re.compile(rb"(?!)")  # fmt: skip
+
+
+STANDARD: Final = Dialect()
+
+
+def csv_cut(
+    body: bytes, *, mark: bool, final: bool, limit: int, dialect: Dialect = STANDARD
+) -> tuple[Offsets, Offsets, int]:
+    """Byte ranges of the records of a body that begins with one, and where the first begins that may end behind it.
+
+    The header is among them, blank lines are not. Unless `final`, more may follow. A record longer than `limit` counts
+    as malformed. `mark`: this is the object's beginning.
+    """
+    if mark and (skipped := _skipped(body, dialect.skip_lines)):
+        if skipped == len(body) and not final:
+            return *_NO_RANGES, 0
+        starts, ends, whole = csv_cut(body[skipped:], mark=False, final=final, limit=limit, dialect=dialect)
+        return starts + skipped, ends + skipped, whole + skipped
+    first = len(BOM) if mark and body.startswith(BOM) else 0
+    octets = np.frombuffer(body, np.uint8)
+    breaks = octets == NEWLINE
+    whole = len(body) if final else body.rfind(b"\n") + 1
+    if not dialect.simple and _has(body, dialect.quote + dialect.escape + dialect.comment):
+        breaks, whole = _scanned_breaks(body, first, final=final, limit=limit, dialect=dialect)
+    elif _has(body, dialect.quote):
+        inside = np.logical_xor.accumulate(octets == dialect.quote_byte)
+        outer = breaks & ~inside
+        if not final:
+            last = np.flatnonzero(outer)[-1:]
+            whole = int(last[0]) + 1 if len(last) else 0
+        if (
+            whole
+            and quotes_are_plain(octets[first:whole], inside[first:whole], dialect)
+            and _short(outer, whole, limit)
+            and len(body) - whole <= limit
+        ):
+            breaks = outer
+        else:
+            breaks, whole = _scanned_breaks(body, first, final=final, limit=limit, dialect=dialect)
+    starts, ends = ranges_between(body[:whole], breaks[:whole], mark=mark)
+    filled = ends > starts
+    if dialect.comment:
+        filled &= octets[np.minimum(starts, max(0, len(body) - 1))] != ord(dialect.comment)
+    return starts[filled], ends[filled], whole
+
+
+_NO_RANGES: Final = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def _has(body: bytes, characters: str) -> bool:
+    return any(one.encode() in body for one in characters)
+
+
+def _skipped(body: bytes, lines: int) -> int:
+    """Where a text goes on behind its first lines; its length if it has no more."""
+    place = 0
+    for _ in range(lines):
+        place = body.find(b"\n", place) + 1
+        if not place:
+            return len(body)
+    return place
+
+
+def _short(breaks: Marks, whole: int, limit: int) -> bool:
+    """Whether no piece between breaks is longer than `limit`."""
+    if whole <= limit:
+        return True
+    places = np.concatenate([[-1], np.flatnonzero(breaks[:whole]), [whole]])
+    return bool((np.diff(places) - 1 <= limit).all())
+
+
+def quotes_are_plain(octets: npt.NDArray[np.uint8], inside: Marks, dialect: Dialect = STANDARD) -> bool:
+    """Whether every second quote closes a value: each is at the border of its value, or is doubled.
+
+    `inside`: whether a quoted value is open behind each byte. A carriage return without a line feed, outside of
+    quotes, makes its record malformed, and so is not plain either.
+    """
+    if len(octets) and inside[-1]:
+        return False
+    edge = np.full(1, NEWLINE, np.uint8)
+    padded = np.concatenate([edge, octets, edge])
+    places = np.flatnonzero(octets == dialect.quote_byte)
+    returns = np.flatnonzero(octets == RETURN)
+    alone = returns[padded[returns + 2] != NEWLINE]
+    return (
+        could_open(padded, places[::2], dialect)
+        and could_close(padded, places[1::2], dialect)
+        and bool(inside[alone].all())
+    )
+
+
+def could_open(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
+    """Whether quotes at all these places, in what is padded by one byte on either side, may open values."""
+    return bool(dialect.before[padded[places]].all())
+
+
+def could_close(padded: npt.NDArray[np.uint8], places: Offsets, dialect: Dialect = STANDARD) -> bool:
+    """Whether quotes at all these places may close values."""
+    return bool(dialect.behind[padded[places + 2]].all())
+
+
+def _scanned_breaks(
+    body: bytes, place: int, *, final: bool, limit: int, dialect: Dialect
+) -> tuple[Marks, int]:
+    """Where records end, found one by one; a malformed record ends with its line."""
+    breaks = np.zeros(len(body), np.bool_)
+    begin = place
+    while begin < len(body):
+        if dialect.comment and body[begin] == ord(dialect.comment):
+            end = body.find(b"\n", begin)
+            if end < 0:
+                begin = begin if not final else len(body)
+                break
+            breaks[end] = True
+            begin = end + 1
+            continue
+        record = dialect.record.match(body, begin)
+        end = record.end() if record else begin
+        if not final and len(body) - begin <= limit and _may_go_on(body, end, dialect):
+            break
+        if body[end : end + 2] == b"\r\n":
+            end += 1
+        if end - begin > limit or (end < len(body) and body[end] != NEWLINE):
+            end = body.find(b"\n", begin)
+        if not 0 <= end < len(body):
+            break
+        breaks[end] = True
+        begin = end + 1
+    return breaks, len(body) if final else begin if begin > place else 0
+
+
+def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
+    """Whether what follows could change a record that is well-formed up to `end`."""
+    if end >= len(body) - 1:
+        return body[end:] != b"\n"
+    quote = end + (body[end] == ord(dialect.delimiter))
+    return body[quote] == dialect.quote_byte and dialect.opened.match(body, quote) is not None
+
+
+def check_csv_records(records: Records, dialect: Dialect = STANDARD) -> None:
+    """Refuse what pyarrow would split or join otherwise than `csv_cut` did."""
+    octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
+    quotes = octets == dialect.quote_byte
+    inside = np.logical_xor.accumulate(quotes) if quotes.any() else quotes
+    if dialect.simple and quotes_are_plain(octets, inside, dialect) and octets[-1] != RETURN:
+        return
+    for start, end in zip(records.start.tolist(), records.end.tolist(), strict=True):
+        if not dialect.record.fullmatch(records.body, start, end):
+            raise pa.ArrowInvalid(
+                "a quote is not closed, or has text behind it; or a carriage return stands alone"
+            )

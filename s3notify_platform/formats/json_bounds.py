@@ -1,0 +1,111 @@
+"""How deep and how large JSON is once it is parsed, found without a parser: pyarrow 26 bounds neither.
+
+Deep nesting ends its process; many objects with different keys make a table of objects times keys.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from s3notify_platform.formats.records import Records
+from s3notify_platform.limits import MAX_CELLS, MAX_DEPTH, MAX_KEYS
+
+_OPENING: Final = np.isin(np.arange(256), np.frombuffer(b"[{", np.uint8))
+_NOT_STRUCTURE: Final = bytes(sorted(set(range(256)) - set(b'[]{}"')))
+_ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
+_STRING: Final = re.compile(rb'"[^"]*"?')
+_STEP: Final = np.zeros(256, np.int64)
+_STEP[list(b"[{")], _STEP[list(b"]}")] = 1, -1
+
+_TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+def depth_of(text: bytes) -> int:
+    """Levels of objects and lists in a JSON text; of one that is malformed, at least those that a parser enters."""
+    if b"\\" in text:
+        text = _ESCAPE.sub(b"", text)
+    text = text.translate(None, _NOT_STRUCTURE).replace(b'""', b"")
+    if b'"' in text:
+        text = _STRING.sub(b"", text)
+    return int(np.cumsum(_STEP[np.frombuffer(text, np.uint8)]).max(initial=0))
+
+
+def first_too_deep(records: Records) -> int | None:
+    """The first record nested deeper than `MAX_DEPTH`, by its number."""
+    if not len(records.start):
+        return None
+    low = int(records.start[0])
+    octets = np.frombuffer(records.body, np.uint8)[low : int(records.end[-1])]
+    opening = np.flatnonzero(_OPENING[octets]) + low
+    counts = np.searchsorted(opening, records.end) - np.searchsorted(opening, records.start)
+    suspects = np.flatnonzero(counts > MAX_DEPTH).tolist()
+    return next((number for number in suspects if depth_of(records.raw(number)) > MAX_DEPTH), None)
+
+
+_KEY: Final = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \t\r\n]*+:', re.DOTALL)
+_FEW: Final = 2000
+
+
+def check_cells(text: bytes, columns: int | None = None) -> None:
+    """`ArrowInvalid` for a text of JSON with too many objects times columns; by default, as many as it has keys."""
+    objects = max(1, text.count(b"{"))
+    if columns is None:
+        if text.count(b":") <= _FEW:
+            return
+        columns = len(set(_KEY.findall(text)))
+        if columns > MAX_KEYS:
+            raise pa.ArrowInvalid(f"{columns} different keys, of which {MAX_KEYS} can be taken in at once")
+    if objects * columns > MAX_CELLS:
+        raise pa.ArrowInvalid(
+            f"{objects} objects with {columns} different keys, more than {MAX_CELLS} values at once"
+        )
+
+
+def value_end(text: str, start: int) -> int:
+    """Where a JSON object or list ends that begins at `start`, however deep. `ValueError` if it has no end."""
+    depth = 0
+    for token in _TOKEN.finditer(text, start):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if depth <= 0:
+            return token.end()
+    raise ValueError("a list or an object has no end")
+
+
+_MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]', re.DOTALL)
+_WHITE: Final = b" \t\r\n"
+
+
+def parts_of(text: bytes, start: int) -> Iterator[tuple[bytes, int, int]]:
+    """The parts of a JSON object or list that begins at `start`: the key or nothing, and where its value is.
+
+    Last of all the value as a whole, without a key. However deep; `ValueError` if it has no end.
+    """
+    depth, begin, key = 0, start, b""
+    for token in _MARK.finditer(text, start):
+        match token[0]:
+            case b"[" | b"{":
+                depth += 1
+                begin = token.end() if depth == 1 else begin
+            case b"]" | b"}":
+                depth -= 1
+                if depth == 0:
+                    if key or text[begin : token.start()].strip(_WHITE):
+                        yield key, *_stripped(text, begin, token.start())
+                    yield b"", start, token.end()
+                    return
+            case b"," if depth == 1:
+                yield key, *_stripped(text, begin, token.start())
+                begin, key = token.end(), b""
+            case b":" if depth == 1 and not key:
+                key, begin = text[begin : token.start()].strip(_WHITE), token.end()
+            case _:
+                pass
+    raise ValueError("a list or an object has no end")
+
+
+def _stripped(text: bytes, begin: int, end: int) -> tuple[int, int]:
+    part = text[begin:end]
+    return begin + len(part) - len(part.lstrip(_WHITE)), begin + len(part.rstrip(_WHITE))

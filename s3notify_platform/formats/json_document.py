@@ -1,0 +1,162 @@
+"""JSON documents: a list is as many records as it has items, any other value is one; over as many lines as it likes.
+
+Values may follow each other. With a path, like `data.items`, records are looked for there. A document that has no end,
+or nothing at the path, is one reject; a record that is no object is a reject of its own. `_offset` is where it begins.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from s3notify_platform.formats.base import (
+    HEAD_SAMPLE_BYTES,
+    Format,
+    Limits,
+    SplitEnd,
+    SplitRecords,
+    empty_end,
+)
+from s3notify_platform.formats.codecs import decoded, decoded_whole, peek
+from s3notify_platform.formats.json_bounds import parts_of
+from s3notify_platform.formats.jsonl import Jsonl, JsonLines
+from s3notify_platform.formats.object_bytes import ObjectBytes, chunks
+from s3notify_platform.formats.records import (
+    BOM,
+    NO_RECORDS,
+    Parsed,
+    Records,
+    Target,
+    converted,
+    rejected_whole,
+)
+from s3notify_platform.formats.text_format import SAMPLE_RECORDS
+from s3notify_platform.limits import MAX_DOCUMENT_BYTES
+from s3notify_platform.protocols.source_enumerator import Split
+
+_SPACE: Final = re.compile(rb"[ \t\r\n]*+")
+_LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
+"""Between the parts of a value; in strings JSON has none."""
+
+
+class JsonDocument(Format):
+    """See the module."""
+
+    name = "json"
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+
+    def configured(self, settings: Any) -> Format:
+        """See `Format`."""
+        return JsonDocument(settings.json_path) if settings.json_path != self.path else self
+
+    def has_type(self, kind: pa.DataType) -> bool:
+        """See `Format`."""
+        return Jsonl().has_type(kind)
+
+    def common_type(self, first: pa.DataType, second: pa.DataType) -> pa.DataType:
+        """See `Format`."""
+        return Jsonl().common_type(first, second)
+
+    def parse(
+        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
+    ) -> Iterator[Parsed]:
+        """See `Format`."""
+        parser = JsonLines(target)
+        for number, (key, body) in enumerate(objects):
+            text = decoded_whole(body, key, encoding, MAX_DOCUMENT_BYTES)
+            if text is None or len(text) > MAX_DOCUMENT_BYTES:
+                reason = f"damaged, or longer than {MAX_DOCUMENT_BYTES} bytes: write JSON lines"
+                yield rejected_whole(number, body, reason, target)
+                continue
+            try:
+                records = _joined(text, [*self._places(text)], number)
+            except ValueError as error:
+                yield rejected_whole(number, text, f"not a JSON document: {error}", target)
+                continue
+            for parsed in converted(records, parser):
+                # Line ends as they were.
+                parsed.rejects = [
+                    replace(r, raw=text[r.offset : r.offset + len(r.raw)]) for r in parsed.rejects
+                ]
+                yield parsed
+
+    def records(
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
+    ) -> SplitRecords:
+        """See `Format`."""
+        if split.start > 0:
+            return empty_end(source, split)
+        raw = chunks(source, 0, min(source.size, MAX_DOCUMENT_BYTES + 1), chunk_bytes=limits.chunk_bytes)
+        yield from self.parse([(split.version.key, b"".join(raw))], target, encoding=encoding)
+        return SplitEnd(status="ok", offset=source.size, reach_end=True)
+
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
+        """See `Format`. Of the first `SAMPLE_RECORDS` that begin in what is read."""
+        raw = chunks(source, 0, source.size, chunk_bytes=HEAD_SAMPLE_BYTES, ahead=1)
+        text, _ = peek(decoded(raw, key, encoding), HEAD_SAMPLE_BYTES)
+        places = []
+        try:
+            for place in self._places(text):
+                places.append(place)
+                if len(places) == SAMPLE_RECORDS:
+                    break
+        except ValueError:
+            pass
+        parser = JsonLines(Target(schema=pa.schema([]), inferred=True))
+        pending = [_joined(text, places, 0)]
+        while pending:
+            part = pending.pop()
+            count = len(part.start)
+            try:
+                if count:
+                    yield parser.infer(part)
+            except (pa.ArrowException, UnicodeError):
+                if count > 1:
+                    pending += [part.part(count // 2, count), part.part(0, count // 2)]
+
+    def _places(self, text: bytes) -> Iterator[tuple[int, int]]:
+        """Where the records of a document are. `ValueError` if it is none."""
+        place = len(BOM) if text.startswith(BOM) else 0
+        while (space := _SPACE.match(text, place)) and (place := space.end()) < len(text):
+            if text[place : place + 1] not in (b"[", b"{"):
+                raise ValueError("neither a list nor an object")
+            found: tuple[int, int] | None = None if self.path else (place, place)
+            parts = parts_of(text, place)
+            if not self.path and text[place : place + 1] == b"[":
+                for _, begin, end in parts:
+                    if begin == place:
+                        place = end
+                        break
+                    yield begin, end
+                continue
+            *named, (_, begin, place) = parts
+            found = (begin, place)
+            for name in self.path.split(".") if self.path else ():
+                found = next(((b, e) for key, b, e in named if key and json.loads(key) == name), None)
+                if found is None:
+                    raise ValueError(f"nothing at {self.path!r}")
+                nested = text[found[0] : found[0] + 1] in (b"[", b"{")
+                named = [*parts_of(text, found[0])][:-1] if nested else []
+            if self.path and text[found[0] : found[0] + 1] == b"[":
+                yield from ((b, e) for _, b, e in named)
+            else:
+                yield found
+
+
+def _joined(text: bytes, places: Sequence[tuple[int, int]], index: int) -> Records:
+    """The records at these places, each on a line."""
+    if not places:
+        return NO_RECORDS
+    bounds = np.array(places, np.int64)
+    lengths = bounds[:, 1] - bounds[:, 0]
+    ends = np.cumsum(lengths + 1) - 1
+    body = b"\n".join(text[begin:end].translate(_LINE_ENDS) for begin, end in places)
+    return Records(
+        body=body, start=ends - lengths, end=ends, index=np.full(len(places), index), offset=bounds[:, 0]
+    )

@@ -1,0 +1,48 @@
+"""The last line against data that takes more memory than its bounds foresaw: an error in its task, no killed process.
+
+The system refuses the memory, the parser raises, and the object is a reject; its neighbours go on.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from s3notify_platform.ingest.row_schema import Batches
+from s3notify_platform.limits import MAX_TASK_BYTES, MAX_TASK_SHARE
+
+
+def limited(task: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    """The function of a task, in whose process `limit_memory` is in force."""
+
+    def run(batches: Batches) -> Batches:
+        limit_memory()
+        yield from task(batches)
+
+    return run
+
+
+def limit_memory(most: int = MAX_TASK_BYTES) -> None:
+    """Let this process take at most `most` bytes, and `MAX_TASK_SHARE` of all, more than it has now.
+
+    Once for each process; Linux only.
+    """
+    if sys.platform != "linux" or getattr(limit_memory, "done", False):
+        return
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = pages * resource.getpagesize() + min(most, int(MAX_TASK_SHARE * _memory()))
+    if resource.RLIM_INFINITY in (soft, limit) or limit < soft:
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    limit_memory.done = True  # type: ignore[attr-defined]
+
+
+def _memory() -> int:
+    """Bytes of memory of the machine, or of the container if that has less."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):
+        return machine

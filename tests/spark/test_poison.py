@@ -1,0 +1,57 @@
+"""The corpus of bad objects through real tasks, beside good ones: harm stays with its object."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from s3notify_platform.limits import MAX_COLUMNS, MAX_REJECTS
+from s3notify_platform.stores.config import S3Config
+from tests.support.poison import GOOD, corpus
+from tests.support.spark import Lake
+
+pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+THOROUGH = pytest.mark.thorough
+SCHEMA = "id bigint, name string"
+
+
+@pytest.mark.parametrize(
+    ("schema", "mismatches", "heavy"),
+    [
+        (None, "quarantine", False),
+        pytest.param(None, "quarantine", True, marks=THOROUGH),
+        pytest.param(None, "rescue", True, marks=THOROUGH),
+        pytest.param(SCHEMA, "quarantine", True, marks=THOROUGH),
+        pytest.param(SCHEMA, "rescue", True, marks=THOROUGH),
+    ],
+)
+def test_neighbours_commit(
+    spark: SparkSession, config: S3Config, schema: str | None, mismatches: str, heavy: bool
+) -> None:
+    """Every slot commits, every object has a state with what became of it, the good ones' rows are there."""
+    lake = Lake.of(spark, config, slots=4, format="auto", schema=schema, mismatches=mismatches)
+    bodies = {f"{n}/{name}": body for n in range(3) for name, body in GOOD.items()}
+    lake.put_many(bodies | {f"bad/{name}": body for name, body in corpus(heavy=heavy).items()})
+    slots = lake.source.location.all_slots()
+
+    first = lake.ingest()
+    assert [slot for slot, result in first.slots.items() if result.error] == []
+    lake.ingest(last_attempt=slots)
+    assert {result.status for result in lake.ingest().slots.values()} == {"unchanged"}
+
+    table = lake.source.table()
+    keys = {f"raw/{key}" for key in bodies} | {f"raw/bad/{name}" for name in corpus(heavy=heavy)}
+    states = {}
+    for slot in slots:
+        head = table.head(slot)
+        states |= table.states(head, {key for key in keys if lake.slot(key.removeprefix("raw/")) == slot})
+    assert states.keys() == keys
+    rows = lake.load()
+    assert len(rows[0]) <= MAX_COLUMNS + 5
+    good = [(row["_key"], row["id"], row["name"]) for row in rows if "/bad/" not in row["_key"]]
+    assert good == [(f"raw/{key}", n, name) for key in sorted(bodies) for n, name in ((1, "ann"), (2, "bob"))]
+    kept = dict.fromkeys(keys, 0)
+    for reject in lake.rejects():
+        kept[reject["_key"]] += 1
+    for key, state in states.items():
+        assert kept[key] == min(state.rejects, MAX_REJECTS + 1), key
+        assert not bodies.get(key.removeprefix("raw/")) or not state.rejects

@@ -1,0 +1,24 @@
+"""A corpus of bad objects, generated: what outsiders write, or writers get wrong. By file name."""
+
+import pyarrow as pa
+
+from tests.support.poison.files import FILES
+from tests.support.poison.texts import TEXTS
+
+GOOD = {
+    "good.jsonl": b'{"id":1,"name":"ann"}\n{"id":2,"name":"bob"}\n',
+    "good.csv": b"id,name\n1,ann\n2,bob\n",
+    "good.tsv": b"id\tname\n1\tann\n2\tbob\n",
+}
+"""Neighbours that have to be taken in, whatever is beside them: two records each."""
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+HEAVY = ("nulls.parquet", "long-value.parquet", "new-keys-10000.jsonl", "bomb.jsonl.gz", "wide.jsonl")
+"""Those that take some seconds."""
+
+
+def corpus(*, heavy: bool = True) -> dict[str, bytes]:
+    """The bad objects, by names whose suffix says their format. About 10 MB."""
+    made = {**TEXTS, **FILES}
+    return {name: made[name]() for name in sorted(made) if heavy or name not in HEAVY}

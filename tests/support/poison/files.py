@@ -1,0 +1,61 @@
+"""Bad Parquet files."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def parquet(table: pa.Table, **how: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **how)
+    return sink.getvalue()
+
+
+def nulls(rows: int) -> bytes:
+    """A few hundred bytes that decode to so many rows."""
+    values = pa.chunked_array([pa.nulls(rows // 100, pa.bool_())] * 100)
+    return parquet(pa.table({"id": values}), row_group_size=rows, compression="zstd")
+
+
+def one_long_value(rows: int, size: int) -> bytes:
+    """One value of a dictionary, in each row."""
+    values = pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()).fill_null(0), pa.array(["x" * size]))
+    return parquet(pa.table({"name": values}), row_group_size=rows, compression="zstd")
+
+
+def nested(levels: int, kind: Callable[[pa.DataType], pa.DataType]) -> bytes:
+    inner = pa.int64()
+    for _ in range(levels):
+        inner = kind(inner)
+    return parquet(pa.table({"id": pa.array([1]), "deep": pa.nulls(1, inner)}))
+
+
+def damaged() -> bytes:
+    body = bytearray(parquet(pa.table({"id": list(range(1000)), "name": ["x" * 50] * 1000})))
+    body[20:400] = b"\xff" * 380
+    return bytes(body)
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "nulls.parquet": lambda: nulls(400_000_000),
+    "long-value.parquet": lambda: one_long_value(200_000, 100_000),
+    "deep-structs.parquet": lambda: nested(45, lambda kind: pa.struct([("a", kind)])),
+    "deep-lists.parquet": lambda: nested(45, pa.list_),
+    "too-deep.parquet": lambda: nested(130, lambda kind: pa.struct([("a", kind)])),
+    "wide.parquet": lambda: parquet(pa.table({f"c{n}": [n] for n in range(5000)})),
+    "reserved.parquet": lambda: parquet(pa.table({"_key": [1], "_SLOT": [2], "": [3]})),
+    "names.parquet": lambda: parquet(
+        pa.table({"a.b": [1], "a`b": [2], "a b": [3], "🙂": [4], "Aa": [5], "aA": [6]})
+    ),
+    "twice.parquet": lambda: parquet(
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"])
+    ),
+    "types.parquet": lambda: parquet(pa.table({"id": ["x", "y"], "name": [[1], [2]]})),
+    "no-columns.parquet": lambda: parquet(pa.table({})),
+    "footer.parquet": lambda: b"PAR1" + b"\xff" * 100 + (90).to_bytes(4, "little") + b"PAR1",
+    "cut.parquet": lambda: parquet(pa.table({"id": [1]}))[:-9],
+    "damaged.parquet": damaged,
+}

@@ -1,0 +1,72 @@
+"""Bad texts: JSON lines, JSON documents, CSV."""
+
+import gzip
+from collections.abc import Callable
+from functools import partial
+
+MAKE = Callable[[], bytes]
+
+
+def deep(levels: int, opening: str = '{"a":', closing: str = "}") -> bytes:
+    """One line nested so deep."""
+    inside = levels - 1
+    return f'{{"id":7,"deep":{opening * inside}1{closing * inside}}}\n'.encode()
+
+
+def new_keys(lines: int) -> bytes:
+    """A new key on each line."""
+    return b"".join(b'{"user%d":1}\n' % n for n in range(lines))
+
+
+def wide(names: int) -> bytes:
+    """One record with so many fields."""
+    return b"{" + b",".join(b'"k%d":%d' % (n, n) for n in range(names)) + b"}\n"
+
+
+def new_keys_in_list(items: int) -> bytes:
+    """A list of objects, each with a key of its own."""
+    return b'{"list":[' + b",".join(b'{"u%d":1}' % n for n in range(items)) + b"]}\n"
+
+
+TEXTS: dict[str, MAKE] = {
+    **{f"deep-{n}.jsonl": partial(deep, n) for n in (32, 33, 100, 150, 200, 1100, 50_000)},
+    **{f"deep-lists-{n}.jsonl": partial(deep, n, "[", "]") for n in (33, 150, 1100, 50_000)},
+    "deep-open.jsonl": lambda: b"[" * 50_000 + b"\n" + b'{"a":' * 50_000 + b"}\n",
+    "deep-strings.jsonl": lambda: b'{"id":1,"name":"' + b'[{\\"' * 5000 + b'"}\n',
+    "new-keys-3000.jsonl": partial(new_keys, 3000),
+    "new-keys-10000.jsonl": partial(new_keys, 10_000),
+    "wide.jsonl": partial(wide, 100_000),
+    "new-keys-in-list.jsonl": partial(new_keys_in_list, 6000),
+    "reserved.jsonl": lambda: b'{"_key":1}\n{"_KEY":1}\n{"_rescued":1}\n{"":1}\n{"_slot":{"a":1}}\n',
+    "names.jsonl": '{"a.b":1,"a`b":2,"a b":3,"🙂":4,"Aa":5,"aA":6,"ID":7}\n'.encode,
+    "twins-inside.jsonl": lambda: b'{"s":{"a":1,"A":2}}\n{"l":[{"x":1},{"X":2}]}\n',
+    "types.jsonl": lambda: b'{"t":1}\n{"t":"x"}\n{"t":[1]}\n{"t":{"a":1}}\n{"t":null}\n',
+    "twice.jsonl": lambda: b'{"id":1,"id":2}\n',
+    "surrogate.jsonl": lambda: b'{"id":1,"name":"\\ud800"}\n{"\\ud800":1}\n',
+    "bytes.jsonl": lambda: b'{"name":"\xff"}\n\x00\x00\x00\n\xed\xa0\x80\n',
+    "numbers.jsonl": lambda: b'{"id":1e999}\n{"id":' + b"9" * 100_000 + b'}\n{"id":-}\n{"id":NaN}\n',
+    "empty-objects.jsonl": lambda: b"{}\n" * 300_000,
+    "bad-lines.jsonl": lambda: b"bad\n" * 50_000,
+    "unclosed.jsonl": lambda: b'{"id":"' + b"x" * (3 << 20),
+    "lines-as-array.jsonl": lambda: b'[\n{"id":1},\n{"id":2}\n]\n',
+    "document.json": lambda: b'{\n "data": {\n  "items": [{"id": 1}]\n }\n}\n',
+    "cut-document.json": lambda: b'[\n {"id": 1},\n {"id"',
+    "null.jsonl": lambda: b"null\nnull\n",
+    "bomb.jsonl.gz": lambda: gzip.compress(b'{"id":1}\n' * 2_000_000),
+    "cut.jsonl.gz": lambda: gzip.compress(b'{"id":1}\n' * 1000)[:-20],
+    "semicolons.csv": lambda: b"id;name;at\n1;ann;2024-01-01\n",
+    "tabs.csv": lambda: b"id\tname\n1\tann\n",
+    "no-header.csv": lambda: b"1331,17.72,2024-01-01\n1332,3.10,2024-01-02\n",
+    "reserved.csv": lambda: b"_key,_slot,\n1,2,3\n",
+    "names.csv": 'a.b,a`b,a b,🙂,Aa,aA,"x,y"\n1,2,3,4,5,6,7\n'.encode,
+    "header-twice.csv": lambda: b"id,id\n1,2\n",
+    "header-wide.csv": lambda: b",".join(b"c%d" % n for n in range(50_000)) + b"\n1\n",
+    "header-long.csv": lambda: b"x" * (2 << 20) + b"\n1\n",
+    "header-bytes.csv": lambda: b"\xff\xfe\xff,b\n1,2\n",
+    "ragged.csv": lambda: b"id,name\n" + b"1\n1,2,3\n" * 2000,
+    "unclosed.csv": lambda: b'id,name\n1,"' + b"x\n" * 200_000,
+    "quotes.csv": lambda: b'id,name\n1,a"b\n2,"a"b\n3,"a""b"\n4,"\n',
+    "empty-fields.csv": lambda: b"id,name\n" + b",\n" * 300_000,
+    "returns.csv": lambda: b"id,name\r1,ann\r2,bob\r",
+    "binary.csv": lambda: bytes(range(256)) * 400,
+}

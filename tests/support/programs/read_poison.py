@@ -1,0 +1,30 @@
+"""Reads the corpus of bad objects, and prints the bytes of memory that this process had at most."""
+
+import resource
+
+from s3notify_platform.formats.inference import infer
+from s3notify_platform.formats.object_bytes import BytesInMemory
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import format_of
+from s3notify_platform.spark.memory import limit_memory
+from tests.support.poison import SCHEMA
+from tests.support.poison.files import FILES
+from tests.support.poison.texts import TEXTS
+
+
+def main() -> None:
+    limit_memory()
+    for name, make in {**TEXTS, **FILES}.items():
+        form, body = format_of(name, "auto"), make()
+        assert form is not None
+        infer((form, schema) for schema in form.schemas(BytesInMemory(body), name, "utf-8"))
+        for inferred in (False, True):
+            for rescue in (False, True):
+                target = Target(schema=SCHEMA, inferred=inferred, rescue=rescue)
+                for _ in form.parse([(name, body)], target):
+                    pass
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+if __name__ == "__main__":
+    main()

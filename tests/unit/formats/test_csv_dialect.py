@@ -1,0 +1,142 @@
+"""CSV in other dialects, and headers that show that it is another one."""
+
+import csv
+import io
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.formats.base import SplitEnd
+from s3notify_platform.formats.csv import Csv, Tsv
+from s3notify_platform.formats.csv_cut import Dialect
+from s3notify_platform.formats.csv_splits import scout, starts_in_quotes
+from s3notify_platform.formats.object_bytes import BytesInMemory
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS, format_for, format_of
+from s3notify_platform.ingest.source import Input
+from s3notify_platform.stores.config import S3Config
+from tests.support.split_reading import TINY, version, whole_split
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+Values = list[tuple[int | None, str | None]]
+
+
+def values(form: Csv, body: bytes, *, inferred: bool = False) -> tuple[Values, list[str]]:
+    """Rows and reasons, as a whole object and piece by piece."""
+    target = Target(schema=SCHEMA, inferred=inferred)
+    parsed = list(form.parse([("k", body)], target))
+    *pieces, end = form.read(BytesInMemory(body), whole_split(version(body)), target, limits=TINY)
+    assert isinstance(end, SplitEnd)
+    found = []
+    for parts in (parsed, pieces):
+        rows = [(row["id"], row["name"]) for part in parts for row in part.table.to_pylist()]  # type: ignore[union-attr]
+        found.append((rows, [reject.reason for part in parts for reject in part.rejects]))  # type: ignore[union-attr]
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "rows"),
+    [
+        (Dialect(delimiter=";"), b'id;name\n1;a,b\n2;"b;\nc"\n', [(1, "a,b"), (2, "b;\nc")]),
+        (Dialect(delimiter="|", quote="'"), b"id|name\n1|'a|\"b'\n", [(1, 'a|"b')]),
+        (Dialect(escape="\\"), b'id,name\n1,"a\\"b"\n2,a\\,b\n', [(1, 'a"b'), (2, "a,b")]),
+        (Dialect(quote=""), b'id,name\n1,"a\n2,b"\n', [(1, '"a'), (2, 'b"')]),
+        (Dialect(comment="#"), b'# "it\nid,name\n1,ann\n# 2,x\n3,"\n#"\n', [(1, "ann"), (3, "\n#")]),
+        (Dialect(skip_lines=2), b'a "report\n\nid,name\n1,ann\n', [(1, "ann")]),
+        (Dialect(skip_lines=3), b"\xef\xbb\xbfx\n\n\nid,name\n1,ann\n", [(1, "ann")]),
+        (Dialect(skip_lines=9), b"id,name\n1,ann\n", []),
+        (Dialect(names="id,name"), b"1,ann\n2,bob\n", [(1, "ann"), (2, "bob")]),
+        (Dialect(names="name,id", skip_lines=1), b"17.5,2024\nann,1\n", [(1, "ann")]),
+        (Dialect(nulls="-|none"), b"id,name\n-,-\nnone,x\n,\n", [(None, "-"), (None, "x"), (None, "")]),
+    ],
+)
+def test_dialects(dialect: Dialect, body: bytes, rows: Values) -> None:
+    assert values(Csv(dialect), body) == (rows, [])
+
+
+def test_a_bad_record_stops_no_other() -> None:
+    dialect = Dialect(delimiter=";", quote="'")
+    rows, reasons = values(Csv(dialect), b"id;name\n1;'a'b\nx;c\n2;'d'\n3;e;f\n4\n")
+    assert rows == [(2, "d")]
+    assert len(reasons) == 4
+
+
+texts = st.text(st.sampled_from("a1,;\t|'\"\\#\n "), max_size=5)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), texts), max_size=5),
+    st.sampled_from(",;\t|"),
+    st.sampled_from("\"'"),
+    st.integers(0, 40),
+)
+def test_as_python_writes_it(rows: list[tuple[int, str]], delimiter: str, quote: str, place: int) -> None:
+    """Whole, in tiny pieces, and in two splits."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter=delimiter, quotechar=quote, lineterminator="\n")
+    writer.writerows([("id", "name"), *rows])
+    body = out.getvalue().encode()
+    form = Csv(Dialect(delimiter=delimiter, quote=quote))
+    assert values(form, body) == (rows, [])
+    whole = whole_split(version(body))
+    middle = place % (len(body) + 1)
+    parts = [replace(whole, end=middle), replace(whole, start=middle)]
+    starts = starts_in_quotes([scout(BytesInMemory(body), part, dialect=form.dialect) for part in parts])
+    assert starts is not None
+    found = []
+    for part, quoted in zip(parts, starts, strict=True):
+        if part.start < part.end:
+            *pieces, _ = form.read(
+                BytesInMemory(body), replace(part, in_quotes=quoted), Target(schema=SCHEMA)
+            )
+            found += [row["id"] for piece in pieces for row in piece.table.to_pylist()]  # type: ignore[union-attr]
+    assert found == [number for number, _ in rows]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"id;name\n1;ann\n", "one column 'id;name': set csv_delimiter=';'"),
+        (b"id\tname\n1\tann\n", "set csv_delimiter='\\t'"),
+        (b"1331,17.72,2024-01-01\n1332,3.1,2024-01-02\n", "column '1331' looks like a value: set csv_names"),
+        (b"name,31.12.2024\nx,y\n", "'31.12.2024' looks like a value"),
+        (b",".join(b"c%d" % n for n in range(3000)) + b"\n1\n", "3000 columns, and a schema has at most"),
+    ],
+)
+def test_headers_that_are_none(body: bytes, reason: str) -> None:
+    """One reject that names the setting, and nothing is inferred."""
+    rows, reasons = values(Csv(), body, inferred=True)
+    assert rows == []
+    assert [reason in one for one in reasons] == [True]
+    assert list(Csv().schemas(BytesInMemory(body), "k", "utf-8")) == []
+
+
+def test_a_declared_schema_can_name_such_columns() -> None:
+    schema = pa.schema([("1331", pa.int64())])
+    (parsed,) = Csv().parse([("k", b"1331\n7\n")], Target(schema=schema))
+    assert parsed.table.to_pylist() == [{"1331": 7}]
+
+
+def test_tabs_by_suffix() -> None:
+    """Unless another delimiter is set."""
+    bucket = S3Config(bucket="b", region="us-east-1")
+    assert format_of("a/b.TSV.gz", "auto") is FORMATS["tsv"]
+    form = format_for("k.tsv", Input(bucket=bucket))
+    assert isinstance(form, Tsv)
+    assert values(form, b"id\tname\n1\tann,x\n") == ([(1, "ann,x")], [])
+    other = format_for("k.tsv", Input(bucket=bucket, csv_delimiter=";"))
+    assert isinstance(other, Tsv)
+    assert values(other, b"id;name\n1;ann\n") == ([(1, "ann")], [])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"csv_delimiter": ";;"}, {"csv_quote": ","}, {"csv_escape": "é"}, {"csv_comment": "x"}]
+)
+def test_settings_that_cannot_be(settings: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="csv_"):
+        Input(bucket=S3Config(bucket="b", region="us-east-1"), **settings)

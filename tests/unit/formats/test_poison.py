@@ -1,0 +1,127 @@
+"""The corpus of bad objects through parsers and inference: harm stays with its object."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from s3notify_platform.formats.base import Format, SplitEnd
+from s3notify_platform.formats.inference import infer
+from s3notify_platform.formats.object_bytes import BytesInMemory
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS, format_of
+from tests.support.poison import GOOD, HEAVY, SCHEMA, corpus
+from tests.support.poison.files import parquet
+from tests.support.poison.texts import TEXTS
+from tests.support.split_reading import Remote, version, whole_split
+
+CORPUS = corpus(heavy=False)
+
+
+def form_of(name: str) -> Format:
+    form = format_of(name, "auto")
+    assert form is not None
+    return form
+
+
+def good_of(form: Format) -> bytes:
+    """A good object of this format: records 1 and 2."""
+    if form.name == "parquet":
+        return parquet(pa.table({"id": [1, 2], "name": ["ann", "bob"]}))
+    return next(body for name, body in GOOD.items() if form_of(name) is form)
+
+
+def parse(form: Format, objects: Sequence[tuple[str, bytes]], target: Target) -> tuple[list[Any], list[Any]]:
+    rows: list[Any] = []
+    rejects: list[Any] = []
+    for parsed in form.parse(objects, target):
+        assert parsed.table.schema == target.output
+        parsed.table.validate(full=True)
+        assert parsed.table.num_rows == len(parsed.index) == len(parsed.offset)
+        of_good = parsed.index != 1
+        rows += zip(parsed.index[of_good], parsed.table.filter(pa.array(of_good)).to_pylist(), strict=True)
+        rejects += parsed.rejects
+    return sorted(rows, key=lambda row: (row[0], row[1]["id"])), rejects
+
+
+@pytest.mark.parametrize("rescue", [False, True])
+@pytest.mark.parametrize("inferred", [False, True])
+@pytest.mark.parametrize("name", CORPUS)
+def test_good_neighbours(name: str, inferred: bool, rescue: bool) -> None:
+    """They come out as if they were alone, whatever is parsed with them."""
+    form = form_of(name)
+    good = good_of(form)
+    target = Target(schema=SCHEMA, inferred=inferred, rescue=rescue)
+    rows, rejects = parse(form, [("a", good), (name, CORPUS[name]), ("b", good)], target)
+    found = [(index, row["id"], row["name"]) for index, row in rows]
+    assert found == [(0, 1, "ann"), (0, 2, "bob"), (2, 1, "ann"), (2, 2, "bob")]
+    assert {reject.index for reject in rejects} <= {1}
+    assert all(reject.reason for reject in rejects)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_inference(name: str) -> None:
+    """What is inferred beside a bad object has the good one's columns; nothing is raised."""
+    form = form_of(name)
+    schemas = [
+        (form, schema)
+        for body in (good_of(form), CORPUS[name])
+        for schema in form.schemas(BytesInMemory(body), name, "utf-8")
+    ]
+    found = infer(schemas)
+    assert found is not None
+    assert {"id", "name"} <= set(found.names)
+    assert not {"_key", "_KEY", "_slot", "", "_rescued"} & set(found.names)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_as_a_big_object(name: str) -> None:
+    """Piece by piece, as objects are read that are too big to be held: it ends, and says how."""
+    body = CORPUS[name]
+    target = Target(schema=SCHEMA, inferred=True)
+    *_, end = form_of(name).read(Remote(body), whole_split(version(body, name)), target)
+    assert isinstance(end, SplitEnd)
+    assert end.reach_end
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".jsonl") and name not in HEAVY])
+def test_as_documents(name: str) -> None:
+    """JSON documents are read by their own reader."""
+    for rescue in (False, True):
+        target = Target(schema=SCHEMA, inferred=True, rescue=rescue)
+        good = b'[{"id":1,"name":"ann"},\n{"id":2,"name":"bob"}]'
+        rows, _ = parse(FORMATS["json"], [("a", good), (name, CORPUS[name]), ("b", good)], target)
+        assert [(index, row["id"]) for index, row in rows] == [(0, 1), (0, 2), (2, 1), (2, 2)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory on Linux only")
+def test_the_last_line() -> None:
+    """What takes more memory than a process may have is a reject, and the process goes on."""
+    program = """
+from tests.support.poison import SCHEMA
+from tests.support.poison.files import one_long_value
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.spark.memory import limit_memory
+
+body = one_long_value(2000, 1_000_000)
+limit_memory(300 << 20)
+for _ in range(2):
+    for parsed in FORMATS["parquet"].parse([("k", body)], Target(schema=SCHEMA)):
+        print(parsed.table.num_rows, [reject.reason for reject in parsed.rejects])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.count("Parquet: row group 0: malloc of size") == 2
+
+
+@pytest.mark.thorough
+def test_memory() -> None:
+    """A process that reads the whole corpus, in each way, never takes more than a gigabyte."""
+    program = [sys.executable, "-m", "tests.support.programs.read_poison"]
+    done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=280)
+    assert 0 < int(done.stdout) <= 1 << 30
