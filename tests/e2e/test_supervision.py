@@ -51,10 +51,11 @@ def test_one_platform_a_home_and_no_orphans(tmp_path: Path) -> None:
         )
     try:
         until(
-            lambda: any("java" in command for command in of_folder(folder).values()),
+            lambda: demo.poll() is not None or any("java" in each for each in of_folder(folder).values()),
             seconds=400,
             why=lambda: log.read_text()[-3000:],
         )
+        assert demo.poll() is None, log.read_text()[-3000:]
         before = of_folder(folder)
         (tmp_path / "defs").mkdir()
         (port,) = free_ports(1, SYSTEM_CLOCK)
