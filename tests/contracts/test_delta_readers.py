@@ -26,7 +26,7 @@ PLAIN = {"id": "long", "amount": "decimal(12,2)", "at": "timestamp"}
 GROWN = PLAIN | {"tags": {"type": "array", "elementType": "string", "containsNull": True}, "Größe": "double"}
 
 
-@pytest.fixture(params=["ministack", "seaweed"])
+@pytest.fixture(params=["ministack", pytest.param("seaweed", marks=pytest.mark.thorough)])
 def server(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 

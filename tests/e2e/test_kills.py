@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 ORDER = ("run", "demo", "server", "daemon", "run", "server")
-KILLS = int(os.environ.get("KILLS", "2"))
-"""How many of them; `poe thorough` kills all."""
+KILLS = int(os.environ.get("KILLS", "6"))
+"""How many of them."""
 
 VICTIMS = {
     "run": ("execute_run", "execute_step", "spawn_main"),

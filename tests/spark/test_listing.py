@@ -35,7 +35,7 @@ def work(found: Plan) -> dict[Slot, tuple[set[str], set[str]]]:
     }
 
 
-@pytest.fixture(params=["ministack", "seaweed"])
+@pytest.fixture(params=["ministack", pytest.param("seaweed", marks=pytest.mark.thorough)])
 def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
     """2,000 committed objects with all kinds of keys, of which some have changed since."""
     server = request.getfixturevalue(request.param)
