@@ -185,7 +185,7 @@ class StreamState:
         if missing := sorted(slot for slot in at if at[slot] < known.get(slot, 0)):
             raise CorruptError(
                 f"commits of slots {missing} are gone from {self.table.layout.all_commits!r}, the state of stream "
-                f"{self.stream}: rows would be given again; restore them, or begin with a new checkpoint, which reads "
+                f"{self.stream}: rows would be given again; restore it, or begin with a new checkpoint, which reads "
                 "everything"
             )
         newest = max((_number(head.batch) for head in heads.values() if head), default=0)
