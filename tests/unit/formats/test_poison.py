@@ -117,7 +117,7 @@ for _ in range(2):
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.count("Parquet: row group 0: ") == 2, done.stdout
-    assert done.stdout.count("malloc of size") == 2, done.stdout
+    assert done.stdout.count("alloc of size") == 2, done.stdout
 
 
 @pytest.mark.thorough
