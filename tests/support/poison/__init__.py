@@ -21,6 +21,8 @@ HEAVY = (
     "new-keys-10000.jsonl",
     "bomb.jsonl.gz",
     "wide.jsonl",
+    "many-empty-objects.jsonl",
+    "many-empty-fields.csv",
 )
 """Those that take some seconds."""
 
