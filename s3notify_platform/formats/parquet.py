@@ -274,7 +274,8 @@ def _decoded(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[s
             yield reader.read_row_group(group.number, columns=names)
             return
         at_once = max(1, min(DECODED_ROWS, MAX_CELLS // leaves))
-        batches = reader.iter_batches(at_once, row_groups=[group.number], columns=names, use_threads=False)
+        read = reader.iter_batches(at_once, row_groups=[group.number], columns=names, use_threads=False)
+        batches = (plain for batch in read for plain in _without_dictionaries(batch))
     waiting: list[pa.RecordBatch] = []
     rows = size = total = 0
     while True:
@@ -294,3 +295,18 @@ def _decoded(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[s
             waiting, rows, size = [], 0, 0
         if batch is None:
             return
+
+
+def _without_dictionaries(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows with their texts in place of references to them: as many at once as `BATCH_BYTES` allow."""
+    found = [n for n, kind in enumerate(batch.schema.types) if pa.types.is_dictionary(kind)]
+    longest = max(
+        (batch.column(n).dictionary.nbytes for n in found if len(batch.column(n).dictionary)), default=0
+    )
+    step = max(1, BATCH_BYTES // longest) if longest else max(1, batch.num_rows)
+    for low in range(0, max(1, batch.num_rows), step):
+        part = batch.slice(low, step)
+        columns = [
+            column.dictionary_decode() if n in found else column for n, column in enumerate(part.columns)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -20,6 +20,7 @@ from s3notify_platform.errors import CorruptError, NotFoundError
 from s3notify_platform.ingest.fetch import windows
 from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.limits import MAX_CELLS
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.session import parallelism, ship_package
@@ -97,12 +98,13 @@ def read_slots(
             raise CorruptError(f"{key}: named by the commit of slot {item[0]} and missing; restore it")
         return found.body
 
+    at_once = max(1, min(50_000, MAX_CELLS // len(output)))
     with ThreadPoolExecutor(REQUESTS_IN_FLIGHT) as pool:
         commits = [commit for commit in pool.map(commit_of, wanted) if commit]
         files = [(commit.slot, file) for commit in commits for file in commit.files]
         for part in windows(files, lambda item: item[1].bytes, most=WINDOW_FILES):
             for (slot, _), body in zip(part, pool.map(body_of, part), strict=True):
-                for piece in pq.ParquetFile(pa.BufferReader(body)).iter_batches(batch_size=50_000):
+                for piece in pq.ParquetFile(pa.BufferReader(body)).iter_batches(batch_size=at_once):
                     given = dict(zip(piece.schema.names, piece.columns, strict=True))
                     given["_slot"] = pa.repeat(pa.scalar(slot, pa.int32()), piece.num_rows)
                     yield shaped(output, piece.num_rows, given)

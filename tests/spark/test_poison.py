@@ -4,6 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from s3notify_platform.limits import MAX_COLUMNS, MAX_REJECTS
+from s3notify_platform.spark.load import load_slots
 from s3notify_platform.stores.config import S3Config
 from tests.support.poison import GOOD, corpus
 from tests.support.spark import Lake
@@ -45,9 +46,12 @@ def test_neighbours_commit(
         head = table.head(slot)
         states |= table.states(head, {key for key in keys if lake.slot(key.removeprefix("raw/")) == slot})
     assert states.keys() == keys
-    rows = lake.load()
-    assert len(rows[0]) <= MAX_COLUMNS + 5
-    good = [(row["_key"], row["id"], row["name"]) for row in rows if "/bad/" not in row["_key"]]
+    loaded = load_slots(spark, lake.source, slots)
+    assert len(loaded.columns) <= MAX_COLUMNS + 5
+    rows = (
+        loaded.where("_key not like '%/bad/%'").select("_key", "_offset", "id", "name").toArrow().to_pylist()
+    )
+    good = sorted((row["_key"], row["id"], row["name"]) for row in rows)
     assert good == [(f"raw/{key}", n, name) for key in sorted(bodies) for n, name in ((1, "ann"), (2, "bob"))]
     kept = dict.fromkeys(keys, 0)
     for reject in lake.rejects():

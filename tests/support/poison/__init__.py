@@ -14,7 +14,16 @@ GOOD = {
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
-HEAVY = ("nulls.parquet", "long-value.parquet", "new-keys-10000.jsonl", "bomb.jsonl.gz", "wide.jsonl")
+HEAVY = (
+    "nulls.parquet",
+    "long-value.parquet",
+    "long-text.parquet",
+    "new-keys-10000.jsonl",
+    "bomb.jsonl.gz",
+    "wide.jsonl",
+    "many-empty-objects.jsonl",
+    "many-empty-fields.csv",
+)
 """Those that take some seconds."""
 
 

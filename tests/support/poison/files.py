@@ -20,10 +20,10 @@ def nulls(rows: int) -> bytes:
     return parquet(pa.table({"id": values}), row_group_size=rows, compression="zstd")
 
 
-def one_long_value(rows: int, size: int) -> bytes:
+def one_long_value(rows: int, size: int, **how: Any) -> bytes:
     """One value of a dictionary, in each row."""
     values = pa.DictionaryArray.from_arrays(pa.nulls(rows, pa.int32()).fill_null(0), pa.array(["x" * size]))
-    return parquet(pa.table({"name": values}), row_group_size=rows, compression="zstd")
+    return parquet(pa.table({"name": values}), row_group_size=rows, compression="zstd", **how)
 
 
 def nested(levels: int, kind: Callable[[pa.DataType], pa.DataType]) -> bytes:
@@ -42,6 +42,7 @@ def damaged() -> bytes:
 FILES: dict[str, Callable[[], bytes]] = {
     "nulls.parquet": lambda: nulls(400_000_000),
     "long-value.parquet": lambda: one_long_value(200_000, 100_000),
+    "long-text.parquet": lambda: one_long_value(200_000, 100_000, store_schema=False),
     "deep-structs.parquet": lambda: nested(45, lambda kind: pa.struct([("a", kind)])),
     "deep-lists.parquet": lambda: nested(45, pa.list_),
     "too-deep.parquet": lambda: nested(130, lambda kind: pa.struct([("a", kind)])),

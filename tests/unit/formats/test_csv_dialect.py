@@ -34,7 +34,7 @@ def values(form: Csv, body: bytes, *, inferred: bool = False) -> tuple[Values, l
     found = []
     for parts in (parsed, pieces):
         rows = [(row["id"], row["name"]) for part in parts for row in part.table.to_pylist()]  # type: ignore[union-attr]
-        found.append((rows, [reject.reason for part in parts for reject in part.rejects]))  # type: ignore[union-attr]
+        found.append((rows, sorted(reject.reason for part in parts for reject in part.rejects)))  # type: ignore[union-attr]
     assert found[0] == found[1]
     return found[0]
 

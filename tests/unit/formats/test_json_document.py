@@ -40,7 +40,7 @@ def found(body: bytes, path: str = "", key: str = "k") -> tuple[list[tuple[int, 
 @pytest.mark.parametrize(
     ("body", "path", "rows"),
     [
-        (b'[{"id":1},{"id":2}]', "", [(1, 1), (11, 2)]),
+        (b'[{"id":1},{"id":2}]', "", [(1, 1), (10, 2)]),
         (b'\xef\xbb\xbf [\r\n {"id":\r\n 1}\r\n]\n', "", [(8, 1)]),
         (b'{\n "id": 1\n}\n', "", [(0, 1)]),
         (b'{"id":1}\n{"id":\n2}', "", [(0, 1), (9, 2)]),
