@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import boto3
 import pyspark.sql
 import pytest
 from click.testing import CliRunner
@@ -10,7 +11,7 @@ from s3notify_platform.cli import main
 from s3notify_platform.local import java
 from s3notify_platform.spark import continuous
 
-ARGUMENTS = ["ingest", "--name", "orders", "--bucket", "b", "--prefix", "raw/"]
+ARGUMENTS = ["ingest", "--name", "orders", "--bucket", "landing", "--prefix", "raw/"]
 
 
 class Anything:
@@ -29,8 +30,10 @@ class Anything:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def started(moto_aws: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The arguments that the query was started with, and what it works with."""
+    for bucket in ("landing", "own"):
+        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket=bucket)
     seen: dict[str, Any] = {"keeper": Anything()}
 
     def start(spark: Any, options: dict[str, str], **arguments: Any) -> tuple[Any, Any]:
@@ -49,7 +52,7 @@ def test_options_and_trigger(started: dict[str, Any]) -> None:
     assert CliRunner().invoke(main, given).exit_code == 0
     assert started["every_seconds"] == 10.0
     assert started["options"] == {
-        "name": "orders", "bucket": "b", "prefix": "raw/", "format": "jsonl", "slots": "8",
+        "name": "orders", "bucket": "landing", "prefix": "raw/", "format": "jsonl", "slots": "8",
         "platform_bucket": "own", "region": "us-east-1",
     }  # fmt: skip
     assert started["checkpoint"].endswith(".s3notify/orders-checkpoint")

@@ -15,6 +15,7 @@ from s3notify_platform.ports import Written, list_all
 from s3notify_platform.protocols.conditional_commit import DynamoCommit, NativeCommit
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -22,6 +23,7 @@ from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.schema import SchemaRegistry
 from tests.contracts.ignoring_store import IgnoringStore
+from tests.support.tables import create_record_table
 
 PLACE = "_s3notify/orders/store.json"
 COMMIT = SlotCommit(
@@ -82,6 +84,12 @@ def test_a_manager_without_tables():
 TABLES = {"lease_table": "leases", "records_table": "records"}
 
 
+@pytest.fixture
+def records(moto_aws):
+    """The table of records that `TABLES` names."""
+    create_record_table(DynamoConfig(table="records"))
+
+
 def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     """Read before, yes; the decision is the run's, and then its commits go by it."""
     store = MemoryObjectStore()
@@ -103,7 +111,7 @@ def test_a_table_is_committed_to_only_once_that_is_decided(monkeypatch):
     ("ignores", "commit", "expected"),
     [([], "auto", NativeCommit), ([], "dynamodb", DynamoCommit), (["create", "match"], "auto", DynamoCommit)],
 )
-def test_commits_follow_the_store_and_the_choice(monkeypatch, ignores, commit, expected):
+def test_commits_follow_the_store_and_the_choice(records, monkeypatch, ignores, commit, expected):
     """Also in another process, which reads what the first one found."""
     store = IgnoringStore(MemoryObjectStore(), ignores)
     for _ in range(2):
@@ -116,7 +124,7 @@ def test_commits_follow_the_store_and_the_choice(monkeypatch, ignores, commit, e
     assert isinstance(io.clients.records, DynamoRecordStore)
 
 
-def test_two_ways_to_commit_are_never_mixed(monkeypatch):
+def test_two_ways_to_commit_are_never_mixed(records, monkeypatch):
     """Each would not see the other's winners: refused until a person has stopped the runs."""
     store = MemoryObjectStore()
     manager(monkeypatch, store).settle_commit_mode()
@@ -130,7 +138,7 @@ def test_two_ways_to_commit_are_never_mixed(monkeypatch):
             manager(monkeypatch, store, **changed).settle_commit_mode()
 
 
-def test_a_table_taken_away_is_noticed(monkeypatch):
+def test_a_table_taken_away_is_noticed(records, monkeypatch):
     """What is stored is what the store can do; what follows is decided again each run."""
     store = IgnoringStore(MemoryObjectStore(), ["create"])
     manager(monkeypatch, store, **TABLES).settle_commit_mode()
