@@ -126,7 +126,7 @@ class LocationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FormatSettings:
-    """How the records of CSV objects and JSON documents are told apart."""
+    """How the records of CSV objects and JSON documents are separated."""
 
     csv_delimiter: Annotated[
         str,

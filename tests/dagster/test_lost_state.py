@@ -17,7 +17,7 @@ def complete(site: Site) -> dg.AssetCheckEvaluation:
 
 
 def test_an_emptied_table(site: Site) -> None:
-    """One changed object does not start the table anew under a green grid; forgotten, everything is read again."""
+    """One changed object does not start a new table under a green grid; forgotten, everything is read again."""
     site.write(1, 2, 3)
     site.settle()
     for meta in list(list_all(site.store, "_s3notify/orders/")):

@@ -11,7 +11,6 @@ from tests.support.spark import Lake
 
 pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.server]
 
-THOROUGH = pytest.mark.thorough
 SCHEMA = "id bigint, name string"
 
 
@@ -19,10 +18,10 @@ SCHEMA = "id bigint, name string"
     ("schema", "mismatches", "heavy"),
     [
         (None, "quarantine", False),
-        pytest.param(None, "quarantine", True, marks=THOROUGH),
-        pytest.param(None, "rescue", True, marks=THOROUGH),
-        pytest.param(SCHEMA, "quarantine", True, marks=THOROUGH),
-        pytest.param(SCHEMA, "rescue", True, marks=THOROUGH),
+        (None, "quarantine", True),
+        (None, "rescue", True),
+        (SCHEMA, "quarantine", True),
+        (SCHEMA, "rescue", True),
     ],
 )
 def test_neighbours_commit(

@@ -234,7 +234,7 @@ def test_forgetting_a_missing_side_keeps_the_table(side: str) -> None:
 
 
 def test_forgetting_a_table_of_which_nothing_is_left() -> None:
-    """Another takes its place, for settings that may be others; who knew the old one is told to begin again."""
+    """Another takes its place, for settings that may be others; who knew the old one begins again."""
     place = Place()
     was = place.made(s1=1).id
     place.empty()
