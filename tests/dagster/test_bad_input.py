@@ -76,7 +76,6 @@ def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object],
         ({"transform": f"{TRANSFORMS}.forgetful"}, "drops or changes the lineage column '_slot'"),
         ({"transform": f"{TRANSFORMS}.wrong_column"}, "nonexistent"),
         ({"schema": "id bigintt"}, "does not parse"),
-        ({"slot_assets": [f"{TRANSFORMS}.slotless_orders"]}, "slot asset 'slotless_orders' drops _slot"),
     ],
 )
 def test_code_that_cannot_work_fails_the_run_with_its_reason(
@@ -93,6 +92,20 @@ def test_code_that_cannot_work_fails_the_run_with_its_reason(
     assert site.tick() == []
     assert message[:40] in site.state.failing[3].reason
     assert site.grid()["materialized"] == set()
+
+
+def test_a_slot_asset_that_cannot_work_holds_up_itself_alone(site_of: Callable[..., Site]) -> None:
+    """The run fails with its reason; its source is committed, and is not asked for again."""
+    site = site_of(max_attempts=1, slot_assets=[f"{TRANSFORMS}.slotless_orders"])
+    site.settle()
+    site.write(3)
+    (request,) = site.tick()
+    result = site.launch(request)
+    assert not result.success
+    assert "slot asset 'slotless_orders' drops _slot" in site.failure(result)
+    assert site.tick() == []
+    assert site.state.failing == {}
+    assert site.rows() == {3: [3]}
 
 
 def test_a_run_for_a_slot_that_does_not_exist(site: Site) -> None:
