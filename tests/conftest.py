@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("quick", max_examples=10, deadline=None, derandomize=True)
 settings.register_profile("dev", max_examples=50, deadline=None)
-settings.register_profile("check", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile("check", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=300, deadline=None, derandomize=True)
 settings.register_profile(
     "nightly", max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -187,6 +187,7 @@ def test_keyspaces_have_the_slots_of_their_sources(ministack):
     assert names == {signal_key("k/", slot_of("a", 7)), "k/_"}
 
 
+@pytest.mark.thorough
 def test_an_outage_is_waited_for(ministack):
     """The messages stay in hand, nothing is lost, and it goes on by itself."""
     world = World(ministack)

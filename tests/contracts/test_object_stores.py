@@ -75,6 +75,7 @@ class TestLeasedOverNoConditions(ObjectStoreSuite):
 
 
 @pytest.mark.server
+@pytest.mark.thorough
 class TestSeaweed(ObjectStoreSuite):
     # A filer keeps directories: `a/x` sorts before `a-x`, and a key is a path of names of up to 255 bytes. It
     # turns `\\` into `/` and drops empty names without a word; what it cannot name otherwise it refuses.
@@ -93,6 +94,7 @@ class TestSeaweed(ObjectStoreSuite):
 
 
 @pytest.mark.server
+@pytest.mark.thorough
 class TestFastOnMinistack(TestMinistack):
     """What commits and Spark tasks use."""
 

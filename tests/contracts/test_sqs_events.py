@@ -182,6 +182,7 @@ def test_poison_is_kept(ministack):
     assert (poison.body, poison.origin) == (b"hello", "sqs")
 
 
+@pytest.mark.thorough
 def test_poison_goes_to_the_queues_own_dead_letters(ministack):
     """If it has them: after as many receives as its policy says."""
     world = World(ministack)
@@ -199,6 +200,7 @@ def test_poison_goes_to_the_queues_own_dead_letters(ministack):
     assert inlet._intake.poison.all() == ()
 
 
+@pytest.mark.thorough
 def test_many_events_by_two_inlets(ministack):
     """Each is in the queue; none is left in SQS."""
     world = World(ministack)

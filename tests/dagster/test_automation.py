@@ -22,6 +22,7 @@ def site(site_of: Callable[..., Site]) -> Iterator[Site]:
     return site
 
 
+@pytest.mark.thorough
 def test_slots_that_a_batch_made_together_are_not_asked_for_again(site: Site) -> None:
     """The sensor's run made the slot asset too."""
     site.write(1, 400)

@@ -91,6 +91,7 @@ def site(
     return Site.of(ministack, instance, bucket=bucket, slots=1000)
 
 
+@pytest.mark.thorough
 def test_a_backfill_of_all_slots_is_one_run(site: Site, instance: dg.DagsterInstance) -> None:
     """Through the UI's own mutation and the daemon's own iteration; one slot fails, 999 are materialized."""
     site.write_silently(1, 13, 500, 999)

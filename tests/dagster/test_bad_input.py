@@ -66,6 +66,7 @@ def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object],
     assert message in str(raised.value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
@@ -94,6 +95,7 @@ def test_code_that_cannot_work_fails_the_run_with_its_reason(
     assert site.grid()["materialized"] == set()
 
 
+@pytest.mark.thorough
 def test_a_slot_asset_that_cannot_work_holds_up_itself_alone(site_of: Callable[..., Site]) -> None:
     """The run fails with its reason; its source is committed, and is not asked for again."""
     site = site_of(max_attempts=1, slot_assets=[f"{TRANSFORMS}.slotless_orders"])

@@ -152,6 +152,7 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
     dg.Definitions.validate_loadable(defs)
 
 
+@pytest.mark.thorough
 def test_sources_side_by_side_run_and_poll_apart(site_of: Callable[..., Site]) -> None:
     """Same bucket, same instance: one's batch is not the other's."""
     orders = site_of(prefix="raw/orders/")

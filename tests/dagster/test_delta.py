@@ -108,6 +108,7 @@ def test_nothing_committed_yet(viewed: Site) -> None:
     assert "nothing has been committed" in metadata(viewed)["note"]
 
 
+@pytest.mark.thorough
 def test_a_column_that_delta_cannot_have(site_of: Callable[..., Site]) -> None:
     """The run fails with its name, and is not retried; the batches go on."""
     site = site_of(delta=True, schema="id bigint, slot string")
@@ -119,6 +120,7 @@ def test_a_column_that_delta_cannot_have(site_of: Callable[..., Site]) -> None:
     assert site.rows() == {1: [1]}
 
 
+@pytest.mark.thorough
 def test_the_view_follows_by_automation(viewed: Site) -> None:
     """As the summary does: asked for once after a batch, in the same evaluation."""
     cursor = None

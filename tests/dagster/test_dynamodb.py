@@ -142,6 +142,7 @@ def test_publishers_keep_conditions_there(site_with: Callable[..., Site]) -> Non
     assert isinstance(publisher.put_if_absent("raw/a", b"5"), Written)
 
 
+@pytest.mark.thorough
 def test_roles_need_exactly_what_their_policies_grant(
     site_with: Callable[..., Site], proxy: FaultProxy, server: S3Server
 ) -> None:

@@ -142,6 +142,7 @@ def test_an_unqueued_writers_slot(site: Site) -> None:
     assert asked(site, site.key(7))[0] == "committed"
 
 
+@pytest.mark.thorough
 def test_a_slot_that_fails(site_of: Callable[..., Site]) -> None:
     """The reason of the last run; and after the last attempt, that it is parked."""
     site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=2, backoff_seconds=3600.0)

@@ -178,6 +178,7 @@ def test_a_run_that_dies_before_its_entries_are_removed(site: Site, monkeypatch:
     assert site.rows() == {3: [3]}
 
 
+@pytest.mark.thorough
 def test_entries_of_a_failed_slot_stay(site_of: Callable[..., Site]) -> None:
     """Until it is committed: the other slot's leave."""
     site = site_of(transform="tests.support.transforms.unlucky", backoff_seconds=3600.0)
@@ -226,6 +227,7 @@ def test_everything_is_listed_once(site_of: Callable[..., Site]) -> None:
     assert site.rows() == {3: [3], 5: [5]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("again", [False, True], ids=["the first listing", "after the topic was lost"])
 def test_a_listing_of_everything_leaves_no_entry(site: Site, again: bool) -> None:
     """Nor of keys that came and went before anybody looked, nor of what changed nothing."""

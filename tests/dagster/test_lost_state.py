@@ -43,6 +43,7 @@ def test_an_emptied_table(site: Site) -> None:
     assert complete(site).passed
 
 
+@pytest.mark.thorough
 def test_other_settings(site_of: Callable[..., Site]) -> None:
     """Refused by run, sensor and sweep, whose rows stay; migrated, the next batches make it so."""
     site = site_of()

@@ -150,6 +150,7 @@ def test_a_run_that_is_terminated_stops_its_service_cleanly(home: Home) -> None:
     assert list(home.queue.records.scan("workers")) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.server
 def test_a_run_whose_code_location_is_gone_ends(home: Home) -> None:
     """Nobody is left who could terminate it."""

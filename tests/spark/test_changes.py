@@ -190,6 +190,7 @@ def test_changed_between_two_reads_of_its_parts(changing_of: Callable[..., Chang
     go_through(changing_of(split_bytes=PART), BIG_HISTORIES)
 
 
+@pytest.mark.thorough
 def test_changed_between_two_runs(changing_of: Callable[..., Changing]) -> None:
     """One run takes in all; what did not change is not read."""
     bucket = changing_of()
@@ -300,6 +301,7 @@ def test_what_our_publisher_announced_changes_before_its_read(changing_of: Calla
 # Rounds: what does not fit into one is read on in the next.
 
 
+@pytest.mark.thorough
 def test_changed_between_two_rounds(changing_of: Callable[..., Changing]) -> None:
     """One run takes it all in: what was committed in part is read on, or leaves with the version it was of."""
     bucket = changing_of(split_bytes=PART, max_bytes=5 * PART)
@@ -353,6 +355,7 @@ def test_changed_while_it_is_read_on(changing_of: Callable[..., Changing]) -> No
     bucket.settled()
 
 
+@pytest.mark.thorough
 def test_a_run_without_time_leaves_the_rest_to_the_next(changing_of: Callable[..., Changing]) -> None:
     """Which goes on where it ended, although nothing has changed since; if it did meanwhile, it begins again."""
     bucket = changing_of(split_bytes=PART, max_bytes=4 * PART, max_seconds=0.0)

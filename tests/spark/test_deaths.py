@@ -20,6 +20,7 @@ def deadly_lake(spark: SparkSession, config: S3Config, *, slots: int, schema: st
     return replace(lake, source=replace(lake.source, input=DeadlyInput(**given)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("body", "schema"), [(KILLS, None), pytest.param(ABORTS, "id int", marks=pytest.mark.thorough)]
 )

@@ -20,6 +20,7 @@ def fetched(config: S3Config, *versions: ObjectVersion) -> list[Fetched]:
     return [one for window in fetch(config, versions) for one in window]
 
 
+@pytest.mark.thorough
 def test_in_order_and_whole(config: S3Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows by number and by bytes; empty objects; keys of either way; in the order they were asked for."""
     monkeypatch.setattr(fetching, "WINDOW_OBJECTS", 3)

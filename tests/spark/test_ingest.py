@@ -235,6 +235,7 @@ def test_more_objects_than_one_plan_holds(lake_of: Callable[..., Lake]) -> None:
     assert lake.load() == []
 
 
+@pytest.mark.thorough
 def test_only_the_batch_reaches_the_driver(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:

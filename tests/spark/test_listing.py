@@ -51,6 +51,7 @@ def large(request: pytest.FixtureRequest, spark: SparkSession) -> Lake:
     return lake
 
 
+@pytest.mark.thorough
 def test_the_same_plan_by_one_chain_and_by_many(large: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects, changes and what has gone, slot by slot, for keys that servers order each in its own way."""
     one = planned(large)
@@ -72,6 +73,7 @@ def test_the_same_plan_by_one_chain_and_by_many(large: Lake, monkeypatch: pytest
     assert len(large.load()) == sum(1 for _ in list_all(large.store, "raw/"))
 
 
+@pytest.mark.thorough
 def test_keys_that_sampled_states_know_and_the_bucket_does_not(
     lake_of: Callable[..., Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:

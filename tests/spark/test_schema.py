@@ -165,6 +165,7 @@ def test_what_cannot_grow_is_rejected(lake: Lake) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_rescued(lake_of: Callable[..., Lake]) -> None:
     """What does not fit a given schema stays beside what does, through a transform too, and is counted."""
     lake = lake_of(schema="id bigint, o struct<x: int>", mismatches="rescue")

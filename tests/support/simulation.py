@@ -6,7 +6,7 @@ randomness and faults are drawn from the seed; so a seed run twice gives the sam
 started again, as a new process would be, `restarts` times.
 
 A test takes its seeds by `@simulated`: 20 of them, or `SIM_SEEDS=5000`, or `SIM_SEED=7` alone. With
-`SIM_SECONDS=1`, one that has taken so long ends after 5 seeds. A failure ends with the command that replays it.
+`SIM_SECONDS=1`, one that has taken so long ends after 3 seeds. A failure ends with the command that replays it.
 
 An actor must not block on anything but store calls and its clock, nor call a store from threads: give a
 `Publisher` `parallelism=1`. A store that tells the time takes the simulation's: `time = VirtualTime()`, then
@@ -29,7 +29,7 @@ from s3notify_platform.clock import Clock
 from tests.support.clocks import EPOCH_MS
 from tests.support.faults import CrashedError, Fault, FaultyStore, never, seeded
 
-SEEDS, SEEDS_LEAST = 20, 5
+SEEDS, SEEDS_LEAST = 20, 3
 SECONDS_MAX, SEED_SECONDS_MAX = 300, 10
 STEP_SECONDS = 0.001
 STEPS_MAX = 100_000

@@ -278,7 +278,7 @@ def test_a_narrower_and_a_wider_prefix(ministack: S3Server) -> None:
 
 
 @pytest.mark.parametrize("slots", [8, 2])
-@pytest.mark.parametrize("dies_at", [None, 0, 2, 5])
+@pytest.mark.parametrize("dies_at", [None, 0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (2, 5))])
 def test_other_slots(
     ministack: S3Server, slots: int, dies_at: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

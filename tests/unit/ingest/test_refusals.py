@@ -29,6 +29,9 @@ ALL = [Slot(n) for n in range(SLOTS)]
 BAD, OF_KMS = "raw/bad", b"is not authorized to perform: kms:Decrypt on resource: arn:aws:kms:x:1:key/2"
 
 
+of_thorough = partial(pytest.param, marks=pytest.mark.thorough)
+
+
 class Site:
     """A source of 4 slots whose bucket is read through a proxy; its platform is not. 10 good objects and another."""
 
@@ -80,8 +83,8 @@ def site(ministack: S3Server) -> Iterator[Site]:
     ("status", "code", "message"),
     [
         (403, "AccessDenied", b"Access Denied"),
-        (400, "InvalidRequest", b"The object was stored using a form of Server Side Encryption"),
-        (403, "InvalidObjectState", b"The operation is not valid for the object's storage class"),
+        of_thorough(400, "InvalidRequest", b"The object was stored using a form of Server Side Encryption"),
+        of_thorough(403, "InvalidObjectState", b"The operation is not valid for the object's storage class"),
     ],
 )
 @pytest.mark.parametrize("listing", [True, False])
@@ -120,10 +123,10 @@ def test_keys_that_a_store_does_not_take(site: Site, key: str) -> None:
     ("status", "code", "message"),
     [
         (503, "SlowDown", b""),
-        (500, "InternalError", b""),
-        (429, "TooManyRequests", b""),
+        of_thorough(500, "InternalError", b""),
+        of_thorough(429, "TooManyRequests", b""),
         (403, "AccessDenied", OF_KMS),
-        (400, "KMS.DisabledException", b"The key is disabled"),
+        of_thorough(400, "KMS.DisabledException", b"The key is disabled"),
     ],
 )
 def test_no_verdict_on_an_object_that_the_store_cannot_give(

@@ -30,6 +30,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.server
 def test_kept_over_restarts_and_deaths(tmp_path):
     """Objects, address and credentials survive a clean stop, a killed server and a killed parent."""
