@@ -127,9 +127,8 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             slot_from_partition_key(key, self.slots): Generation(0) for key in context.asset_partition_keys
         }
         source = self.settle_commit_mode()
-        source.open_table(
-            store=self.clients.store
-        )  # refused, if a side of it is missing or it is of other settings
+        # Refused, if a side of it is missing or it is of other settings.
+        source.open_table(store=self.clients.store)
         staged = staged_frame(self.spark.spark_session, source, asset, obj, slots, batch=context.run_id)
         round_ = Round(tables=iter([staged]))
         commit_round(round_)
