@@ -104,25 +104,42 @@ class Dialect:
         """What may stand behind a quoted value, or next to a quote in one."""
         return np.isin(np.arange(256), [ord(self.delimiter), NEWLINE, RETURN, self.quote_byte])
 
+    def record_end(self, body: bytes, start: int, end: int) -> int:
+        """Where a well-formed record ends that begins at `start`; `start` if there is none before `end`."""
+        first, more = self._values
+        found = first.match(body, start, end)
+        place = found.end() if found else start
+        while found:
+            place = found.end()
+            found = more.match(body, place, end)
+        return place
+
     @cached_property
-    def record(self) -> re.Pattern[bytes]:
-        """One well-formed record."""
+    def _values(self) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+        """The first value of a record, and some that follow: repeated without a bound, each step takes memory.
+
+        A possessive repetition takes none, but Python 3.11.2 gets it wrong where its body can fail in the middle.
+        """
         d, q, e = (re.escape(one.encode()) for one in (self.delimiter, self.quote, self.escape))
-        any_ = rb"(?:" + (e + rb"[^\n]|" if e else b"") + rb"[^" + d + e + rb"\r\n])*+"
-        value = any_
+        plain = rb"[^" + d + e + rb"\r\n]*+"
+        value = plain + (rb"(?:" + e + rb"[^\n]" + plain + rb")*+" if e else b"")
         if q:
-            inside = rb"(?:" + (e + rb".|" if e else b"") + rb"[^" + q + e + rb"]|" + q + q + rb")*+"
-            value = rb"(?:" + q + inside + q + rb"(?=[" + d + rb"\r\n]|\Z)|(?!" + q + rb")" + any_ + rb")"
-        return re.compile(value + b"(?:" + d + value + b")*+", re.DOTALL)
+            value = q + self._inside + q + rb"(?![^" + d + rb"\r\n])|(?!" + q + rb")" + value
+        return re.compile(value, re.DOTALL), re.compile(rb"(?:%b(?:%b)){1,500}" % (d, value), re.DOTALL)
 
     @cached_property
     def opened(self) -> re.Pattern[bytes]:
         """A quoted value whose end may follow behind this text."""
+        q = re.escape(self.quote.encode())
+        return re.compile(q + self._inside + q + rb"?+\Z" if q else rb"(?!)", re.DOTALL)
+
+    @property
+    def _inside(self) -> bytes:
+        """What a quoted value has between its quotes."""
         q, e = re.escape(self.quote.encode()), re.escape(self.escape.encode())
-        return re.compile(
-            q + rb"(?:" + (e + rb".|" if e else b"") + rb"[^" + q + e + rb"]|" + q + q + rb")*+" + q + rb"?+\Z",
-            re.DOTALL,
-        ) if q else re.compile(rb"(?!)")  # fmt: skip
+        plain = rb"[^" + q + e + rb"]*+"
+        doubled = rb"(?:" + q + q + plain + rb")*+"
+        return plain + (rb"(?:(?:" + e + rb"." + plain + rb")*+" + doubled + rb")*+" if e else doubled)
 
 
 STANDARD: Final = Dialect()
@@ -239,8 +256,7 @@ def _scanned_breaks(
             breaks[end] = True
             begin = end + 1
             continue
-        record = dialect.record.match(body, begin)
-        end = record.end() if record else begin
+        end = dialect.record_end(body, begin, len(body))
         if not final and len(body) - begin <= limit and _may_go_on(body, end, dialect):
             break
         if body[end : end + 2] == b"\r\n":
@@ -270,7 +286,7 @@ def check_csv_records(records: Records, dialect: Dialect = STANDARD) -> None:
     if dialect.simple and quotes_are_plain(octets, inside, dialect) and octets[-1] != RETURN:
         return
     for start, end in zip(records.start.tolist(), records.end.tolist(), strict=True):
-        if not dialect.record.fullmatch(records.body, start, end):
+        if dialect.record_end(records.body, start, end) < end:
             raise pa.ArrowInvalid(
                 "a quote is not closed, or has text behind it; or a carriage return stands alone"
             )

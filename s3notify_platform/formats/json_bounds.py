@@ -20,7 +20,7 @@ _STRING: Final = re.compile(rb'"[^"]*"?')
 _STEP: Final = np.zeros(256, np.int64)
 _STEP[list(b"[{")], _STEP[list(b"]}")] = 1, -1
 
-_TOKEN: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 
 
 def depth_of(text: bytes) -> int:
@@ -74,7 +74,7 @@ def value_end(text: str, start: int) -> int:
     raise ValueError("a list or an object has no end")
 
 
-_MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},:]', re.DOTALL)
+_MARK: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{},:]', re.DOTALL)
 _WHITE: Final = b" \t\r\n"
 
 
