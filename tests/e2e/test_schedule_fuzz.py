@@ -28,7 +28,18 @@ from s3notify_platform.slots import slot_of
 from s3notify_platform.table.quarantine import quarantine_of
 from tests.e2e.test_kills import processes
 from tests.support.fuzz.kills import Supervised
-from tests.support.fuzz.schedule import Chaos, Drift, Outage, Snapshots, Writer, streamed
+from tests.support.fuzz.schedule import (
+    POISON,
+    POISONED,
+    Chaos,
+    Drift,
+    Outage,
+    Snapshots,
+    Writer,
+    bad_name,
+    poison_rows,
+    streamed,
+)
 from tests.support.platform import BUCKET, KEYSPACE, running
 
 HOURS = float(os.environ.get("FUZZ_HOURS") or 0)
@@ -46,7 +57,7 @@ attributes:
   name: orders
   bucket: {BUCKET}
   prefix: {PREFIX}
-  format: jsonl
+  format: auto
   schema: "{SCHEMA}"
   interval_seconds: 1
   silence_seconds: 20
@@ -75,14 +86,14 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         proxy.faults = outage
         proxy.answered = proxy.requests = deque(maxlen=0)
         config = platform.server.config(BUCKET)
-        source = Source.of(bucket=config, name="orders", prefix=PREFIX, format="jsonl", commit="native")
+        source = Source.of(bucket=config, name="orders", prefix=PREFIX, format="auto", commit="native")
         environment = {
             **platform.server.environment(),
             "AWS_ENDPOINT_URL": proxy.url,
             "FUZZ_FOLDER": str(tmp_path),
         }
         cli = [sys.executable, "-m", "s3notify_platform.cli"]
-        options = {"name": "orders", "bucket": BUCKET, "prefix": PREFIX, "format": "jsonl", "schema": SCHEMA}
+        options = {"name": "orders", "bucket": BUCKET, "prefix": PREFIX, "format": "auto", "schema": SCHEMA}
         flags = [word for name, value in options.items() for word in (f"--{name}", value)]
 
         def ingest(number: int) -> list[str]:
@@ -160,7 +171,8 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             said = drift.once()
             assert all("has other settings than its table" in each for each in said), said
             say(
-                f"{writer.number} changes, {snapshots.taken} snapshots, {drift.refused} refused; {dict(chaos.done)}"
+                f"{writer.number} changes, {snapshots.taken} snapshots, {drift.refused} refused; "
+                f"{len(writer.poisoned)} of {len(POISON)} bad objects; {dict(chaos.done)}"
             )
 
             def settled() -> bool:
@@ -168,7 +180,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
                     service.reconcile()
                 assert not snapshots.wrong, snapshots.wrong[:5]
                 held = {meta.key: meta.etag for meta in list_all(platform.store, PREFIX)}
-                rows = {key: etag for key, etag in held.items() if "/poison-" not in key}
+                rows = {key: etag for key, etag in held.items() if writer.offsets[key, etag]}
                 given = {row[:2]: n for row, n in streamed(changes).items() if row[0] in rows}
                 return snapshots.take() == rows and given.keys() == set(rows.items())
 
@@ -182,7 +194,11 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
                 service.kill()
         assert not drift.wrong
         assert max(streamed(changes).values()) == 1
-        poisoned = {key for key in writer.live if "/poison-" in key}
+        poisoned = {
+            key
+            for key, etag in writer.live.items()
+            if etag and POISONED in key and poison_rows(bad_name(key))[1]
+        }
         table = source.table()
         quarantined = {slot_of(key): quarantine_of(table, slot_of(key)) for key in poisoned}
         assert all(quarantined.values()), [slot for slot, found in quarantined.items() if not found]

@@ -12,17 +12,24 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import md5
 from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
 
 from s3notify_platform.channels.pending_change import Refused
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import format_of
 from s3notify_platform.ports import Unknown
 from s3notify_platform.protocols.keyspace import Change, Delete, Put
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.reader import read_slots
+from tests.support.poison import corpus
 
 Version = tuple[str, str]
 """Key and ETag."""
@@ -40,20 +47,38 @@ class Outage:
         return "503"
 
 
-def poison(dice: random.Random) -> tuple[str, bytes]:
-    """Suffix and body of an object none of whose records is a row of the table."""
-    return dice.choice(
-        [
-            (".jsonl", b"[" * 50_000 + b"\n"),
-            (".jsonl", b'{"a":' * 1_100 + b"1" + b"}" * 1_100 + b"\n"),
-            (".jsonl", b'{"order_id": "not a number"}\n' * 50),
-            (".jsonl", b"\xff\xff\x00broken\n"),
-            (".jsonl", b"".join(b'{"order_id": [%d]}\n' % n for n in range(500))),
-            (".jsonl.gz", b"\x1f\x8b\x08\x00 no gzip at all"),
-            (".jsonl.gz", gzip.compress(b"x" * 3_000_000, mtime=0)),
-            (".jsonl.zst", b"\x28\xb5\x2f\xfd\x00\x00"),
-        ]
-    )
+def _in_jsonl() -> dict[str, bytes]:
+    """Bad objects in the columns of the table."""
+    return {
+        "misfits.jsonl": b'{"order_id": "not a number"}\n' * 50,
+        "lists.jsonl": b"".join(b'{"order_id": [%d]}\n' % n for n in range(500)),
+        "some-misfits.jsonl": b"".join(
+            b'{"order_id": %s}\n' % (b'"no"' if n % 7 == 0 else b"%d" % n) for n in range(99)
+        ),
+        "large.jsonl.gz": gzip.compress(b"x" * 3_000_000, mtime=0),
+    }
+
+
+SCHEMA: Final = pa.schema([("order_id", pa.int64()), ("customer", pa.string())])
+POISON: Final = {**_in_jsonl(), **corpus(heavy=False)}
+
+
+@cache
+def poison_rows(name: str) -> tuple[frozenset[int], bool]:
+    """Offsets of the rows that a bad object has when it is read alone, and whether some of it is refused."""
+    form = format_of(name, "auto")
+    assert form is not None
+    parsed = list(form.parse([(name, POISON[name])], Target(schema=SCHEMA, inferred=False)))
+    offsets = (offset for part in parsed for offset in part.offset.tolist())
+    return frozenset(offsets), any(part.rejects for part in parsed)
+
+
+POISONED: Final = "poison-"
+
+
+def bad_name(key: str) -> str:
+    """Which bad object stands at this key."""
+    return key.split(POISONED)[1].partition("-")[2]
 
 
 @dataclass
@@ -69,7 +94,8 @@ class Writer:
     live: dict[str, str | None] = field(default_factory=dict)
     """ETag of what the bucket holds of each key, once a write is confirmed."""
     number: int = 0
-    poisoned: int = 0
+    poisoned: set[str] = field(default_factory=set)
+    """Names of the bad objects that were written."""
 
     def write(self) -> None:
         """One batch of changes. What fails is written again, whatever became of it."""
@@ -84,9 +110,9 @@ class Writer:
         self.number += 1
         place = self.dice.randrange(self.keys)
         if self.dice.random() < 0.1:
-            self.poisoned += 1
-            suffix, body = poison(self.dice)
-            return Put(key=f"{self.prefix}poison-{place}{suffix}", body=body)
+            name = self.dice.choice(sorted(POISON))
+            self.poisoned.add(name)
+            return Put(key=f"{self.prefix}{POISONED}{place % 4}-{name}", body=POISON[name])
         key = f"{self.prefix}{place}.jsonl"
         if self.dice.random() < 0.2:
             return Delete(key=key)
@@ -97,7 +123,10 @@ class Writer:
 
     def _known(self, put: Put) -> str:
         etag = md5(put.body, usedforsecurity=False).hexdigest()
-        lines = [] if "/poison-" in put.key else put.body.splitlines(keepends=True)
+        if POISONED in put.key:
+            self.offsets[put.key, etag], _ = poison_rows(bad_name(put.key))
+            return etag
+        lines = put.body.splitlines(keepends=True)
         self.offsets[put.key, etag] = frozenset(sum(map(len, lines[:n])) for n in range(len(lines)))
         return etag
 
