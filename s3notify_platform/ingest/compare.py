@@ -1,7 +1,7 @@
-"""What the tasks of the first job do: list the bucket or follow the entries, and compare with the committed state.
+"""How a batch is planned: list the bucket or follow the entries, and compare with the committed state.
 
-A listing is made in chains (`listing_chains`) and shuffled by slot. Entries are read by all tasks, each for
-slots of its own, with nothing to shuffle. Entries are read before the bucket is looked at, so that whatever an
+A listing is made in chains (`listing_chains`) by tasks, and shuffled by slot. Entries are followed by the driver, which
+saves a Spark job: they are as many as the changes. They are read before the bucket is looked at, so that whatever an
 entry names is seen, and the entry may go when the slot is committed.
 """
 
@@ -108,26 +108,19 @@ def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batc
 
     def run(batches: Batches) -> Batches:
         comparison = _Comparison(source, quota, skip)
-        yield from comparison.run(_by_slot(LISTED.read(batches)))
+        yield from map(PLANNED.batch, comparison.run(_by_slot(LISTED.read(batches))))
         yield PLANNED.batch([Requests(requests=comparison.store.counts)])
 
     return run
 
 
-def follower(
-    source: Source, parts: Sequence[Sequence[Slot]], quota: int, skip: frozenset[str]
-) -> Callable[[Batches], Batches]:
-    """Tasks that read the entries of their part of the slots, look at the keys they name, and compare."""
-
-    def run(batches: Batches) -> Batches:
-        for number in numbers_of(batches):
-            comparison = _Comparison(source, quota, skip)
-            bucket = CountingStore(shared_store(source.input.bucket))
-            yield from comparison.run(_followed(source, parts[number], comparison.store, bucket))
-            counts = (comparison.store.counts, bucket.counts)
-            yield PLANNED.batch([Requests(requests=requests) for requests in counts])
-
-    return run
+def follow(source: Source, slots: Sequence[Slot], quota: int, skip: frozenset[str]) -> Iterator[Planned]:
+    """Read the entries of these slots, look at the keys they name, and compare; at most `quota` changes of each."""
+    comparison = _Comparison(source, quota, skip)
+    bucket = CountingStore(shared_store(source.input.bucket))
+    yield from chain.from_iterable(comparison.run(_followed(source, slots, comparison.store, bucket)))
+    yield Requests(requests=comparison.store.counts)
+    yield Requests(requests=bucket.counts)
 
 
 def _followed(
@@ -165,11 +158,11 @@ class _Comparison:
         self._skip = skip
         self._table = source.table(store=self.store)
 
-    def run(self, slots: Iterable[_Found | FailedSlot | Requests]) -> Batches:
+    def run(self, slots: Iterable[_Found | FailedSlot | Requests]) -> Iterator[list[Planned]]:
         """The rows of these slots; what is no slot to compare is passed on."""
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
             for window in windows(slots, most=4 * IN_FLIGHT):
-                yield PLANNED.batch(chain.from_iterable(pool.map(self._compare, window)))
+                yield [*chain.from_iterable(pool.map(self._compare, window))]
 
     def _compare(self, found: _Found | FailedSlot | Requests) -> list[Planned]:
         if not isinstance(found, _Found):

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import OUTAGES, ConflictError
-from s3notify_platform.ingest.compare import comparer, follower, lister
+from s3notify_platform.ingest.compare import comparer, follow, lister
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.outcome import Outcome
@@ -53,7 +53,7 @@ from s3notify_platform.ingest.wire import (
     Staged,
     StagedSlot,
 )
-from s3notify_platform.protocols.source_enumerator import Assignment, Split, assign_slots
+from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.spark.any_names import map_in_arrow
 from s3notify_platform.spark.batch_schema import BatchSchemas, Transform, json_schema
@@ -101,7 +101,6 @@ class SparkJobs:
         self.choose_schema, self.widen_schema = self._schemas.choose, self._schemas.widen
         self._clock = clock
         self._progress = progress
-        self._assigned_slots: Assignment | None = None
         self._deaths = 0
 
     @property
@@ -117,29 +116,22 @@ class SparkJobs:
         """See `Jobs.plan`. Raises the error of this package that a task ended with."""
         source, spark, wanted = self._source, self._spark, sorted(set(slots))
         quota = max(1, -(-source.input.max_objects // max(1, len(wanted))))
+        if not listing:
+            return collected(source.name, follow(source, wanted, quota, skip))
         width = self.width
-        tasks = max(1, min(width, len(wanted)))
-        chains = 0
-        if listing:
-            begun_listing = begin_listing(source, frozenset(wanted), width)
-            chains = begun_listing.chains
-            frame = spark.createDataFrame(pa.Table.from_batches([LISTED.batch(begun_listing.rows)]))
-            if parts := begun_listing.parts:
-                task = lister(source, frozenset(wanted), parts, begun_listing.cuts)
-                frame = frame.union(self._tasks(len(parts)).mapInArrow(task, LISTED.ddl))
-            planned = (
-                frame.repartition(tasks, "slot")
-                .sortWithinPartitions("slot")
-                .mapInArrow(comparer(source, quota, skip), PLANNED.ddl)
-            )
-        else:
-            # Contiguous, as the queue's shards are; few slots move when the cluster grows or shrinks between rounds.
-            self._assigned_slots = assign_slots(wanted, tasks, self._assigned_slots)
-            task = follower(source, self._assigned_slots.ranges, quota, skip)
-            planned = self._tasks(tasks).mapInArrow(task, PLANNED.ddl)
+        begun_listing = begin_listing(source, frozenset(wanted), width)
+        frame = spark.createDataFrame(pa.Table.from_batches([LISTED.batch(begun_listing.rows)]))
+        if parts := begun_listing.parts:
+            task = lister(source, frozenset(wanted), parts, begun_listing.cuts)
+            frame = frame.union(self._tasks(len(parts)).mapInArrow(task, LISTED.ddl))
+        planned = (
+            frame.repartition(max(1, min(width, len(wanted))), "slot")
+            .sortWithinPartitions("slot")
+            .mapInArrow(comparer(source, quota, skip), PLANNED.ddl)
+        )
         with own_errors():
             found = collected(source.name, PLANNED.read(planned.toArrow().to_batches()))
-        found.chains = chains
+        found.chains = begun_listing.chains
         return found
 
     def _tasks(self, count: int) -> DataFrame:

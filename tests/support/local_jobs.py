@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from s3notify_platform.ingest.compare import comparer, follower, lister
+from s3notify_platform.ingest.compare import comparer, follow, lister
 from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.plan import Plan, SlotPlan, collected
 from s3notify_platform.ingest.reader import SplitReader
@@ -15,7 +15,6 @@ from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import assign_splits, work_rows
 from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.ingest.wire import LISTED, PLANNED, STAGED, WORK, Requests, Staged
-from s3notify_platform.protocols.source_enumerator import assign_slots
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.schema import TableSchema
 
@@ -34,16 +33,13 @@ class LocalJobs:
     ) -> Plan:
         wanted = sorted(set(slots))
         quota = max(1, self.source.input.max_objects // len(wanted))
-        if listing:
-            begun = begin_listing(self.source, frozenset(wanted), self.width)
-            list_part = lister(self.source, frozenset(wanted), begun.parts, begun.cuts)
-            batches = [LISTED.batch(begun.rows), *list_part(_numbers(len(begun.parts)))]
-            rows = pa.Table.from_batches(batches).sort_by("slot").to_batches()
-            planned = comparer(self.source, quota, skip)(iter(rows))
-        else:
-            parts = assign_slots(wanted, min(self.width, len(wanted))).ranges
-            planned = follower(self.source, parts, quota, skip)(_numbers(len(parts)))
-        return collected(self.source.name, PLANNED.read(planned))
+        if not listing:
+            return collected(self.source.name, follow(self.source, wanted, quota, skip))
+        begun = begin_listing(self.source, frozenset(wanted), self.width)
+        list_part = lister(self.source, frozenset(wanted), begun.parts, begun.cuts)
+        batches = [LISTED.batch(begun.rows), *list_part(_numbers(len(begun.parts)))]
+        rows = pa.Table.from_batches(batches).sort_by("slot").to_batches()
+        return collected(self.source.name, PLANNED.read(comparer(self.source, quota, skip)(iter(rows))))
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
         pinned = self.source.schemas().pin(source=COLUMN, rows=COLUMN, inferred=False, batch=run.batch)

@@ -12,8 +12,7 @@ Steps
        state that is not in the bucket has left.
     3. `cut_to_bytes` limits the work to what one round may read. `parts_of` cuts a large object into what one task
        may read.
-       `assign` gives the splits to tasks by bytes. `assign_slots` gives slots to parallel runs, and to tasks that
-       follow entries.
+       `assign` gives the splits to tasks by bytes. `assign_slots` gives slots to parallel runs.
     4. The commit keeps `(key, etag, offset, reach_end)` for every object version, together with its rows.
     5. Entries are removed after a commit that includes their changes.
 
