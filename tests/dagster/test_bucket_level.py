@@ -172,6 +172,7 @@ def test_the_sweep_never_vouches_for_a_slot_it_could_not_read(site: Site) -> Non
     assert set(found.metadata["slots_unreadable"].value) == {"5"}
 
 
+@pytest.mark.thorough
 def test_the_sweep_refuses_to_run_over_state_that_is_gone(site: Site) -> None:
     """It repairs nothing, and says what to do; runs refuse the slot too, until the loss is accepted."""
     site.write(1, 2)
@@ -252,6 +253,7 @@ def test_the_sweep_shows_open_chains_and_removes_what_is_old(
 
 
 @pytest.mark.filterwarnings("ignore:Parameter `backfill_policy`")
+@pytest.mark.thorough
 def test_assets_of_other_steps_load_what_is_committed(site: Site) -> None:
     """A slot-partitioned asset gets its slots, one without partitions all of them, as one DataFrame."""
     site.write(1, 2, 9)

@@ -164,6 +164,7 @@ def test_slot_assets_commit_with_their_source(site_of: Callable[..., Site]) -> N
     }
 
 
+@pytest.mark.thorough
 def test_a_slot_that_fails_downstream_delays_nothing_of_its_source(site_of: Callable[..., Site]) -> None:
     """The source's slot is committed, reported and acknowledged: its next change is asked for at once."""
     site = site_of(slot_assets=[f"{TRANSFORMS}.lucky_orders"])

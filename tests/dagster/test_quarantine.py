@@ -49,6 +49,7 @@ def quarantine(site: Site) -> dict[str, Any]:
     return {name: value.value for name, value in event.materialization.metadata.items()}
 
 
+@pytest.mark.thorough
 def test_an_object_that_cannot_be_read_does_not_park_its_slot(site: Site, proxy: FaultProxy) -> None:
     """The last try gives it up; the slot goes on; the job sends it again, and the next batch takes it in."""
     site.settle()

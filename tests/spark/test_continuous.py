@@ -64,6 +64,7 @@ def test_a_query_keeps_the_table_in_step(lake: Lake, tmp_path: Path) -> None:
     assert generations(lake) == after
 
 
+@pytest.mark.thorough
 def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
     """By its signal, after a while; the others are committed; and a restart knows of it."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(12)})

@@ -184,6 +184,7 @@ def test_an_outage_that_ends_while_the_run_waits(site: Site) -> None:
     assert OUTAGE_SECONDS / 2 <= sum(site.clock.slept) < OUTAGE_SECONDS
 
 
+@pytest.mark.thorough
 def test_an_outage_that_lasts(site: Site) -> None:
     """Nothing can be planned: the run says so, after a minute."""
     site.proxy.outage = lambda: True
