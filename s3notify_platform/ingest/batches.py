@@ -164,6 +164,8 @@ class SensorState:
     open: tuple[OpenBatch, ...] = ()
     retried: bool = False
     """The last batch was of slots that had failed: those that wait besides are next."""
+    ranges: tuple[tuple[int, int], ...] = ()
+    """The first and last slot of each parallel run's share of all slots; () as long as there is one run."""
     failing: Mapping[int, Failing] = field(default_factory=dict)
 
     def dumps(self) -> str:
@@ -184,6 +186,7 @@ class SensorState:
             body = json.loads(text)
             body["watch"] = WatcherState.loads(body["watch"])
             body["open"] = of_json(tuple[OpenBatch, ...], body["open"])
+            body["ranges"] = tuple((int(first), int(last)) for first, last in body["ranges"])
             reasons = body["failing"]["reasons"]
             groups = [(of_json(Failing, item), slots) for item, slots in body["failing"]["groups"]]
             body["failing"] = {

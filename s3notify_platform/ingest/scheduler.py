@@ -48,7 +48,7 @@ from s3notify_platform.ingest.follow import decide
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher
-from s3notify_platform.protocols.source_enumerator import RescanBacklog, assign_slots
+from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, assign_slots
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.known import OpenTable
 
@@ -221,12 +221,27 @@ class BatchPlanner:
             open=(*state.open, opened),
             retried=not state.failing.keys().isdisjoint(slots),
         )
-        assigned = assign_slots(map(Slot, slots), parts)
+        state, shares = self._shares(state)
+        assigned = assign_slots(map(Slot, slots), parts, shares)
         requests = tuple(
             BatchRequest(batch=batch, part=n, parts=parts, slots=of_part)
             for n, of_part in enumerate(assigned.ranges)
         )
         return state, requests, []
+
+    def _shares(self, state: SensorState) -> tuple[SensorState, Assignment | None]:
+        """Which slots each parallel run has of all, as long as they are balanced in its batch too.
+
+        A slot comes to the same run again, and few move when there are more or fewer runs.
+        """
+        runs = self.settings.parallel_runs
+        shares = [range(first, last + 1) for first, last in state.ranges]
+        before = Assignment(ranges=tuple(tuple(map(Slot, share)) for share in shares)) if shares else None
+        if runs == max(1, len(shares)):
+            return state, before
+        now = assign_slots(map(Slot, range(state.watch.slots)), runs, before)
+        ranges = tuple((slots[0], slots[-1]) for slots in now.ranges if slots) if runs > 1 else ()
+        return replace(state, ranges=ranges), now
 
     def _settle(self, state: SensorState, now_ms: int) -> tuple[SensorState, tuple[str, ...], list[str]]:
         still_open: list[OpenBatch] = []

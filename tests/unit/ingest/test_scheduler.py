@@ -1,5 +1,6 @@
 """What a tick asks for: batches, retries, silence."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.batches import EVERYTHING, BatchSettings
 from s3notify_platform.protocols.ack_chain import Stamped
+from s3notify_platform.protocols.source_enumerator import BALANCE_SLACK
 from s3notify_platform.table.known import open_table
 from tests.support.batches import World, last_attempt, settled
 from tests.support.tables import IDENTITY
@@ -130,17 +132,42 @@ def test_a_batch_of_everything_ends_what_failed_before() -> None:
 
 
 def test_a_batch_is_split_into_parallel_runs() -> None:
-    """Of neighbouring slots, equally many; never more runs than slots, and each run key once."""
+    """Of neighbouring slots, no more than need be; never more runs than slots, and each run key once."""
     world = settled(parallel_runs=3)
     world.publish(*range(10, 17))
     tick = world.tick()
-    assert [request.slots for request in tick.requests] == [(10, 11), (12, 13), (14, 15, 16)]
+    assert sorted(request.slots for request in tick.requests) == [(10,), (11, 12, 13), (14, 15, 16)]
     assert len({request.run_key for request in tick.requests}) == 3
     for run in world.active():
         world.finish(run)
     world.tick()
     world.publish(5, 6)
-    assert [request.slots for request in world.tick().requests] == [(5,), (6,)]
+    assert sorted(request.slots for request in world.tick().requests) == [(5,), (6,)]
+
+
+def test_few_slots_move_to_another_run_when_there_are_more_or_fewer() -> None:
+    """And none from batch to batch, whichever slots have changed."""
+
+    def shares(world: World, *slots: int) -> dict[int, int]:
+        world.publish(*slots)
+        tick = world.tick()
+        for run in world.active():
+            world.finish(run)
+        world.tick()
+        assert {slot for request in tick.requests for slot in request.slots} == set(slots)
+        return {slot: request.part for request in tick.requests for slot in request.slots}
+
+    world = settled(slots=1000, parallel_runs=4)
+    four = shares(world, *range(1000))
+    some = shares(world, *range(0, 1000, 3))
+    assert {slot: four[slot] for slot in some} == some
+    for runs, most in ((5, 300), (4, 300), (1, 800)):
+        world.settings = replace(world.settings, parallel_runs=runs)
+        after = shares(world, *range(1000))
+        assert set(after.values()) == set(range(runs))
+        assert max(Counter(after.values()).values()) <= 1000 / runs * BALANCE_SLACK
+        assert sum(after[slot] != four[slot] for slot in four) <= most
+        four = after
 
 
 def test_a_tick_that_died_before_its_cursor_was_stored_asks_for_the_same_run() -> None:
@@ -210,7 +237,7 @@ def test_a_silent_run_is_reported_even_if_another_part_still_waits_for_its_place
     assert world.state.open
     world.finish(second)
     world.tick()
-    assert set(world.state.failing) == {1}
+    assert world.state.failing.keys() == set(map(int, first.request.slots))
 
 
 def test_a_run_that_never_starts_fails_after_the_startup_time() -> None:
