@@ -1,10 +1,10 @@
-"""New files of one slot: rows gather until a file is full; files that lose rows, or are small and many, are replaced.
+"""New files of one slot: rows gather until a file is full; files that lose rows, or are small, are replaced.
 
 Files are named at random and uploaded; whatever a lost or doubled attempt leaves behind is named by no commit.
 """
 
 import io
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -25,8 +25,10 @@ FILE_BYTES: Final = 64 << 20
 """Arrow bytes gathered before a file is written."""
 
 SMALL_FILE_BYTES: Final = 8 << 20
-MAX_SMALL_FILES: Final = 16
-"""Small files of one slot that a commit leaves behind; more are merged into one."""
+"""Larger files are never merged."""
+
+MERGED_BYTES: Final = 256 << 10
+"""Files of a slot up to this size are merged with each commit's rows: reading one costs more than its bytes do."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,13 +81,13 @@ class SlotFiles:
     def replace(
         self, files: Collection[TableFile], left: Iterable[ObjectState], leaving: Collection[str]
     ) -> set[str]:
-        """Take over what stays of files that hold rows of `left`, and of small files if many; the names of both.
+        """Take over what stays of files that hold rows of `left`, and small files to merge; the names of both.
 
         `left`: what the head knows of the `leaving` keys. 1 GET for each such file.
         """
         affected = {file.name for file in spanning(files, left)}
-        small = {file.name for file in files if file.bytes < SMALL_FILE_BYTES}
-        merged = small if len(small) >= MAX_SMALL_FILES else set()
+        small = {file.name: file.bytes for file in files if file.bytes < SMALL_FILE_BYTES}
+        merged = self._merged(small)
         gone = pa.array(sorted(leaving), pa.string())
         replaced: set[str] = set()
         for file in (file for file in files if file.name in affected | merged):
@@ -103,6 +105,20 @@ class SlotFiles:
                 self.flush()
         self.flush()
         return replaced
+
+    def _merged(self, small: Mapping[str, int]) -> set[str]:
+        """Which of these files, by name and bytes, become one with the rows that wait.
+
+        None that is more than twice the rest together: a slot has few, and each row is written again few times.
+        """
+        found: set[str] = set()
+        together = self.waiting_bytes
+        for name, size in sorted(small.items(), key=lambda file: file[1]) if self.waiting else ():
+            if size > max(2 * together, MERGED_BYTES):
+                break
+            found.add(name)
+            together += size
+        return found
 
     def _read(self, file: TableFile) -> pa.Table:
         key = self.key_of(file.name)

@@ -2,8 +2,8 @@
 
 The rows of a slot arrive together, its outcomes and rejects first; or the files that other tasks have written
 them to (`part_writer`). Files that hold rows of overwritten or deleted objects are rewritten without them, so that
-live files hold exactly the live rows; small files are merged when many have gathered (`slot_files`). The bytes of the
-commit are made here; the driver stores them as they are.
+live files hold exactly the live rows; small files are merged with the new rows (`slot_files`). The bytes of the commit
+are made here; the driver stores them as they are.
 """
 
 from collections import Counter

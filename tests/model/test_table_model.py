@@ -224,11 +224,11 @@ class TableMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("delta_limit", "max_small_files", "small_file_bytes"),
-    [(256, 16, 8 << 20), (2, 2, 8 << 20), (0, 1, 8 << 20), (1, 1, 0)],
+    ("delta_limit", "merged_bytes", "small_file_bytes"),
+    [(256, 256 << 10, 8 << 20), (2, 4000, 8 << 20), (0, 0, 8 << 20), (1, 0, 0)],
 )
 def test_table_model(
-    delta_limit: int, max_small_files: int, small_file_bytes: int, monkeypatch: pytest.MonkeyPatch
+    delta_limit: int, merged_bytes: int, small_file_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With states and files as commits carry them, and with limits so small that all is folded and merged.
 
@@ -236,7 +236,7 @@ def test_table_model(
     """
     monkeypatch.setattr(paging, "DELTA_LIMIT", delta_limit)
     monkeypatch.setattr(paging, "PAGE_OBJECTS", max(1, delta_limit))
-    monkeypatch.setattr(files, "MAX_SMALL_FILES", max_small_files)
+    monkeypatch.setattr(files, "MERGED_BYTES", merged_bytes)
     monkeypatch.setattr(files, "SMALL_FILE_BYTES", small_file_bytes)
     machine = TableMachine.TestCase()
     machine.settings = settings(settings(), stateful_step_count=30)

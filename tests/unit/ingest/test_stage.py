@@ -1,13 +1,15 @@
 """Files of a slot over many commits: merged when small, rewritten when rows leave, and nothing else touched."""
 
+import os
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from s3notify_platform.errors import CorruptError
+from s3notify_platform.ingest import slot_files
 from s3notify_platform.ingest.outcome import Outcome, joined
-from s3notify_platform.ingest.slot_files import MAX_SMALL_FILES, new_files
+from s3notify_platform.ingest.slot_files import SMALL_FILE_BYTES, new_files
 from s3notify_platform.ports import Written, list_all
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -25,20 +27,42 @@ from tests.support.slot_writer import (
 )
 
 
-def test_small_files_are_merged() -> None:
-    """Many small commits do not leave as many files behind, of rows or of rejects."""
+def test_a_slot_of_little_is_one_file() -> None:
+    """Of rows, and one of rejects, after as many small commits as may be."""
     writer, bucket = SlotWriter(store=MemoryObjectStore()), {}
     for number in range(40):
         bucket[f"{number}"] = Body(etag="1", rows=1, rejects=1)
         assert isinstance(writer.run(bucket), Written)
         head = history_of(writer.table)[-1]
-        assert max(len(head.files), len(head.rejects)) <= MAX_SMALL_FILES
+        assert (len(head.files), len(head.rejects)) == (1, 1)
         assert head.rows == number + 1
     assert content_in(writer.table) == content_of(bucket)
 
 
-def test_only_files_with_leaving_rows_are_rewritten() -> None:
+def test_a_slot_that_grows_has_few_files_and_writes_rows_again_few_times() -> None:
+    """Both by the logarithm of its bytes; what is large stays as it is."""
+    table, total, written = slot_table(MemoryObjectStore()), 0, 0
+    files: tuple[TableFile, ...] = ()
+    for number in range(150):
+        data, _ = new_files(table, SLOT, Generation(number + 1))
+        rows = pa.table({"_key": [f"{number}"], "bytes": [os.urandom(200 << 10)]})
+        data.add(rows)
+        total += rows.nbytes
+        replaced = data.replace(files, (), ())
+        large = {file.name for file in files if file.bytes >= SMALL_FILE_BYTES}
+        assert not replaced & large
+        files = (*(file for file in files if file.name not in replaced), *data.written)
+        written += sum(file.bytes for file in data.written)
+        small = [file for file in files if file.bytes < SMALL_FILE_BYTES]
+        assert len(small) <= 6
+        assert sum(file.rows for file in files) == number + 1
+    assert len(files) <= total / SMALL_FILE_BYTES + 6
+    assert written <= 6 * total
+
+
+def test_only_files_with_leaving_rows_are_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     """An overwritten object costs its own files, not the slot's: 1 GET of the head, 1 of each such file."""
+    monkeypatch.setattr(slot_files, "MERGED_BYTES", 0)
     memory = MemoryObjectStore()
     bucket = {"a": Body(etag="1", rows=2), "b": Body(etag="1", rows=2)}
     SlotWriter(store=memory).run(bucket)
