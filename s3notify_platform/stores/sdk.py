@@ -51,7 +51,11 @@ class SdkUser(Generic[C]):
         with self._client_lock:
             if self._client is None:
                 self._client = _new_client(self._service, self._access, **self._settings)
+                self._prepare(self._client)
             return self._client
+
+    def _prepare(self, client: C) -> None:
+        """What an adapter adds to a client of its own."""
 
     def close(self) -> None:
         """Close the connections. The object may be used again."""

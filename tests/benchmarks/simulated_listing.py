@@ -69,7 +69,7 @@ class Listing:
                 low = middle + 1
         return low
 
-    def page(self, prefix: str, after: str, delimiter: str, limit: int) -> str:
+    def page(self, prefix: str, after: str, delimiter: str, limit: int, encoding: str) -> str:
         number = self.first_after(max(after, prefix))
         end = self.first_after(prefix + _LAST)
         objects: list[str] = []
@@ -87,12 +87,13 @@ class Listing:
                 objects.append(_OBJECT % (last, number, SIZE))
                 number += 1
         more = number < end
+        encoded = f"<EncodingType>{encoding}</EncodingType>" if encoding else ""  # the keys are as they would be
         token = f"<NextContinuationToken>{last}</NextContinuationToken>" if more else ""
         return (
             '<?xml version="1.0" encoding="UTF-8"?>'
             '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>simulated</Name>'
             f"<Prefix>{prefix}</Prefix><KeyCount>{len(objects) + len(folders)}</KeyCount>"
-            f"<MaxKeys>{limit}</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>{token}"
+            f"<MaxKeys>{limit}</MaxKeys>{encoded}<IsTruncated>{str(more).lower()}</IsTruncated>{token}"
             f"{''.join(objects)}{''.join(folders)}</ListBucketResult>"
         )
 
@@ -117,6 +118,7 @@ def serve(count: int, seconds: float) -> None:
                 asked.get("continuation-token") or asked.get("start-after", ""),
                 asked.get("delimiter", ""),
                 int(asked.get("max-keys", "1000")),
+                asked.get("encoding-type", ""),
             ).encode()
             time.sleep(max(0.0, due - time.monotonic()))
             self.send_response(200)

@@ -37,6 +37,7 @@ from s3notify_platform.ports import (
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
 from s3notify_platform.stores.memory import check_copy, check_key, check_page_limit
+from s3notify_platform.stores.s3.listing import PAGE, read_listing
 from s3notify_platform.stores.sdk import SDK_ERRORS, SdkUser
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class S3ObjectStore(SdkUser["S3Client"]):
         self._clock = clock
         self._attempts = attempts
         self._bucket_seen = False
+
+    def _prepare(self, client: "S3Client") -> None:
+        client.meta.events.register("before-parse.s3.ListObjectsV2", read_listing)
 
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
@@ -202,7 +206,7 @@ class S3ObjectStore(SdkUser["S3Client"]):
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000
     ) -> Page:
-        """See `ObjectStore.list`: ListObjectsV2. Keys are asked for URL-encoded, and decoded by botocore."""
+        """See `ObjectStore.list`: ListObjectsV2. Keys are asked for URL-encoded."""
         arguments: dict[str, Any] = {"Prefix": prefix, "MaxKeys": check_page_limit(limit)}
         if token is not None:
             arguments["ContinuationToken"] = token
@@ -211,6 +215,11 @@ class S3ObjectStore(SdkUser["S3Client"]):
         answer = self._send(lambda: self.client.list_objects_v2(Bucket=self.config.bucket, **arguments))
         if isinstance(answer, Fault):
             raise self._unavailable(answer)
+        if isinstance(page := answer.get(PAGE), Page):
+            return page
+        token = answer.get("NextContinuationToken")
+        if answer["IsTruncated"] and not token:
+            raise UnavailableError(f"{self.config.place}: a listing says that it goes on, and not where")
         objects = tuple(
             ObjectMeta(
                 key=entry["Key"],
@@ -220,9 +229,7 @@ class S3ObjectStore(SdkUser["S3Client"]):
             )
             for entry in answer.get("Contents", ())
         )
-        return Page(
-            objects=objects, next_token=answer.get("NextContinuationToken") if answer["IsTruncated"] else None
-        )
+        return Page(objects=objects, next_token=token if answer["IsTruncated"] else None)
 
     def create_bucket(self) -> None:
         """Create the bucket, if this account does not own it already. 1 request."""

@@ -1,0 +1,72 @@
+"""Reads the answer to ListObjectsV2 at a small part of botocore's CPU, which is 50 µs a key and most of a listing.
+
+Keys are as they were written: they come URL-encoded, so that nothing in an answer can be taken for another element.
+What is not as expected (keys not encoded, an element missing) is left to botocore.
+"""
+
+import html
+import re
+from typing import Any, Final
+from urllib.parse import unquote_plus
+from xml.etree import ElementTree as ET
+
+import numpy as np
+
+from s3notify_platform.ports import ETag, ObjectMeta, Page
+
+PAGE: Final = "S3NotifyPage"
+"""Where botocore's answer has the page, if it was read here."""
+
+_KEYS: Final = re.compile(rb"<Key>([^<]+)</Key>")
+_ETAGS: Final = re.compile(rb"<ETag>([^<]*)</ETag>")
+_SIZES: Final = re.compile(rb"<Size>([0-9]+)</Size>")
+_TIMES: Final = re.compile(rb"<LastModified>([0-9T:.-]+)Z</LastModified>")
+_FIRST, _LAST = b"<Contents>", b"</Contents>"
+
+
+def read_listing(
+    response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object
+) -> None:
+    """A handler of botocore's event `before-parse.s3.ListObjectsV2`."""
+    body = response_dict["body"]
+    if response_dict["status_code"] == 200 and (read := page_of(body)) is not None:
+        customized_response_dict[PAGE] = read
+        response_dict["body"] = body[: body.index(_FIRST)] + body[body.rindex(_LAST) + len(_LAST) :]
+
+
+def page_of(body: bytes) -> Page | None:
+    """The page that an answer is; None if it has no objects, or is to be read by botocore. 3 µs a key."""
+    begin, end = body.find(_FIRST), body.rfind(_LAST) + len(_LAST)
+    if not 0 <= begin < end:
+        return None
+    try:
+        root = ET.fromstring(body[:begin] + body[end:])  # noqa: S314 - what botocore does with it as well
+    except ET.ParseError:
+        return None
+    about = {element.tag.rpartition("}")[2]: element.text or "" for element in root}
+    contents = body[begin:end]
+    keys, etags, sizes, times = (each.findall(contents) for each in (_KEYS, _ETAGS, _SIZES, _TIMES))
+    count = contents.count(_FIRST)
+    token = about.get("NextContinuationToken") or None
+    if about.get("EncodingType") != "url" or (about.get("IsTruncated") == "true") != (token is not None):
+        return None
+    try:
+        names = b"\n".join(keys).decode().split("\n")
+        tags = html.unescape(b"\n".join(etags).decode()).split("\n")
+        modified = np.array(times).astype("datetime64[ms]").astype(np.int64).tolist()
+    except ValueError:
+        return None
+    if {len(names), len(tags), len(sizes), len(modified)} != {count}:
+        return None
+    return Page(
+        objects=tuple(
+            ObjectMeta(
+                key=unquote_plus(name) if "%" in name or "+" in name else name,
+                etag=ETag(tag.strip('"')),
+                size=int(size),
+                modified_ms=ms,
+            )
+            for name, tag, size, ms in zip(names, tags, sizes, modified, strict=True)
+        ),
+        next_token=token,
+    )

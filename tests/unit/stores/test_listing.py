@@ -1,0 +1,132 @@
+"""What is read of the answer to a LIST, beside what botocore makes of the same bytes."""
+
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+from botocore.parsers import create_parser
+from botocore.session import Session
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.errors import UnavailableError
+from s3notify_platform.ports import ETag, ObjectMeta, Page
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.listing import page_of
+
+MODEL = Session().get_service_model("s3").operation_model("ListObjectsV2")
+
+AWS = (
+    "<Contents><Key>{key}</Key><LastModified>{time}</LastModified><ETag>{etag}</ETag>"
+    "<ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm><ChecksumType>FULL_OBJECT</ChecksumType><Size>{size}</Size>"
+    "<StorageClass>STANDARD</StorageClass></Contents>"
+)
+RGW = (
+    "<Contents><Key>{key}</Key><LastModified>{time}</LastModified><ETag>{etag}</ETag><Size>{size}</Size>"
+    "<StorageClass>STANDARD</StorageClass><Owner><ID>a</ID><DisplayName>Key</DisplayName></Owner>"
+    "<Type>Normal</Type></Contents>"
+)
+OTHER = (
+    "<Contents>\n  <ETag>{etag}</ETag>\n  <Key>{key}</Key>\n  <LastModified>{time}</LastModified>"
+    "<Owner></Owner><Size>{size}</Size></Contents>"
+)
+
+
+def answer(*contents: str, encoding: str = "url", token: str = "", truncated: str = "") -> bytes:
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        "<Name>bucket</Name><Prefix>in%2F</Prefix><MaxKeys>1000</MaxKeys>"
+        + (f"<EncodingType>{encoding}</EncodingType>" if encoding else "")
+        + f"<IsTruncated>{truncated or str(bool(token)).lower()}</IsTruncated>"
+        + "".join(contents)
+        + (f"<NextContinuationToken>{token}</NextContinuationToken>" if token else "")
+        + "</ListBucketResult>"
+    ).encode()
+
+
+def by_botocore(body: bytes) -> dict[str, Any]:
+    found = create_parser("rest-xml").parse(
+        {"status_code": 200, "headers": {}, "body": body}, MODEL.output_shape
+    )
+    assert isinstance(found, dict)
+    return found
+
+
+@given(
+    st.sampled_from([AWS, RGW, OTHER]),
+    st.lists(
+        st.tuples(
+            st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+            st.sampled_from(["&quot;{}&quot;", '"{}"', "&#34;{}&#34;", "{}"]),
+            st.from_regex(r"[0-9a-f]{32}(-[0-9]{1,4})?", fullmatch=True),
+            st.integers(0, 5 << 40),
+            st.sampled_from(["2026-01-01T00:00:00.000Z", "2009-10-12T17:50:30Z", "2026-11-22T12:34:56.789Z"]),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from(["", "a+b/c==", "a&amp;b"]),
+)
+def test_what_botocore_reads(shape: str, listed: list[tuple[str, str, str, int, str]], token: str) -> None:
+    """Whatever keys there are, and in whichever way a server writes ETags and orders elements."""
+    body = answer(
+        *(
+            shape.format(key=quote_plus(key, safe="/"), etag=quotes.format(etag), size=size, time=time)
+            for key, quotes, etag, size, time in listed
+        ),
+        token=token,
+    )
+    theirs, page = by_botocore(body), page_of(body)
+    assert page is not None
+    assert page.next_token == theirs.get("NextContinuationToken")
+    for meta, entry, (key, _, etag, size, _) in zip(page.objects, theirs["Contents"], listed, strict=True):
+        ms = int(entry["LastModified"].timestamp() * 1000)
+        assert meta == ObjectMeta(key=key, etag=ETag(etag), size=size, modified_ms=ms)
+        assert (entry["ETag"].strip('"'), entry["Size"]) == (etag, size)
+
+
+GOOD = AWS.format(key="a", etag="&quot;e&quot;", size=1, time="2026-01-01T00:00:00.000Z")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        answer(),
+        answer(GOOD, encoding=""),
+        answer(GOOD, GOOD.replace("<Size>1</Size>", "")),
+        answer(GOOD, GOOD.replace("<Key>a</Key>", "<Key>a\nb</Key>")),
+        answer(GOOD, GOOD.replace("e&quot;", "e&#10;")),
+        answer(GOOD, GOOD.replace("2026-01", "2026-13")),
+        answer(GOOD, GOOD.replace("000Z", "000+01:00")),
+        answer(GOOD, truncated="true"),
+        answer(GOOD)[:-9],
+        answer(GOOD).replace(b"<Key>a", b"<Key>\xff"),
+        b"<Error><Code>SlowDown</Code></Error>",
+        b"",
+    ],
+)
+def test_the_rest_is_left_to_botocore(body: bytes) -> None:
+    """No objects, keys that are not encoded, elements that are missing or not as they should be."""
+    assert page_of(body) is None
+
+
+def test_a_listing_that_goes_on_nowhere_is_no_listing() -> None:
+    """What would follow would else count as gone."""
+
+    class Answer:
+        def list_objects_v2(self, **_: object) -> dict[str, Any]:
+            return {"IsTruncated": True, "Contents": []}
+
+    store = S3ObjectStore(S3Config(bucket="b"), client=Answer())  # type: ignore[arg-type]
+    with pytest.raises(UnavailableError, match="goes on, and not where"):
+        store.list("in/")
+
+
+def test_pages_of_many_keys() -> None:
+    """A whole page, as it comes."""
+    contents = [GOOD.replace("<Key>a", f"<Key>in/{n:04d}") for n in range(1000)]
+    page = page_of(answer(*contents, token="t"))
+    assert isinstance(page, Page)
+    assert [meta.key for meta in page.objects] == [f"in/{n:04d}" for n in range(1000)]
+    assert page.next_token == "t"
