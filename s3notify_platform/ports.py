@@ -15,7 +15,7 @@ Reads raise `UnavailableError` after bounded retries, and `UsageError` if only a
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NewType, Protocol
+from typing import NewType, Protocol, overload
 
 from s3notify_platform.limits import MAX_KEY_BYTES
 
@@ -119,10 +119,54 @@ class NotModified:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectColumns(Sequence[ObjectMeta]):
+    """Objects that were listed, by columns: an object is made where one is looked at."""
+
+    keys: Sequence[str]
+    etags: Sequence[ETag]
+    sizes: Sequence[int]
+    modified_ms: Sequence[int]
+
+    @classmethod
+    def of(cls, objects: Sequence[ObjectMeta]) -> "ObjectColumns":
+        """The objects, by columns."""
+        if isinstance(objects, ObjectColumns):
+            return objects
+        return cls(
+            keys=[meta.key for meta in objects],
+            etags=[meta.etag for meta in objects],
+            sizes=[meta.size for meta in objects],
+            modified_ms=[meta.modified_ms for meta in objects],
+        )
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, place: int) -> ObjectMeta: ...
+    @overload
+    def __getitem__(self, place: slice) -> "ObjectColumns": ...
+    def __getitem__(self, place: int | slice) -> "ObjectMeta | ObjectColumns":
+        if isinstance(place, slice):
+            return ObjectColumns(
+                keys=self.keys[place],
+                etags=self.etags[place],
+                sizes=self.sizes[place],
+                modified_ms=self.modified_ms[place],
+            )
+        return ObjectMeta(
+            key=self.keys[place],
+            etag=self.etags[place],
+            size=self.sizes[place],
+            modified_ms=self.modified_ms[place],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """One LIST response. `next_token` is None on the last page."""
 
-    objects: tuple[ObjectMeta, ...]
+    objects: Sequence[ObjectMeta]
     next_token: str | None
 
 

@@ -8,10 +8,15 @@ entry names is seen, and the entry may go when the slot is committed.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain, groupby
-from typing import TYPE_CHECKING, Final, assert_never
+from itertools import chain, groupby, pairwise
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.ingest.compare_columns import compared
 from s3notify_platform.ingest.fetch import windows
 from s3notify_platform.ingest.follow import last_signal_queued, named_versions
 from s3notify_platform.ingest.row_schema import Batches, numbers_of
@@ -22,7 +27,6 @@ from s3notify_platform.ingest.wire import (
     ComparedSlot,
     FailedSlot,
     Gone,
-    Listed,
     Planned,
     QueuedEntry,
     Requests,
@@ -43,6 +47,7 @@ from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reread import backfilled_keys
+from s3notify_platform.table.states import states_of
 
 if TYPE_CHECKING:
     from s3notify_platform.protocols.notification_queue import Entry
@@ -51,14 +56,13 @@ IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
 """Keys of a slot that S3 clients cannot address and that are named."""
 
-_PAGE: Final = 10_000
 CHAINS_AT_ONCE: Final = 4
 """Chains that one task lists at once: it waits for the server most of the time."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """What was found of one slot. `touched`: the keys that were looked at; None: all of them.
+    """What was found of one slot. `touched`: the keys that were looked at; None: all of them, and `listed` has them.
 
     `newest`: its newest generation, None if that is still to be asked for.
     """
@@ -66,6 +70,7 @@ class _Found:
     slot: Slot
     newest: Generation | None = None
     versions: list[ObjectVersion] = field(default_factory=list)
+    listed: list[pa.RecordBatch] = field(default_factory=list)
     entries: list[QueuedEntry] = field(default_factory=list)
     touched: frozenset[str] | None = None
 
@@ -91,14 +96,10 @@ def lister(
                 Chain(bucket, source.input.prefix, cuts=cuts, after=start.after, token=start.token)
                 for start in parts[number]
             ]
-            rows: list[Listed] = []
             for objects in listed_pages(chains, CHAINS_AT_ONCE):
-                rows += enumerator.among(objects, wanted)
-                if len(rows) >= _PAGE:
-                    yield LISTED.batch(rows)
-                    rows = []
+                yield LISTED.columns(ObjectVersion, enumerator.columns_among(objects, wanted))
             overran = sum(each.overran for each in chains)
-            yield LISTED.batch([*rows, Requests(requests=bucket.counts, overran=overran)])
+            yield LISTED.batch([Requests(requests=bucket.counts, overran=overran)])
 
     return run
 
@@ -108,7 +109,7 @@ def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batc
 
     def run(batches: Batches) -> Batches:
         comparison = _Comparison(source, quota, skip)
-        yield from map(PLANNED.batch, comparison.run(_by_slot(LISTED.read(batches))))
+        yield from map(PLANNED.batch, comparison.run(_by_slot(batches)))
         yield PLANNED.batch([Requests(requests=comparison.store.counts)])
 
     return run
@@ -179,8 +180,14 @@ class _Comparison:
             # All rows of the slot have to be made again, or some that an earlier batch could not.
             other = version is not None and head is not None and head.code_version != version
             whole = other or (head is not None and head.backfill > 0)
-            looked_at = None if found.touched is None or whole else found.touched | pending
-            states = self._table.states(head, looked_at)
+            listed = None
+            if found.touched is None:
+                listed = compared(
+                    found.listed, self._table.state_columns(head), pending | self._skip, whole=whole
+                )
+                found.versions, states = listed.versions(found.slot), states_of(listed.states)
+            else:
+                states = self._table.states(head, None if whole else found.touched | pending)
         except UsageError:
             raise
         except S3NotifyError as error:
@@ -213,19 +220,21 @@ class _Comparison:
         rows += [Gone(slot=found.slot, key=key, announced=key in announced) for key in changes.gone]
         if unqueued:
             rows.append(UnqueuedSlot(slot=found.slot))
-        odd = [each.key for each in found.versions if unaddressable(each.key)]
-        compared = ComparedSlot(
-            slot=found.slot,
-            generation=head.generation if head else Generation(0),
-            objects=len(versions) if touched is None else head.objects if head else 0,
-            held=len(states) if touched is None else 0,
-            withdrawn=len(states.keys() - {version.key for version in versions}) if touched is None else 0,
-            complete=changes.complete,
-            beyond=changes.beyond,
-            unaddressable=len(odd),
-            unaddressable_keys=tuple(odd[:KEYS_NAMED]),
+        odd = listed.unaddressable if listed else [v.key for v in versions if unaddressable(v.key)]
+        rows.append(
+            ComparedSlot(
+                slot=found.slot,
+                generation=head.generation if head else Generation(0),
+                objects=listed.objects if listed else head.objects if head else 0,
+                held=listed.held if listed else 0,
+                withdrawn=listed.withdrawn if listed else 0,
+                complete=changes.complete,
+                beyond=changes.beyond,
+                unaddressable=len(odd),
+                unaddressable_keys=tuple(odd[:KEYS_NAMED]),
+            )
         )
-        return [*rows, *found.entries, compared]
+        return [*rows, *found.entries]
 
     @staticmethod
     def _has_left(key: str, found: _Found) -> bool:
@@ -237,23 +246,32 @@ def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
     return states[key].etag if key in states else None
 
 
-def _by_slot(rows: Iterable[Listed]) -> Iterator[_Found | Requests]:
-    """What was found of each slot, and rows that are of none."""
-    for slot, of_slot in groupby(rows, lambda row: None if isinstance(row, Requests) else row.slot):
-        found = _Found(slot) if slot is not None else None
-        for row in of_slot:
-            if found is None or isinstance(row, Requests):
-                assert isinstance(row, Requests), "the only rows that are of no slot"
-                yield row
-                continue
-            match row:
-                case WantedSlot():
-                    found.newest = row.generation
-                case ObjectVersion():
-                    found.versions.append(row)
-                case QueuedEntry():
-                    found.entries.append(row)
-                case _ as unreachable:
-                    assert_never(unreachable)
-        if found is not None:
+def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
+    """What was found of each slot, from rows sorted by slot; and rows that are of none."""
+    for slot, pieces in groupby(_pieces(batches), lambda piece: piece[0]):
+        found = _Found(Slot(slot))
+        for _, piece in pieces:
+            of_object = pc.equal(piece.column("kind"), LISTED.kind(ObjectVersion))
+            found.listed.append(piece.filter(of_object))
+            for row in LISTED.read([piece.filter(pc.invert(of_object))]):
+                match row:
+                    case WantedSlot():
+                        found.newest = row.generation
+                    case QueuedEntry():
+                        found.entries.append(row)
+                    case Requests():
+                        yield row
+                    case _:
+                        raise AssertionError(row)
+        if slot >= 0:
             yield found
+
+
+def _pieces(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The batches, cut where the slot changes; -1 for none."""
+    for batch in batches:
+        slots = pc.fill_null(batch.column("slot"), -1).to_numpy()
+        cuts = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(slots)]
+        yield from (
+            (int(slots[low]), batch.slice(low, high - low)) for low, high in pairwise(cuts) if high > low
+        )

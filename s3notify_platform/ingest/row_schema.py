@@ -10,12 +10,13 @@ rows of kinds without it. Column `kind` is the number of the kind, in the order 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Final, Generic, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pyarrow as pa
 
 from s3notify_platform.slots import Slot
@@ -98,6 +99,18 @@ class Rows(Generic[R]):
             ]
             arrays.append(pa.array(values, column.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def columns(self, kind: type[R], values: Mapping[str, Sequence[object]]) -> pa.RecordBatch:
+        """Rows of one kind from its columns, by name: all that it has, or null."""
+        count = len(next(iter(values.values())))
+        numbers = pa.array(np.full(count, self._kinds.index(kind), np.int32))
+        arrays = [
+            pa.array(values[column.name], column.type)
+            if column.name in values
+            else pa.nulls(count, column.type)
+            for column in list(self.schema)[1:]
+        ]
+        return pa.RecordBatch.from_arrays([numbers, *arrays], schema=self.schema)
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[R]:
         """The rows of batches with these columns, which may have others besides."""

@@ -39,22 +39,34 @@ _FIELDS: Final[dict[str, Any]] = {
 """What pages and commits hold of a state, in this order, with its type. A key that is gone is in deltas alone."""
 
 _ARROW: Final = {str: pa.string(), int: pa.int64(), bool: pa.bool_()}
-_SCHEMA: Final = pa.schema([pa.field(name, _ARROW[kind], nullable=False) for name, kind in _FIELDS.items()])
+STATE_SCHEMA: Final = pa.schema(
+    [pa.field(name, _ARROW[kind], nullable=False) for name, kind in _FIELDS.items()]
+)
 
 
 def encode_states(states: Mapping[str, ObjectState]) -> bytes:
     """A page: Parquet, sorted by key."""
-    rows = [{name: getattr(states[key], name) for name in _FIELDS} for key in sorted(states)]
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), sink, compression="zstd")
+    pq.write_table(columns_of(states[key] for key in sorted(states)), sink, compression="zstd")
     return sink.getvalue()
 
 
-def decode_states(body: bytes) -> States:
-    """Inverse of `encode_states`."""
-    columns = pq.ParquetFile(pa.BufferReader(body)).read().to_pydict()
-    rows = zip(*columns.values(), strict=True)
-    return {row[0]: ObjectState(**dict(zip(columns, row, strict=True))) for row in rows}
+def state_columns(body: bytes) -> pa.Table:
+    """What a page holds, as columns: `states_of` makes states of them."""
+    return pq.ParquetFile(pa.BufferReader(body)).read()
+
+
+def columns_of(states: Iterable[ObjectState]) -> pa.Table:
+    """Inverse of `states_of`."""
+    rows = [{name: getattr(state, name) for name in _FIELDS} for state in states]
+    return pa.Table.from_pylist(rows, schema=STATE_SCHEMA)
+
+
+def states_of(columns: pa.Table) -> States:
+    """The states by key."""
+    found = columns.to_pydict()
+    rows = zip(*found.values(), strict=True)
+    return {row[0]: ObjectState(**dict(zip(found, row, strict=True))) for row in rows}
 
 
 def state_row(state: ObjectState) -> list[object]:

@@ -87,7 +87,9 @@ class Listing:
                 objects.append(_OBJECT % (last, number, SIZE))
                 number += 1
         more = number < end
-        encoded = f"<EncodingType>{encoding}</EncodingType>" if encoding else ""  # the keys are as they would be
+        encoded = (
+            f"<EncodingType>{encoding}</EncodingType>" if encoding else ""
+        )  # the keys are as they would be
         token = f"<NextContinuationToken>{last}</NextContinuationToken>" if more else ""
         return (
             '<?xml version="1.0" encoding="UTF-8"?>'

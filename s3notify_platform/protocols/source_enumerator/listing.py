@@ -26,7 +26,7 @@ from typing import Final
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import ObjectMeta, ObjectStore
+from s3notify_platform.ports import ObjectColumns, ObjectStore
 
 HANDOVER_KEYS: Final = 32
 """How many keys after a cut are compared before one chain leaves the rest to another."""
@@ -89,39 +89,38 @@ class Chain:
         self._token = token
         self.overran = 0
 
-    def pages(self) -> Iterator[Sequence[ObjectMeta]]:
+    def pages(self) -> Iterator[ObjectColumns]:
         """The objects, page by page. 1 LIST for each page, and 1 for each cut that is met."""
         page = self._store.list(self._prefix, start_after=self._after, token=self._token)
         met: str | None = None
         while True:
-            for place, meta in enumerate(page.objects):
-                if met is not None and self._ends(met, page.objects[place:]):
-                    yield page.objects[:place]
+            objects = ObjectColumns.of(page.objects)
+            for place, key in enumerate(objects.keys):
+                if met is not None and self._ends(met, objects.keys[place:]):
+                    yield objects[:place]
                     return
-                met = meta.key if meta.key in self._cuts else None
-            yield page.objects
+                met = key if key in self._cuts else None
+            yield objects
             if page.next_token is None:
                 return
             page = self._store.list(self._prefix, token=page.next_token)
 
-    def _ends(self, cut: str, following: Sequence[ObjectMeta]) -> bool:
-        if hands_over(
-            self._store, self._prefix, cut, [meta.key for meta in islice(following, HANDOVER_KEYS)]
-        ):
+    def _ends(self, cut: str, following: Sequence[str]) -> bool:
+        if hands_over(self._store, self._prefix, cut, following[:HANDOVER_KEYS]):
             return True
         self.overran += 1
         return False
 
 
-def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[Sequence[ObjectMeta]]:
+def listed_pages(chains: Iterable[Chain], at_once: int) -> Iterator[ObjectColumns]:
     """The pages of all chains as they arrive, from `at_once` chains at a time. Holds one page of each of these."""
     waiting = iter(chains)
     with ThreadPoolExecutor(at_once) as pool:
 
-        def submit(pages: Iterator[Sequence[ObjectMeta]]) -> None:
+        def submit(pages: Iterator[ObjectColumns]) -> None:
             under_way[pool.submit(next, pages, None)] = pages
 
-        under_way: dict[Future[Sequence[ObjectMeta] | None], Iterator[Sequence[ObjectMeta]]] = {}
+        under_way: dict[Future[ObjectColumns | None], Iterator[ObjectColumns]] = {}
         for chain in islice(waiting, at_once):
             submit(chain.pages())
         while under_way:

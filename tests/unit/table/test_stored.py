@@ -19,8 +19,9 @@ from s3notify_platform.table.states import (
     PAGE_OBJECTS,
     StatePage,
     apply_deltas,
-    decode_states,
     encode_states,
+    state_columns,
+    states_of,
 )
 from tests.support.slot_writer import (
     SLOT,
@@ -110,7 +111,7 @@ class TestStates:
     @given(st.lists(states, max_size=9))
     def test_base_round_trip(self, drawn: list[ObjectState]) -> None:
         live = apply_deltas({}, drawn)
-        assert decode_states(encode_states(live)) == live
+        assert states_of(state_columns(encode_states(live))) == live
 
     @given(st.lists(st.lists(states, max_size=5), max_size=12), st.integers(1, 5))
     def test_carried_or_folded_they_are_the_same(self, rounds: list[list[ObjectState]], size: int) -> None:
