@@ -28,6 +28,7 @@ from tests.benchmarks.apart import Memory, apart
 from tests.benchmarks.figures import Figure, counted, seconds, short
 from tests.benchmarks.lake import boto3_client, by_slot, commit_states, embedded_spark, source_of
 from tests.benchmarks.simulated_listing import SIZE, listed_etag, listed_key, simulated_listing
+from tests.support.spark_options import named
 
 BUCKET = "bench-million"
 STATE = "state.parquet"
@@ -81,7 +82,7 @@ def _figures(
 def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
     """A source whose bucket is `listing`, and whose table knows its objects. Committed once a server."""
     server.create_bucket(BUCKET)
-    source = source_of(listing, "million", "in/", platform=server.config(BUCKET))
+    source = source_of(listing, "million", "in/", platform=named(server.config(BUCKET)))
     if any(source.table().newest(source.location.all_slots()).values()):
         return source
     versions = []
