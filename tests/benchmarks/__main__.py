@@ -27,6 +27,7 @@ from tests.benchmarks import (
     pipeline,
     publishing,
     queueing,
+    reading,
     scale,
     sweeping,
 )
@@ -41,6 +42,7 @@ ON_SERVER = {
     "pipeline": pipeline.run,
     "scale": scale.run,
     "sweeping": sweeping.run,
+    "reading": reading.run,
     "growth": growth.run,  # after sweeping: it changes objects of the million
 }
 """Benchmarks that share a server: each takes it, and `small`."""

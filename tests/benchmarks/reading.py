@@ -1,0 +1,83 @@
+"""(9) Counting a table that many small batches have made, against one that was written at once.
+
+Each batch has new objects in many slots, as a bucket gets them in steady state; then Spark counts the rows of both.
+"""
+
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.protocols.keyspace import Publisher, Put
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.slots import slot_of
+from s3notify_platform.spark.datasource.batch import register
+from s3notify_platform.spark.jobs import spark_ingest
+from s3notify_platform.stores.s3.fast import FastObjectStore
+from tests.benchmarks.figures import Figure, seconds, short, timed, times
+from tests.benchmarks.lake import LINES, body_of, embedded_spark, source_of
+from tests.support.spark_options import named, options_of
+
+BUCKET = "bench-reading"
+PREFIX = "in/"
+REPEATS = 5
+
+
+def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
+    batches, objects = (3, 20) if small else (100, 50)
+    server.create_bucket(BUCKET)
+    config = named(server.config(BUCKET))
+    many, once = (source_of(config, name, PREFIX) for name in ("many", "once"))
+    with embedded_spark() as spark:
+        register(spark)
+        with seconds() as took:
+            for number in range(batches):
+                _batch(spark, many, number, objects)
+        spark_ingest(spark, once).run(once.location.all_slots(), batch="once")
+        counts = []
+        for source in (many, once):
+            count = partial(_count, spark, source)
+            assert count() == batches * objects * LINES  # Spark is warm
+            counts.append(timed(count, REPEATS)[0])
+    return [
+        Figure(
+            what=f"count of {batches * objects * LINES:,} rows of {batches * objects:,} objects, in {batches} batches",
+            ours=f"{short(counts[0])}: {_files(many)}; {short(took() / batches)} a batch",
+            instead=f"written at once {short(counts[1])}: {_files(once)}",
+            ratio=times(counts[1], counts[0]),
+        )
+    ]
+
+
+def _batch(spark: SparkSession, source: Source, number: int, objects: int) -> None:
+    """Publish new objects, and take them in."""
+    queue, place = source.location.queue(), source.location
+    if number == 0:
+        settings = TopicSettings(
+            bucket=source.input.bucket.bucket, prefix=source.input.prefix, slots=place.slots, shards=8
+        )
+        queue.topics.create(source.name, settings)
+    store = FastObjectStore(source.input.bucket)
+    signals = Publisher(store, prefix=place.keyspace_prefix, slots=place.slots, queued=True)
+    publisher = QueuedPublisher(signals, queue, bucket=source.input.bucket.bucket)
+    first = number * objects
+    keys = {f"{PREFIX}{n:06d}.jsonl": body_of(n) for n in range(first, first + objects)}
+    publisher.publish([Put(key=key, body=body) for key, body in keys.items()])
+    slots = sorted({slot_of(key, place.slots) for key in keys})
+    result = spark_ingest(spark, source).run(slots, batch=f"batch-{number}", listing=False)
+    assert sum(slot.objects for slot in result.slots.values()) == objects
+    for entries in result.entries.values():
+        queue.remove(entries)
+
+
+def _count(spark: SparkSession, source: Source) -> int:
+    return spark.read.format("s3notify").options(**options_of(source)).load().count()
+
+
+def _files(source: Source) -> str:
+    table = source.table()
+    heads = [table.head(slot) for slot in source.location.all_slots()]
+    files = [file for head in heads if head is not None for file in head.files]
+    return f"{len(files):,} files, {sum(file.bytes for file in files) / (1 << 20):.1f} MB"
