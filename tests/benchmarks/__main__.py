@@ -84,6 +84,7 @@ def main() -> None:
 def done(name: str, run: Callable[..., list[Figure]], *, small: bool) -> None:
     """Run one, show what it found, and write it down at once: what comes later may fail."""
     started = time.monotonic()
+    print(f"{name} …", flush=True)
     figures = run(small=small)
     for figure in figures:
         print(" | ".join(figure.cells()), flush=True)

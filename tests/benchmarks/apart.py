@@ -8,11 +8,13 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Literal, TypeVar
+
+from tests.benchmarks.processes import tree
 
 T = TypeVar("T")
 Role = Literal["driver", "jvm", "worker"]
@@ -56,33 +58,13 @@ def apart(function: Callable[..., T], *arguments: Any) -> tuple[T, Memory]:
 
 def _watch(root: int, peaks: dict[Role, int], ended: Event) -> None:
     while not ended.wait(LOOK_SECONDS):
-        for pid in _tree(root):
-            role = "driver" if pid == root else _role(pid)
+        for process in tree(root):
+            role = "driver" if process.pid == root else _role(process.command)
             if role:
-                peaks[role] = max(peaks[role], _peak(pid))
+                peaks[role] = max(peaks[role], _peak(process.pid))
 
 
-def _tree(root: int) -> Iterator[int]:
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # The name, in brackets, may hold anything.
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        children.setdefault(parent, []).append(int(stat.parent.name))
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
-        yield pid
-        waiting += children.get(pid, ())
-
-
-def _role(pid: int) -> Role | None:
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return None
+def _role(command: bytes) -> Role | None:
     if b"pyspark.daemon" in command or b"pyspark.worker" in command:
         return "worker"
     return "jvm" if command.split(b"\0")[0].endswith(b"java") else None

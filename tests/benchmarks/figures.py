@@ -1,11 +1,14 @@
-"""One line of the table, and how seconds are taken."""
+"""One line of the table, and how seconds are taken: by the clock, and of CPU, ours apart from the servers'."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_low
 from typing import TypeVar
+
+from tests.benchmarks.processes import tree
 
 T = TypeVar("T")
 
@@ -21,22 +24,56 @@ class Figure:
         return self.what, self.ours, self.instead, self.ratio
 
 
+SERVERS = (b"weed", b"ministack", b"radosgw", b"dynalite", b"simulated_listing", b"slow_proxy")
+"""What their command lines hold. A proxy in threads of the benchmark's own process counts as ours."""
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Seconds(float):
+    """By the clock. `cpu`: of this process and those below it; `server`: of the servers among these."""
+
+    cpu: float = 0.0
+    server: float = 0.0
+
+    @classmethod
+    def taken(cls, wall: float, before: tuple[float, float], after: tuple[float, float]) -> "Seconds":
+        self = cls(wall)
+        self.cpu, self.server = after[0] - before[0], after[1] - before[1]
+        return self
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """Until now, to 10 ms: ours, and the servers'. Of what has ended and was waited for, too."""
+    ours = servers = 0
+    for process in tree(os.getpid()):
+        ticks = sum(map(int, process.stat[11:15]))
+        if any(name in process.command for name in SERVERS):
+            servers += ticks
+        else:
+            ours += ticks
+    return ours * TICK, servers * TICK
+
+
 @contextmanager
-def seconds() -> Iterator[Callable[[], float]]:
-    started = time.perf_counter()
-    ended: list[float] = []
-    yield lambda: (ended[0] if ended else time.perf_counter()) - started
-    ended.append(time.perf_counter())
+def seconds() -> Iterator[Callable[[], Seconds]]:
+    before, started = cpu_seconds(), time.perf_counter()
+    ended: list[Seconds] = []
+
+    def until_now() -> Seconds:
+        return Seconds.taken(time.perf_counter() - started, before, cpu_seconds())
+
+    yield lambda: ended[0] if ended else until_now()
+    ended.append(until_now())
 
 
-def timed(function: Callable[[], T], repeats: int = 1) -> tuple[float, T]:
-    """Median seconds of `repeats` calls, and the last result."""
+def timed(function: Callable[[], T], repeats: int = 1) -> tuple[Seconds, T]:
+    """The median of `repeats` calls, or the lower one of two, and the last result."""
     taken = []
     for _ in range(repeats):
         with seconds() as took:
             result = function()
         taken.append(took())
-    return median(taken), result
+    return median_low(taken), result
 
 
 def counted(counts: Mapping[str, int]) -> str:
@@ -44,7 +81,12 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def short(value: float) -> str:
-    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+    """With the CPU-seconds, where these were taken."""
+    text = f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+    if isinstance(value, Seconds) and value.cpu + value.server >= 0.05:
+        server = f", server {value.server:.1f}" if value.server >= 0.05 else ""
+        return f"{text} (CPU {value.cpu:.1f}{server})"
+    return text
 
 
 def times(instead: float, ours: float) -> str:
