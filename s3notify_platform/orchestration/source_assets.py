@@ -46,7 +46,8 @@ class SourceAssets:
     description: str | None = None
     owners: Sequence[str] = ()
     group: str | None = None
-    interval_seconds: int = 5
+    interval_seconds: int = 4
+    poll_seconds: float = 0.3
     running: bool = True
 
     @property
