@@ -71,7 +71,7 @@ class BatchPayload:
 
     `rescans`: the slots of the rescan backlog that this batch's listing compares, as in `Rescans`. `last_attempt`:
     slots that are parked if they fail again, so that objects which cannot be read go to quarantine. `topic`: its epoch
-    when the batch was opened.
+    when the batch was opened. `signalled_ms`, `opened_ms`: by the clocks of store and sensor, for people.
     """
 
     slots: tuple[int, ...] = ()
@@ -80,6 +80,8 @@ class BatchPayload:
     rescans: Mapping[str, int] = field(default_factory=dict)
     last_attempt: tuple[int, ...] = ()
     topic: str = ""
+    signalled_ms: int = 0
+    opened_ms: int = 0
 
     @property
     def decision(self) -> Decision:

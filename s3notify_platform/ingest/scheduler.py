@@ -28,7 +28,7 @@ measures with its own clock how long a counter stands still. No data depends on 
 not either commits, or has a conflict with the next one, like any other.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -135,7 +135,7 @@ class BatchPlanner:
                 return self._begin_again(table)
             another = table.claim(state.epoch)
             warnings = (*table.warnings, *filter(None, [another]))
-            state, requests, waits = self._open(replace(state, table=table.id), wanted, poll.changed, now_ms)
+            state, requests, waits = self._open(replace(state, table=table.id), wanted, poll, now_ms)
             notes += [*warnings, *waits]
         if poll.listed and not state.watch.changed(poll.signals):
             state = replace(state, watch=state.watch.at_root(poll.root_etag))
@@ -166,9 +166,10 @@ class BatchPlanner:
         return {slot for slot, item in due.items() if item.group == first} - taken
 
     def _open(
-        self, state: SensorState, wanted: set[int], changed: Mapping[Slot, ETag], now_ms: int
+        self, state: SensorState, wanted: set[int], poll: Poll, now_ms: int
     ) -> tuple[SensorState, tuple[BatchRequest, ...], list[str]]:
         """Open a batch of these slots, and of all that wait for a rescan if it makes one."""
+        changed = poll.changed
         topic, rescans = self.topic_epoch(), self.backlog.read()
         decision = decide(
             map(Slot, wanted),
@@ -200,6 +201,8 @@ class BatchPlanner:
             rescans={str(s): n for s, n in rescans.slots.items() if decision.everything or s in wanted},
             last_attempt=tuple(last),
             topic=topic,
+            signalled_ms=poll.root_ms if signals else 0,
+            opened_ms=now_ms,
         )
         batch = f"{self.source}-{state.epoch}-{state.next_batch}"
         try:

@@ -30,6 +30,9 @@ from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation
 
+BAR: Final = 60
+"""Characters of the picture of a batch's phases."""
+
 MISMATCHES: Final = "batch_mismatches"
 """Metadata of a batch: values that do not fit their columns, by path."""
 
@@ -43,6 +46,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             f"slot asset {wrong[0].name!r} is of source {wrong[0].source!r}, not {settings.name!r}"
         )
     where = f"s3://{io.bucket}/{io.prefix}"
+    common = settings.spec | {"tags": settings.spec["tags"] | settings.warm_tags}
     specs = [
         dg.AssetSpec(
             settings.name,
@@ -57,7 +61,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             },
             skippable=True,
             code_version=io.code_version,
-            **settings.spec,
+            **common,
         ),
         *(
             dg.AssetSpec(
@@ -67,7 +71,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
                 kinds={"pyspark", "parquet"},
                 skippable=True,
                 automation_condition=follow_slots(asset.name),
-                **settings.spec | {"owners": asset.owners or settings.owners},
+                **common | {"owners": asset.owners or settings.owners},
             )
             for asset in settings.slot_assets
         ),
@@ -133,6 +137,7 @@ class _Step:
     table: OpenTable
     ingest: Ingest | None = None
     _started: float = field(default_factory=SYSTEM_CLOCK.monotonic)
+    _began_ms: int = field(default_factory=SYSTEM_CLOCK.wall_ms)
     _spark_seconds: float = 0.0
 
     @property
@@ -187,13 +192,19 @@ class _Step:
                 progress=self.context.log.info,
             )
 
+    def _waits(self) -> dict[str, float]:
+        """What happened before the step, by the clocks of store, sensor and this machine: for people."""
+        signalled, opened, began = self.opened.signalled_ms, self.opened.opened_ms, self._began_ms
+        waits = {"poll": (signalled, opened), "launch": (opened, began)}
+        return {name: max(0, to - since) / 1000 for name, (since, to) in waits.items() if since and to}
+
     def metadata(self) -> dict[str, Any]:
         """What is to be reported of the run as far as it has got."""
         seconds = round(SYSTEM_CLOCK.monotonic() - self._started, 3)
         if self.ingest is None:
             return {"seconds": seconds}
         done = self.ingest.result()
-        phases = {"spark_start": self._spark_seconds, **done.seconds}
+        phases = {**self._waits(), "spark_start": self._spark_seconds, **done.seconds}
         # Fields that the schema did not have, values left out, values that do not fit.
         about_schema = {
             "schema_added": done.schema_added,
@@ -209,9 +220,22 @@ class _Step:
             "batch_tasks": done.tasks,
             "batch_requests": dg.MetadataValue.json(dict(done.requests)),
             "batch_seconds": dg.MetadataValue.json({phase: round(took, 3) for phase, took in phases.items()}),
+            "batch_phases": dg.MetadataValue.md(phase_bars(phases)),
             **{name: dg.MetadataValue.json(dict(found)) for name, found in about_schema.items() if found},
             "seconds": seconds,
         }
+
+
+def phase_bars(phases: Mapping[str, float]) -> str:
+    """The seconds of phases that follow each other, as one picture: a bar for each, where the one before ends."""
+    whole = sum(phases.values()) or 1.0
+    lines, before = [], 0.0
+    for name, seconds in phases.items():
+        begins, ends = (round(BAR * at / whole) for at in (before, before + seconds))
+        bar = " " * begins + "█" * (ends - begins)
+        lines.append(f"{name:<12}{seconds:8.3f} s  {bar}".rstrip())
+        before += seconds
+    return "\n".join(["```", *lines, "```"])
 
 
 def _opened(clients: SourceClients, config: SlotBatch) -> BatchPayload:

@@ -96,7 +96,17 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         default=[]
     )
     group: Annotated[str | None, described("Group of its assets; default: {name}")] = None
-    interval_seconds: Annotated[int, Field(ge=1), described("Seconds between polls")] = 5
+    interval_seconds: Annotated[
+        int, Field(ge=1), described("Seconds between ticks of the sensor; Dagster's own loop takes 5")
+    ] = 4
+    poll_seconds: Annotated[
+        float,
+        Field(ge=0),
+        described(
+            "Seconds between polls within a tick; a tick polls once if 0, if ticks are more than 5 s apart, or if "
+            "dagster.yaml does not have sensors: {use_threads: true}"
+        ),
+    ] = 0.3
     delta: Annotated[
         bool,
         described(
@@ -128,6 +138,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             description=f"Ingests slots of {self.name!r}; requested by its sensor.",
             # One step: a second process would only start Python and Spark's client again.
             executor_def=dg.in_process_executor,
+            tags=assets.warm_tags,
         )
         sweep_job = dg.define_asset_job(
             f"{self.name}_sweep",
@@ -180,6 +191,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             owners=self.owners,
             group=self.group,
             interval_seconds=self.interval_seconds,
+            poll_seconds=self.poll_seconds,
             running=self.running,
         )
 

@@ -1,14 +1,23 @@
-"""The sensor of a source: polls the keyspace and requests one run with exactly the changed slots."""
+"""The sensor of a source: polls the keyspace and requests one run with exactly the changed slots.
 
-from collections.abc import Sequence
+Dagster begins a sensor's ticks five seconds apart at best, so a tick goes on polling for most of that time, and ends as
+soon as there is something to request. It holds a thread of daemon and code server meanwhile. So it polls once unless
+dagster.yaml has `sensors: {use_threads: true}`, without which other sensors would wait for it, and at most half of the
+threads of a code server watch (`WATCHERS`). What changes between a request and the next tick waits for that one.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from threading import BoundedSemaphore
 from typing import Final
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ingest.batches import EVERYTHING, BatchRequest, BatchSettings, SensorState
-from s3notify_platform.ingest.scheduler import BatchPlanner, RunView
+from s3notify_platform.ingest.scheduler import BatchPlanner, RunView, Tick
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.resources import beats_of
@@ -17,14 +26,57 @@ from s3notify_platform.orchestration.source_assets import SourceAssets
 ENDED: Final = frozenset({DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED})
 STARTED: Final = frozenset({DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING})
 
+LOOP_SECONDS: Final = 5
+"""Between two ticks, as Dagster's daemon has it."""
+
+WATCH_SECONDS: Final = 4.5
+
+
+def _code_server_threads() -> int:
+    given = os.environ.get("DAGSTER_GRPC_MAX_WORKERS", "")
+    return int(given) if given.isdigit() else min(32, (os.cpu_count() or 1) + 4)
+
+
+WATCHERS: Final = BoundedSemaphore(max(1, _code_server_threads() // 2))
+"""Ticks that watch at the same time, in this code server."""
+
+
+def watch(
+    look: Callable[[SensorState], Tick],
+    state: SensorState,
+    *,
+    poll_seconds: float,
+    clock: Clock = SYSTEM_CLOCK,
+    watchers: BoundedSemaphore = WATCHERS,
+) -> Tick:
+    """Look every `poll_seconds`, until there is something to request or `WATCH_SECONDS` are over.
+
+    0 seconds, or all watchers taken: look once. A new epoch is stored before anything is requested under it.
+    """
+    ends = clock.monotonic() + WATCH_SECONDS
+    tick = look(state)
+    if tick.requests or not poll_seconds or not watchers.acquire(blocking=False):
+        return tick
+    try:
+        while (
+            not tick.requests and tick.state.epoch == state.epoch and clock.monotonic() + poll_seconds < ends
+        ):
+            clock.sleep(poll_seconds)
+            tick = look(tick.state)
+    finally:
+        watchers.release()
+    return tick
+
 
 def build_sensor(
     assets: SourceAssets, job: UnresolvedAssetJobDefinition, settings: BatchSettings
 ) -> dg.SensorDefinition:
-    """The sensor. A tick costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
+    """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
 
     While batches are open, 1 GET more for each, and for each of their runs.
     """
+    # Ticks that are further apart than Dagster's are asked for by who wants few requests.
+    watches = assets.interval_seconds <= LOOP_SECONDS
 
     @dg.sensor(
         name=f"{assets.name}_sensor",
@@ -64,14 +116,21 @@ def build_sensor(
             return dg.SensorResult(
                 cursor=planner.first().dumps(), skip_reason="first tick: the next one enumerates the source"
             )
-        tick = planner.tick(SensorState.loads(context.cursor))
-        for run_id in tick.silent_runs:
-            if (run := context.instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
-                context.instance.report_run_failed(
-                    run, message="the run's heartbeat stopped; its slots are requested again"
-                )
-        for warning in tick.warnings:
-            context.log.warning(warning)
+
+        def look(state: SensorState) -> Tick:
+            tick = planner.tick(state)
+            for run_id in tick.silent_runs:
+                if (run := context.instance.get_run_by_id(run_id)) is not None and run.status not in ENDED:
+                    context.instance.report_run_failed(
+                        run, message="the run's heartbeat stopped; its slots are requested again"
+                    )
+            for warning in tick.warnings:
+                context.log.warning(warning)
+            return tick
+
+        threads = context.instance.get_sensor_settings().get("use_threads")
+        poll_seconds = assets.poll_seconds if watches and threads else 0.0
+        tick = watch(look, SensorState.loads(context.cursor), poll_seconds=poll_seconds)
         requests = [_run_request(assets, request) for request in tick.requests]
         return dg.SensorResult(
             run_requests=requests, cursor=tick.state.dumps(), skip_reason=None if requests else tick.note

@@ -31,6 +31,9 @@ def test_the_first_batch_takes_in_what_was_there_before_any_signal(site: Site) -
     assert request.run_config["ops"]["orders_slots"]["config"]["everything"]
     assert site.launch(request).success
     assert site.grid() == {"materialized": {1, 5, 9}, "failed": set(), "running": set()}
+    waited = site.metadata(9)["batch_seconds"]
+    assert waited["launch"] >= 0
+    assert "poll" not in waited  # nothing was signalled
     assert site.tick() == []
     assert site.state.enumerated
 

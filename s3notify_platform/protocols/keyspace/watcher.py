@@ -21,11 +21,15 @@ PAGES_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """What one poll found. `signals` and `changed` are empty if it did not LIST."""
+    """What one poll found. `signals` and `changed` are empty if it did not LIST.
+
+    `root_ms`: when the root moved, by the store's clock, which may count in seconds; for people.
+    """
 
     changed: Mapping[Slot, ETag] = field(default_factory=dict)
     signals: Mapping[Slot, ETag] = field(default_factory=dict)
     root_etag: ETag | None
+    root_ms: int = 0
     listed: bool
     foreign: int = 0
     pages: int = 0
@@ -85,7 +89,13 @@ class Watcher:
         self._listed_at = started
         changed = {slot: signals[slot] for slot in state.changed(signals)}
         return Poll(
-            changed=changed, signals=signals, root_etag=root_etag, listed=True, foreign=foreign, pages=pages
+            changed=changed,
+            signals=signals,
+            root_etag=root_etag,
+            root_ms=root.modified_ms if root else 0,
+            listed=True,
+            foreign=foreign,
+            pages=pages,
         )
 
     def _relist_due(self) -> bool:

@@ -1,0 +1,83 @@
+"""How a tick of the sensor watches: until there is something to request, for less than Dagster's loop."""
+
+from dataclasses import replace
+from threading import BoundedSemaphore
+
+import pytest
+
+from s3notify_platform.ingest.batches import BatchRequest, SensorState
+from s3notify_platform.ingest.scheduler import Tick
+from s3notify_platform.orchestration.sensor import LOOP_SECONDS, watch
+from s3notify_platform.protocols.keyspace import WatcherState
+from tests.support.clocks import HandClock
+
+FIRST = SensorState(epoch="e", watch=WatcherState(slots=4))
+REQUEST = BatchRequest(batch="b", part=0, parts=1, slots=(1,))
+
+
+class Looks:
+    """What each look sees. It counts in the state, as the planner does."""
+
+    def __init__(self, *, found_at=10**9, epoch_at=10**9):
+        self.seen = []
+        self.found_at, self.epoch_at = found_at, epoch_at
+
+    def __call__(self, state):
+        self.seen.append(state.next_batch)
+        epoch = "another" if len(self.seen) == self.epoch_at else state.epoch
+        requests = (REQUEST,) if len(self.seen) == self.found_at else ()
+        state = replace(state, next_batch=state.next_batch + 1, epoch=epoch)
+        return Tick(state=state, requests=requests, note=str(len(self.seen)))
+
+
+def watched(looks, *, poll_seconds=0.3, watchers=1):
+    clock, free = HandClock(), BoundedSemaphore(1)
+    if not watchers:
+        free.acquire()
+    tick = watch(looks, FIRST, poll_seconds=poll_seconds, clock=clock, watchers=free)
+    assert free.acquire(blocking=False) == bool(watchers)
+    return tick, clock
+
+
+def test_it_ends_when_there_is_something_to_request():
+    """Each look goes on from the one before."""
+    tick, clock = watched(looks := Looks(found_at=3))
+    assert tick.requests == (REQUEST,)
+    assert clock.slept == [0.3, 0.3]
+    assert looks.seen == [FIRST.next_batch + n for n in range(3)]
+
+
+def test_it_ends_before_the_next_tick():
+    """Without anything, with what it saw last."""
+    tick, clock = watched(looks := Looks())
+    assert LOOP_SECONDS - 1 < sum(clock.slept) < LOOP_SECONDS - 0.4
+    assert tick.note == str(len(looks.seen))
+
+
+def test_a_new_epoch_is_stored_first():
+    """Batches are named by it: a tick that died after it requested one would request another."""
+    tick, _ = watched(Looks(epoch_at=2, found_at=3))
+    assert tick.state.epoch == "another"
+    assert not tick.requests
+
+
+@pytest.mark.parametrize("given", [{"poll_seconds": 0}, {"watchers": 0}])
+def test_it_looks_once(given):
+    """If it is not to watch, and if as many ticks as may are watching."""
+    _, clock = watched(looks := Looks(), **given)
+    assert len(looks.seen) == 1
+    assert not clock.slept
+
+
+def test_a_failing_look_makes_room():
+    """The next tick of another source may watch."""
+
+    def look(state):
+        if state.next_batch > FIRST.next_batch:
+            raise OSError
+        return Looks()(state)
+
+    free = BoundedSemaphore(1)
+    with pytest.raises(OSError):
+        watch(look, FIRST, poll_seconds=0.3, clock=HandClock(), watchers=free)
+    assert free.acquire(blocking=False)
