@@ -25,7 +25,7 @@ while our item of it is open. `ttl` only frees space (unix seconds; switch TTL o
 `AckChains.purge`). Items in the table that hold no chain are refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,6 +98,7 @@ class XorAckTable:
         *,
         prefix: str = "",
         known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+        keys_only: Callable[[str], bool] | None = None,  # noqa: ARG002 - as above
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Each chain as it is when its turn comes."""
         if partition != self._partition:
