@@ -23,7 +23,7 @@ def build_sensor(
 ) -> dg.SensorDefinition:
     """The sensor. A tick costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
 
-    While batches are open, 1 GET more for each, and for each of their runs.
+    While batches are open, 1 LIST more for each, and 1 GET for each of their runs.
     """
 
     @dg.sensor(
