@@ -13,7 +13,7 @@ Reads raise `UnavailableError` after bounded retries, and `UsageError` if only a
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol, overload
 
@@ -252,11 +252,17 @@ class RecordStore(Protocol):
         ...
 
     def scan(
-        self, partition: str, *, prefix: str = "", known: Mapping[str, Record] | None = None
+        self,
+        partition: str,
+        *,
+        prefix: str = "",
+        known: Mapping[str, Record] | None = None,
+        keys_only: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """Every record of a partition whose key begins with `prefix`, in key order.
 
         `known`: records by key that the caller has read before; one that has not changed need not be read again.
+        `keys_only`: of which keys no value is needed; b"" stands for it.
         """
         ...
 

@@ -4,7 +4,8 @@ Requests of one round
     object and signal   2 HEADs and 1 HEAD
     queue               1 scan of the topics; for each that takes the key, at most `TOPICS_MAX`, 2 scans of its slot,
                         each of at most `ENTRIES_MAX` records; 1 GET of the rescan backlog
-    batches             1 GET for each open batch; without a sensor's cursor, at most `CHAINS_MAX` chains
+    batches             1 LIST and 1 GET for each open batch; without a sensor's cursor, 1 LIST for each 1000 records of
+                        chains, and at most `CHAINS_MAX` open chains
     table               2 GETs to open it (`table.known`); 1 LIST and 2 GETs for the head; to find the generation that
                         committed the version n generations ago, about 4 log2(n) GETs; 1 GET for each of `REJECT_FILES`
                         files of rejects
@@ -215,7 +216,7 @@ def _batches(chains: AckChains, slot: Slot, sensor: SensorView | None) -> tuple[
                 if _is_to_commit(chains.state(batch.id), slot):
                     open_ones.append(batch)
         return tuple(open_ones), False
-    looked_at = list(islice(chains.states(), CHAINS_MAX + 1))
+    looked_at = list(islice(chains.open_states(), CHAINS_MAX + 1))
     found = tuple(
         BatchView(id=chain.tag, opened_ms=chain.created_ms, listing=_lists(chain))
         for chain in looked_at[:CHAINS_MAX]

@@ -119,12 +119,13 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenBatch:
-    """A batch in flight. `topic`: its epoch when the batch was opened.
+    """A batch in flight. `chain`: the version of its ack chain. `topic`: its epoch when the batch was opened.
 
     `progress` is (beats, when they last moved, in the sensor's wall ms) by run.
     """
 
     id: str
+    chain: str
     slots: tuple[int, ...]
     parts: int
     opened_ms: int

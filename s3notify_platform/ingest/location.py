@@ -9,6 +9,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.settings import LocationSettings
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
+from s3notify_platform.protocols.ack_chain import keys_recur
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue
@@ -124,7 +125,9 @@ class Location(LocationSettings):
         """Ack chains and other records of this source; on the bucket, through `store` if given. No request."""
         if self.records_table is not None:
             return records_of(self.records_table, f"{self.platform.bucket}/{self.platform_prefix}")
-        return ObjectRecordStore(store or shared_store(self.platform), f"{self.platform_prefix}records/")
+        return ObjectRecordStore(
+            store or shared_store(self.platform), f"{self.platform_prefix}records/", keys_recur=keys_recur
+        )
 
     def sides(self, store: ObjectStore | None = None) -> TableSides:
         """The table and what is known of it, each on its side. No request."""

@@ -46,7 +46,7 @@ from s3notify_platform.ingest.batches import (
 )
 from s3notify_platform.ingest.follow import decide
 from s3notify_platform.ports import ETag
-from s3notify_platform.protocols.ack_chain import AckChains, ChainState
+from s3notify_platform.protocols.ack_chain import AckChains, Chain, ChainState
 from s3notify_platform.protocols.keyspace import Poll, Watcher
 from s3notify_platform.protocols.source_enumerator import Assignment, RescanBacklog, assign_slots
 from s3notify_platform.slots import Slot
@@ -86,8 +86,9 @@ class BatchPlanner:
     `topic_epoch` gives the epoch of the source's topic, which it makes if there is none; `backlog` is the source's;
     `table` opens its table, expecting the id that the cursor has (`Source.open_table`).
 
-    Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 GET of its chain and one for each of
-    its runs; to open a batch 4 GETs (topic, backlog, table) and 1 PUT; 2 of the GETs when one has ended, too.
+    Requests: 1 HEAD, and 1 LIST if the root moved; for each open batch 1 LIST of its chain, 1 GET once it has ended,
+    and 1 GET for each of its runs; to open a batch 4 GETs (topic, backlog, table) and 1 PUT; 2 of the GETs when one has
+    ended, too.
     """
 
     source: str
@@ -206,15 +207,22 @@ class BatchPlanner:
         )
         batch = f"{self.source}-{state.epoch}-{state.next_batch}"
         try:
-            self.chains.open_batch(batch, [str(slot) for slot in payload.slots], payload=payload.dumps())
+            chain = self.chains.open_batch(batch, map(str, payload.slots), payload=payload.dumps())
         except TagExists:
             # A tick of ours died before its cursor was stored: the chain says what it had asked for.
-            payload = BatchPayload.loads(self.chains.state(batch).payload)
+            chain = self.chains.chain(batch)
+            payload = BatchPayload.loads(chain.payload)
         slots = payload.slots
         seen = {Slot(int(slot)): ETag(etag) for slot, etag in payload.signals.items()}
         parts = max(1, min(self.settings.parallel_runs, len(slots)))
         opened = OpenBatch(
-            id=batch, slots=slots, parts=parts, opened_ms=now_ms, listing=payload.listing, topic=payload.topic
+            id=batch,
+            chain=chain.version,
+            slots=slots,
+            parts=parts,
+            opened_ms=now_ms,
+            listing=payload.listing,
+            topic=payload.topic,
         )
         state = replace(
             state,
@@ -252,7 +260,7 @@ class BatchPlanner:
         silent: list[str] = []
         notes: list[str] = []
         for batch in state.open:
-            chain = self._chain(batch.id)
+            chain = self._state(batch)
             if chain is not None and chain.status == "open":
                 runs = self.runs_of(batch.id)
                 watched, alive, quiet = self._pulse(batch, runs, now_ms)
@@ -263,7 +271,7 @@ class BatchPlanner:
                 failures = [run.failure for run in runs if run.failure]
                 reason = failures[0] if failures else "its run ended before it was committed"
                 # One that was acked since we looked stays acked.
-                chain = self.chains.fail(batch.id, reason[:REASON_MAX])
+                chain = self.chains.fail(_chain(batch), reason[:REASON_MAX])
             missing = set(batch.slots) if chain is None else {int(child) for child in chain.missing}
             reason = (chain and chain.reason) or "the batch's ack chain is gone"
             self._note_failed(failing, batch, missing, reason, now_ms)
@@ -284,9 +292,9 @@ class BatchPlanner:
                 state = replace(state, enumerated="")
         return replace(state, open=tuple(still_open), failing=failing), tuple(silent), notes
 
-    def _chain(self, tag: str) -> ChainState | None:
+    def _state(self, batch: OpenBatch) -> ChainState | None:
         try:
-            return self.chains.state(tag)
+            return self.chains.state(_chain(batch))
         except TagNotFound:
             return None
 
@@ -332,6 +340,11 @@ class BatchPlanner:
                     group=group[0],
                     parked=parked,
                 )
+
+
+def _chain(batch: OpenBatch) -> Chain:
+    """A batch's chain, so that its head, with all that its runs have to know, is not read in each tick."""
+    return Chain.of(batch.id, batch.chain, map(str, batch.slots))
 
 
 def _note_of(state: SensorState, poll: Poll) -> str:

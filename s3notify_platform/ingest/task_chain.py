@@ -12,16 +12,16 @@ Steps
        and forgets the chain.
 
 Where one task reads and stages a slot, the objects of the slot would begin and end in the very stamp that ends it:
-they leave no trace, and are not named. Nor are they in a job with more than `CHILDREN_MAX` children, so that the
-record stays below 100 KB, of the 400 that DynamoDB takes: its chain knows slots alone.
+they leave no trace, and are not named. Nor are they in a job with more than `CHILDREN_MAX` children, so that a
+stamp stays small: its chain knows slots alone.
 
 What it adds to Spark's own bookkeeping: a row that reaches the driver without the tasks behind it having come to
-their end is not believed, and the progress of a long job is one read away, for anybody. It cannot hang a batch:
+their end is not believed, and the progress of a long job is one LIST away, for anybody. It cannot hang a batch:
 nobody waits for it, the batch's own chain does not know of it, and what a run that died has left goes with
 `forget_ended`.
 
-Requests: 1 to open, 2 if objects are cut, 2 for each task (more if several end at the same moment), 1 to check, 3 to
-forget.
+Requests: 1 to open, 2 if objects are cut, 2 for each task, however many end at the same moment (3 if it read parts), 1
+to close, 2 to check; to forget 1 and 2 for each of these records, several at once.
 """
 
 import threading
@@ -35,11 +35,11 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import ConflictError, S3NotifyError, TagNotFound
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore, RecordStore
-from s3notify_platform.protocols.ack_chain import AckChains, AlreadyFailed, ChainState
+from s3notify_platform.protocols.ack_chain import ACK, AckChains, AlreadyFailed, Chain, ChainState
 from s3notify_platform.protocols.source_enumerator import Split
 from s3notify_platform.slots import Slot
 
-TASKS: Final = "tasks"
+TASKS: Final = f"{ACK}.tasks"
 """Partition of these chains, beside the batches' own."""
 
 CHILDREN_MAX: Final = 8_000
@@ -47,13 +47,16 @@ CHILDREN_MAX: Final = 8_000
 
 PROGRESS_SECONDS: Final = 10.0
 
+PARALLELISM: Final = 8
+"""Records of a chain that are removed at once."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskChain:
     """The chain of one job. Pickles, and travels to its tasks."""
 
     source: Source
-    tag: str
+    chain: Chain
 
     @classmethod
     def opened(
@@ -66,9 +69,9 @@ class TaskChain:
         clock: Clock = SYSTEM_CLOCK,
     ) -> "TaskChain":
         """A new chain of these slots and objects (`object_children`), which belongs to `run`. 1 request."""
-        chain = cls(source=source, tag=f"{run}/{unique_name(clock)}")
-        chain.chains().open_batch(chain.tag, [*map(str, slots), *objects])
-        return chain
+        chains = task_chains(source.location.records())
+        chain = chains.open_batch(f"{run}/{unique_name(clock)}", [*map(str, slots), *objects])
+        return cls(source=source, chain=chain)
 
     def chains(self, store: ObjectStore | None = None) -> AckChains:
         """The client, through `store` if given."""
@@ -83,11 +86,13 @@ class TaskChain:
         failed, or is gone.
         """
         try:
-            outcome = self.chains(store).stamp_children(self.tag, children, starts=starts)
+            outcome = self.chains(store).stamp_children(self.chain, children, starts=starts)
         except TagNotFound as error:
-            raise ConflictError(f"job {self.tag} was forgotten, as those of runs that ended are") from error
+            raise ConflictError(
+                f"job {self.chain.tag} was forgotten, as those of runs that ended are"
+            ) from error
         if isinstance(outcome, AlreadyFailed):
-            raise ConflictError(f"job {self.tag} was failed: {outcome.reason}")
+            raise ConflictError(f"job {self.chain.tag} was failed: {outcome.reason}")
 
     def cut(self, objects: Mapping[str, str], work: Sequence[Split]) -> list[str]:
         """The child that each split of `work` is: one of `objects`, or a part of one. 2 requests if any is a part.
@@ -108,13 +113,13 @@ class TaskChain:
         return children
 
     def missing(self) -> frozenset[Slot]:
-        """Slots that no task has said to be staged, or something of which none has said to be read. 1 request."""
-        return frozenset(Slot(int(_path(name)[0])) for name in self.chains().state(self.tag).missing)
+        """Slots that no task has said to be staged, or something of which none has said to be read. 1 or 2 requests."""
+        return frozenset(Slot(int(_path(name)[0])) for name in self.chains().state(self.chain).missing)
 
     def forget(self) -> None:
         """Remove the chain; what cannot be removed now is for `forget_ended`."""
         with suppress(S3NotifyError):
-            self.chains().delete(self.tag)
+            self.chains().delete(self.chain)
 
     @contextmanager
     def watched(
@@ -126,7 +131,7 @@ class TaskChain:
         def watch() -> None:
             while not stop.wait(seconds):
                 with suppress(S3NotifyError):  # only the telling is left out
-                    progress(progress_of(self.chains().state(self.tag)))
+                    progress(progress_of(self.chains().state(self.chain)))
 
         thread = threading.Thread(target=watch, name="job progress", daemon=True)
         thread.start()
@@ -169,16 +174,20 @@ def _path(child: str) -> list[str]:
 
 def task_chains(records: RecordStore) -> AckChains:
     """The chains of all jobs of a source."""
-    return AckChains(records, partition=TASKS)
+    return AckChains(records, partition=TASKS, parallelism=PARALLELISM)
 
 
 def forget_ended(records: RecordStore, ended: Callable[[str], bool]) -> int:
-    """Remove the chains that runs that died have left; how many. 2 LISTs, and 1 GET and 3 writes for each."""
+    """Remove the chains that runs that died have left; how many.
+
+    2 LISTs for each 1000 records; for each chain 1 GET and 1 LIST, and 2 requests for each record.
+    """
     chains = task_chains(records)
     gone = 0
-    for state in chains.states():
-        if ended(state.tag.partition("/")[0]):
+    for tag in chains.tags():
+        if ended(tag.partition("/")[0]):
             with suppress(TagNotFound):
-                chains.delete(state.tag)
+                chains.delete(tag)
                 gone += 1
+    chains.purge()
     return gone

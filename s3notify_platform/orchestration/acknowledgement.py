@@ -8,6 +8,7 @@ from s3notify_platform.ingest.follow import note_writers
 from s3notify_platform.ingest.rounds import Round
 from s3notify_platform.orchestration.partitions import SlotBatch
 from s3notify_platform.orchestration.source_clients import SourceClients
+from s3notify_platform.protocols.ack_chain import Chain
 from s3notify_platform.slots import Slot
 
 
@@ -15,13 +16,14 @@ from s3notify_platform.slots import Slot
 class Acknowledgement:
     """Stamps the rounds of one run on the chain of its batch, if it has one.
 
-    `batch`: what the run is asked for. `opened`: what the sensor saw when it opened the batch. A batch of everything
-    has one child, which ends with the last round: in the same stamp the slots that failed begin, so that they are asked
-    for again.
+    `batch`: what the run is asked for. `chain`: the batch's, if a sensor opened it. `opened`: what the sensor saw
+    then. A batch of everything has one child, which ends with the last round: in the same stamp the slots that failed
+    begin, so that they are asked for again.
     """
 
     clients: SourceClients
     batch: SlotBatch
+    chain: Chain | None
     opened: BatchPayload
     run_id: str
     _rounds: int = 0
@@ -36,7 +38,7 @@ class Acknowledgement:
         self._rounds += 1
         bad = done.bad()
         self._bad.update(bad)
-        if not self.batch.batch:
+        if self.chain is None:
             return
         note_writers(
             self.clients.backlog,
@@ -51,7 +53,7 @@ class Acknowledgement:
 
     def finish(self) -> None:
         """Stamp what no single round is done with: a batch of everything."""
-        if self.batch.batch and self.batch.everything:
+        if self.chain is not None and self.batch.everything:
             self._settle(set(self.clients.source.location.all_slots()) - self._bad)
             self._stamp((EVERYTHING,), starts=self._bad)
 
@@ -60,9 +62,9 @@ class Acknowledgement:
         self.clients.backlog.settle({slot: rescans[str(slot)] for slot in listed if str(slot) in rescans})
 
     def _stamp(self, children: Iterable[int], starts: Iterable[Slot] = ()) -> None:
-        if names := [str(child) for child in sorted(children)]:
+        if self.chain is not None and (names := [str(child) for child in sorted(children)]):
             self.clients.chains.stamp_children(
-                self.batch.batch,
+                self.chain,
                 names,
                 operation_id=f"{self.run_id}/{self._rounds}",
                 starts=[str(slot) for slot in sorted(starts)],

@@ -24,6 +24,7 @@ from s3notify_platform.orchestration.partitions import SlotBatch, slot_partition
 from s3notify_platform.orchestration.resources import heartbeat
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets, step_failures
 from s3notify_platform.orchestration.source_clients import SourceClients
+from s3notify_platform.protocols.ack_chain import Chain
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.derive import derived_tables
 from s3notify_platform.spark.jobs import spark_ingest
@@ -106,9 +107,10 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         table = io.source.open_table(store=io.clients.store)
         for warning in table.warnings:
             context.log.warning(warning)
-        opened = _opened(io.clients, config)
+        chain = _chain(io.clients, config)
+        opened = BatchPayload.loads(chain.payload if chain is not None else "")
         acknowledgement = Acknowledgement(
-            clients=io.clients, batch=config, opened=opened, run_id=context.run.run_id
+            clients=io.clients, batch=config, chain=chain, opened=opened, run_id=context.run.run_id
         )
         with heartbeat(io.clients.records, context.run.run_id):
             step = _Step(
@@ -238,11 +240,11 @@ def phase_bars(phases: Mapping[str, float]) -> str:
     return "\n".join(["```", *lines, "```"])
 
 
-def _opened(clients: SourceClients, config: SlotBatch) -> BatchPayload:
-    """What the sensor saw when it opened the batch, by its chain. 1 GET. A run that nobody opened lists."""
+def _chain(clients: SourceClients, config: SlotBatch) -> Chain | None:
+    """The batch's chain, with what the sensor saw when it opened it. 1 GET. A run without one lists."""
     if not config.batch:
-        return BatchPayload()
+        return None
     try:
-        return BatchPayload.loads(clients.chains.state(config.batch).payload)
+        return clients.chains.chain(config.batch)
     except TagNotFound as error:
         raise UsageError(f"batch {config.batch!r} has no ack chain; start the run without a batch") from error

@@ -73,7 +73,7 @@ def build_sensor(
 ) -> dg.SensorDefinition:
     """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
 
-    While batches are open, 1 GET more for each, and for each of their runs.
+    While batches are open, 1 LIST more for each, and 1 GET for each of their runs.
     """
     # Ticks that are further apart than Dagster's are asked for by who wants few requests.
     watches = assets.interval_seconds <= LOOP_SECONDS

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import quote
 
 from s3notify_platform.ingest.follow import ask_again, topic_epoch
@@ -13,6 +14,9 @@ from s3notify_platform.protocols.notification_queue import NotificationQueue, To
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
+
+PARALLELISM: Final = 8
+"""Records of an ack chain that are removed at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,7 @@ class SourceClients:
     @property
     def chains(self) -> AckChains:
         """The ack chains of this source's batches."""
-        return AckChains(self.records)
+        return AckChains(self.records, parallelism=PARALLELISM)
 
     @property
     def backlog(self) -> RescanBacklog:

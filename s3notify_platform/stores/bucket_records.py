@@ -23,7 +23,7 @@ tries to delete it, so an interrupted removal leaves nothing permanent.
 | read | 1 GET |
 | replace | 1 PUT |
 | remove | 1 PUT, 1 DELETE (once a store: 1 PUT and 2 DELETE, to see whether it honours the condition) |
-| scan | 1 LIST for each 1000 records, 1 GET a record that is not known; 1 DELETE for each tombstone found |
+| scan | 1 LIST for each 1000 records, 1 GET for each value that is needed and not known; 1 DELETE a tombstone |
 | add | 1 GET, 1 PUT; again for each conflict |
 """
 
@@ -71,7 +71,9 @@ ADD_ATTEMPTS = 60
 PAST_TOKENS = 16
 """Tokens of earlier writes that a counter keeps; 33 bytes each."""
 
-_LIVE, _DEAD = b"live", b"dead"
+_LIVE, _DEAD = b"live", b"-"
+_LIVE_BYTES_MIN = len(b"1 live \n") + 32
+"""A tombstone is smaller, so that a LIST shows it."""
 
 
 def quote(name: str) -> str:
@@ -175,15 +177,22 @@ class ObjectRecordStore:
         return Written(etag=None)
 
     def scan(
-        self, partition: str, *, prefix: str = "", known: Mapping[str, Record] | None = None
+        self,
+        partition: str,
+        *,
+        prefix: str = "",
+        known: Mapping[str, Record] | None = None,
+        keys_only: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each record as it is about when its turn comes.
 
-        Up to `parallelism` of them are read ahead. LIST returns versions, so known records cost no GET.
+        Up to `parallelism` of them are read ahead. LIST returns names and versions, so known records, and those
+        of which only the key is needed, cost no GET.
         """
         below = self._below(partition)
         # A name is quoted byte by byte, so the quoted prefix is a prefix of the quoted names.
-        for meta, found in self._read_ahead(list_all(self._store, below + quote(prefix)), below, known or {}):
+        listed = list_all(self._store, below + quote(prefix))
+        for meta, found in self._read_ahead(listed, below, known or {}, keys_only):
             match found:
                 case Record():
                     yield found
@@ -213,12 +222,19 @@ class ObjectRecordStore:
         raise UnavailableError(f"counter {path!r} kept changing for {ADD_ATTEMPTS} rounds; nothing was added")
 
     def _read_ahead(
-        self, listed: Iterator[ObjectMeta], below: str, known: Mapping[str, Record]
+        self,
+        listed: Iterator[ObjectMeta],
+        below: str,
+        known: Mapping[str, Record],
+        keys_only: Callable[[str], bool] | None,
     ) -> Iterator[tuple[ObjectMeta, _Stored | Record | None]]:
         """The listed objects, in order, each with its known or newly read record."""
 
         def read(meta: ObjectMeta) -> _Stored | Record | None:
-            record = known.get(_name(meta.key, below)) if known else None
+            name = _name(meta.key, below) if known or keys_only else ""
+            if keys_only is not None and meta.size >= _LIVE_BYTES_MIN and keys_only(name):
+                return Record(key=name, value=b"", version=Version(meta.etag))
+            record = known.get(name)
             if record is not None and record.version == Version(meta.etag):
                 return record
             return self._read(meta.key)

@@ -1,10 +1,14 @@
-"""(5) Stamps on one ack chain: ours, combined, against the npm package's way, on one server.
+"""(5) Stamps on one ack chain: ours, without contention, against compare-and-set, on one server.
 
-The package is no longer on the npm registry: `tests/support/xor_ack_peer.js` stands for it, over the same SDK, and
-works the very table that ours works. A request of ours is one call of the record store (there, one transaction of
-two items); the peer's are a read and a write for each attempt.
+Stampers in processes of their own get the chain, as Spark's tasks do, and each one child. All their requests are
+counted, also those that find out what the stamp came to and that close the chain. Beside them the same on one record
+that is changed by compare-and-set. Then in one process, in the npm package's own table: ours, combined, and the
+package's way. The package is no longer on the npm registry: `tests/support/xor_ack_peer.js` stands for it, over the
+same SDK, and works the very table that ours works. A request of ours is there one transaction of two items; the
+peer's are a read and a write for each attempt.
 """
 
+import multiprocessing
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,12 +18,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from s3notify_platform.protocols.ack_chain import AckChains, Acked, StampOutcome, new_stamp, xor
+from s3notify_platform.protocols.ack_chain import AckChains, Acked, Chain, StampOutcome, new_stamp, xor
+from s3notify_platform.protocols.ack_chain.shared import SharedChains
 from s3notify_platform.slots import SLOT_COUNT
+from s3notify_platform.stores.bucket_records import ObjectRecordStore
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.memory import MemoryRecordStore
+from s3notify_platform.stores.s3.fast import shared_store
 from tests.benchmarks.figures import Figure, counted, seconds, short, times
-from tests.support.servers import running_ministack
+from tests.support.servers import S3Server, running_ministack
+from tests.support.tables import create_record_table
 from tests.support.xor_ack_peer import XorAckPeer, install, make_table, running
 
 ROUNDS = 3
@@ -51,7 +62,83 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
         config = make_table(server.endpoint_url)
         with closing(XorAckTable(config)) as table, running(folder / "npm", config) as peer:
             figures = [_against_the_package(table, peer, n) for n in ((1, 8) if small else (1, 8, AT_ONCE))]
-        return [*figures, _batch()]
+        apart = [_apart(server, where, 8 if small else AT_ONCE) for where in ("bucket", "DynamoDB")]
+        return [*apart, *figures, _batch()]
+
+
+# Processes
+
+
+def _apart(server: S3Server, where: str, at_once: int) -> Figure:
+    """Requests of each and seconds until all are done, in the round with the median of requests."""
+    place: S3Config | DynamoConfig
+    if where == "bucket":
+        place = server.config(server.make_bucket())
+    else:
+        place = server.table_config()
+        create_record_table(place)
+    names = [str(n) for n in range(at_once)]
+    found: dict[bool, list[tuple[int, float]]] = {True: [], False: []}
+    for number in range(ROUNDS):
+        for ours in (True, False):
+            tag = f"{'ours' if ours else 'compare-and-set'} {number}"
+            store, _ = _records(place)
+            chain = AckChains(store).open_batch(tag, names) if ours else None
+            if chain is None:
+                SharedChains(store).open_batch(tag, names)
+            found[ours].append(_in_processes(place, chain or tag, names))
+    (our_requests, our_seconds), (their_requests, their_seconds) = (
+        sorted(found[ours])[ROUNDS // 2] for ours in (True, False)
+    )
+    return Figure(
+        what=f"{at_once} stampers of one chain at once, each a process, on a {where}: each stamp",
+        ours=_each(our_seconds, our_requests, at_once),
+        instead="one record by compare-and-set " + _each(their_seconds, their_requests, at_once),
+        ratio=times(their_requests, our_requests) + " requests",
+    )
+
+
+def _in_processes(
+    place: S3Config | DynamoConfig, chain: Chain | str, names: Sequence[str]
+) -> tuple[int, float]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    gate, answers = context.Barrier(len(names) + 1), context.SimpleQueue()
+    processes = [context.Process(target=_stamper, args=(place, chain, name, gate, answers)) for name in names]
+    for process in processes:
+        process.start()
+    gate.wait()
+    with seconds() as took:
+        found = [answers.get() for _ in names]
+    for process in processes:
+        process.join()
+    assert [acked for acked, _ in found].count(True) == 1
+    return sum(requests for _, requests in found), took()
+
+
+def _stamper(place: S3Config | DynamoConfig, chain: Chain | str, name: str, gate: Any, answers: Any) -> None:
+    """One process: connects, waits for the others, stamps its child."""
+    records, counts = _records(place)
+    records.read("ack", "none")
+    counts.clear()
+    gate.wait()
+    if isinstance(chain, Chain):
+        outcome = AckChains(records).stamp_children(chain, [name])
+    else:
+        outcome = SharedChains(records).stamp_children(chain, [name])
+    answers.put((outcome == Acked(), counts.total()))
+
+
+def _records(place: S3Config | DynamoConfig) -> tuple[Any, Counter[str]]:
+    """A record store there, and the requests that it makes."""
+    if isinstance(place, S3Config):
+        objects = CountingStore(shared_store(place))
+        return ObjectRecordStore(objects, "records/"), objects.counts
+    store = Counted(DynamoRecordStore(place))
+    return store, store.counts
+
+
+# The npm package's table
 
 
 def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> Figure:
@@ -60,7 +147,7 @@ def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> 
     ours, theirs = [], []
     for number in range(ROUNDS + 1):  # the first opens connections
         stamps = [new_stamp() for _ in range(at_once)]
-        chains = AckChains(store)
+        chains = SharedChains(store)
         chains.create(f"ours {at_once} {number}", xor(*stamps, bytes(16)))
         store.counts.clear()
         calls = [

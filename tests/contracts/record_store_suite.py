@@ -135,6 +135,17 @@ class RecordStoreSuite:
             ("e", b"new"),
         ]
 
+    def test_scan_of_keys(self, records):
+        """Where only the key is needed there is no value, but the version that a removal expects."""
+        versions = {}
+        for key in ("a.1", "a.2", "b.1"):
+            versions[key] = records.create("p", key, b"value").etag
+        found = list(records.scan("p", prefix="a", keys_only=lambda key: key.endswith("1")))
+        assert [(record.key, record.value) for record in found] == [("a.1", b""), ("a.2", b"value")]
+        assert [record.version for record in found] == [versions["a.1"], versions["a.2"]]
+        assert isinstance(records.remove("p", "a.1", expected=found[0].version), Written)
+        assert [record.key for record in records.scan("p", keys_only=lambda _: True)] == ["a.2", "b.1"]
+
     def test_a_scan_may_be_left(self, records):
         """And what it had not come to is there for the next one."""
         for number in range(50):

@@ -9,15 +9,14 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import CorruptError, StaleLocalData, TagExists, TagNotFound, UsageError
 from s3notify_platform.ports import Conflict, Written
 from s3notify_platform.protocols.ack_chain import (
-    AckChains,
     Acked,
     AlreadyAcked,
     AlreadyFailed,
     Stamped,
-    child_stamp,
     new_stamp,
     xor,
 )
+from s3notify_platform.protocols.ack_chain.shared import SharedChains, child_stamp
 from s3notify_platform.stores.dynamodb.xor_ack_table import SUFFIX, XorAckTable
 from tests.support.clocks import HandClock, HurriedClock
 from tests.support.faults import CrashedError, Fault, FaultyStore, at
@@ -43,7 +42,7 @@ def table(config):
 
 @pytest.fixture
 def chains(table):
-    return AckChains(table)
+    return SharedChains(table)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +91,7 @@ def test_a_failed_chain_keeps_its_reason(chains, table):
 def test_all_chains_and_purge(table):
     """In tag order, without our items showing up as chains."""
     clock = HandClock()
-    chains = AckChains(table, clock=clock, tombstone_seconds=10)
+    chains = SharedChains(table, clock=clock, tombstone_seconds=10)
     for n in range(30):
         chains.open_batch(f"t{n:02}", ["1"])
     chains.stamp_children("t07", ["1"])
@@ -107,7 +106,7 @@ def test_all_chains_and_purge(table):
 def test_writes_in_doubt(table, fault, method):
     """Applied once, as on any store."""
     faulty = FaultyStore(table, at(method, fault))
-    chains = AckChains(faulty, clock=HurriedClock())
+    chains = SharedChains(faulty, clock=HurriedClock())
     one, other = new_stamp(), new_stamp()
     chains.create("t", xor(one, other))
     assert chains.stamp("t", one) == Stamped(missing=0)
@@ -123,18 +122,18 @@ def test_writes_in_doubt(table, fault, method):
 def test_a_stamp_repeated_after_a_crash(table, fault):
     """By its operation id, also the last one."""
     one, other = new_stamp(), new_stamp()
-    AckChains(table).create("t", xor(one, other))
+    SharedChains(table).create("t", xor(one, other))
     for stamp, outcome in ((one, Stamped(missing=0)), (other, Acked())):
         with pytest.raises(CrashedError):
-            AckChains(FaultyStore(table, at("replace", fault))).stamp("t", stamp, operation_id=stamp.hex())
-        assert AckChains(table).stamp("t", stamp, operation_id=stamp.hex()) == outcome
+            SharedChains(FaultyStore(table, at("replace", fault))).stamp("t", stamp, operation_id=stamp.hex())
+        assert SharedChains(table).stamp("t", stamp, operation_id=stamp.hex()) == outcome
 
 
 def test_many_at_once(chains, table):
     """From many processes: nothing is lost, one gets `Acked`."""
     chains.open_batch("t", map(str, range(24)))
     with ThreadPoolExecutor(8) as pool:
-        outcomes = list(pool.map(lambda n: AckChains(table).stamp_children("t", [str(n)]), range(24)))
+        outcomes = list(pool.map(lambda n: SharedChains(table).stamp_children("t", [str(n)]), range(24)))
     assert outcomes.count(Acked()) == 1
     assert chains.state("t").status == "acked"
 
@@ -161,7 +160,7 @@ def test_what_the_table_cannot_hold_is_refused(chains, table, config):
     with pytest.raises(UsageError, match="NUL"):
         chains.open_batch("a" + SUFFIX, ["1"])
     with pytest.raises(UsageError, match="'ack' alone"):
-        AckChains(table, partition="other").open_batch("t", ["1"])
+        SharedChains(table, partition="other").open_batch("t", ["1"])
     with pytest.raises(UsageError, match="counters"):
         table.add("ack", "n", 1)
     assert table.read("other", "t") is None
@@ -223,7 +222,7 @@ def test_mixed_at_once(chains, table, peer, begun_by):
         (chains if begun_by == "us" else peer).create(tag, xor(*stamps))
 
         def ours(stamp, tag=tag):
-            client = AckChains(table)
+            client = SharedChains(table)
             while True:
                 try:
                     return client.stamp(tag, stamp, operation_id=stamp.hex())

@@ -211,7 +211,7 @@ class Fuzz:
             assert stats.dead == 0, self.queue.dead(topic)[:3]
             if stats.depth:
                 return str(stats)
-        batches = [chain.tag for chain in self.chains.states() if chain.status == "open"]
+        batches = [chain.tag for chain in self.chains.open_states()]
         return f"open batches {batches}" if batches else ""
 
     def differences(self) -> str:

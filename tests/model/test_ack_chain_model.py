@@ -1,6 +1,6 @@
 """Ack chains as a state machine against a plain model: sets of children, and a status."""
 
-import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
@@ -14,11 +14,12 @@ from s3notify_platform.protocols.ack_chain import (
     AlreadyAcked,
     AlreadyFailed,
     Stamped,
-    child_stamp,
     in_order,
     new_stamp,
     xor,
 )
+from s3notify_platform.protocols.ack_chain.names import places
+from s3notify_platform.protocols.ack_chain.records import belongs_to, is_head
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
@@ -30,13 +31,20 @@ TAGS = st.sampled_from(["one", "two"])
 NAMES = st.sets(st.sampled_from(["0", "1", "2", "10", "999", "a", "b"]), min_size=1, max_size=4)
 OPERATIONS = st.sampled_from(["op1", "op2", "op3", None])
 STUMBLES = st.sampled_from([Fault.NONE, Fault.LOST, Fault.REFUSED, Fault.LATE])
-WRITES = st.sampled_from(["create", "replace"])
+
+
+class LateClock(HurriedClock):
+    """Long after all that happened."""
+
+    def wall_ms(self):
+        return super().wall_ms() + 30 * 24 * 3600 * 1000
 
 
 class Model:
     """One chain: what must still be stamped, and how it ended."""
 
-    def __init__(self, children, *, raw=None):
+    def __init__(self, chain, children, *, raw=None):
+        self.chain = chain
         self.children = set(children)
         self.missing = set(children)
         self.status = "open"
@@ -44,6 +52,10 @@ class Model:
         self.raw = raw
         """Stamps still out, by operation, of a chain of raw stamps."""
         self.last = object()
+        """The operation that gets `Acked`; `UNCLAIMED` if it is the next one."""
+
+
+UNCLAIMED = object()
 
 
 class AckMachine(RuleBasedStateMachine):
@@ -53,18 +65,24 @@ class AckMachine(RuleBasedStateMachine):
     def start(self):
         self.records = self.make_records()
         self.models = {}
+        self.gone = []
+        """Chains that were deleted, as processes that do not know it still have them."""
         self.clients = [AckChains(FaultyStore(self.records), clock=HurriedClock()) for _ in range(2)]
 
     def make_records(self):
         return MemoryRecordStore()
 
     def client(self, method, fault, nth=0):
-        """A new process, or one of two that remember what they have seen."""
+        """One of two processes, with a fault at a call of this method."""
         self.clients.append(self.clients.pop(0))
         chains = self.clients[0]
         self.faulty = chains._records
         self.faulty.schedule = at(method, fault, nth=nth)
         return chains
+
+    def named(self, tag, by_tag):
+        """The chain, or its tag alone."""
+        return tag if by_tag or tag not in self.models else self.models[tag].chain
 
     @rule()
     def restart(self):
@@ -77,8 +95,7 @@ class AckMachine(RuleBasedStateMachine):
             with pytest.raises(TagExists):
                 chains.open_batch(tag, names)
         else:
-            chains.open_batch(tag, names, payload=tag)
-            self.models[tag] = Model(names)
+            self.models[tag] = Model(chains.open_batch(tag, names, payload=tag), names)
         self.faulty.settle()
 
     @rule(tag=TAGS, count=st.integers(2, 4))
@@ -89,16 +106,17 @@ class AckMachine(RuleBasedStateMachine):
             with pytest.raises(TagExists):
                 chains.create(tag, xor(*stamps.values()))
         else:
-            chains.create(tag, xor(*stamps.values()), payload=tag)
-            self.models[tag] = Model((), raw=dict(stamps))
+            chain = chains.create(tag, xor(*stamps.values()), payload=tag)
+            self.models[tag] = Model(chain, (), raw=dict(stamps))
             self.models[tag].all = dict(stamps)
 
-    @rule(tag=TAGS, operation=st.integers(0, 3), fault=STUMBLES)
-    def stamp_raw(self, tag, operation, fault):
+    @rule(tag=TAGS, operation=st.integers(0, 3), fault=STUMBLES, by_tag=st.booleans())
+    def stamp_raw(self, *, tag, operation, fault, by_tag):
         model, name = self.models.get(tag), f"raw{operation}"
         if model is None or model.raw is None or name not in model.all:
             return
-        outcome = self.client("replace", fault).stamp(tag, model.all[name], operation_id=name)
+        chains, chain = self.client("create", fault), self.named(tag, by_tag)
+        outcome = chains.stamp(chain, model.all[name], operation_id=name)
         self.faulty.settle()
         if model.status == "open":
             model.raw.pop(name, None)
@@ -116,23 +134,26 @@ class AckMachine(RuleBasedStateMachine):
         starts=NAMES | st.just(set()),
         operation=OPERATIONS,
         fault=STUMBLES,
-        method=WRITES,
+        method=st.sampled_from(["create", "scan"]),
         nth=st.integers(0, 2),
+        by_tag=st.booleans(),
     )
-    def stamp_children(self, *, tag, names, starts, operation, fault, method, nth):
-        chains, model = self.client(method, fault, nth), self.models.get(tag)
+    def stamp_children(self, *, tag, names, starts, operation, fault, method, nth, by_tag):
+        model, chain = self.models.get(tag), self.named(tag, by_tag)
         if model is None:
             with pytest.raises(TagNotFound):
-                chains.stamp_children(tag, names, operation)
+                self.client(method, fault, nth).stamp_children(chain, names, operation)
             return
         if names & model.children:
             names &= model.children  # mostly legal calls
         wrong = model.raw is not None or not names <= model.children
         if model.status == "open" and wrong:
             with pytest.raises(UsageError):
-                chains.stamp_children(tag, names, operation)
+                self.client("none", fault).stamp_children(chain, names, operation)
             return
-        outcome = chains.stamp_children(tag, names, operation, starts=starts)
+        if not names <= set(self.children_at_first(model)):
+            nth += method == "scan"  # an error of its first look is passed on
+        outcome = self.client(method, fault, nth).stamp_children(chain, names, operation, starts=starts)
         self.faulty.settle()
         if model.status != "open":
             self.check_closed(model, outcome, operation)
@@ -145,16 +166,21 @@ class AckMachine(RuleBasedStateMachine):
             assert outcome == Acked()
             model.status, model.last = "acked", operation
 
+    def children_at_first(self, model):
+        return places(model.chain.names)
+
     def check_closed(self, model, outcome, operation):
         if model.status == "failed":
             assert outcome == AlreadyFailed(reason=model.reason)
-        else:
-            mine = operation is not None and operation == model.last
-            assert outcome == (Acked() if mine else AlreadyAcked())
+            return
+        mine = model.last is UNCLAIMED or (operation is not None and operation == model.last)
+        assert outcome == (Acked() if mine else AlreadyAcked())
+        if model.last is UNCLAIMED:
+            model.last = operation
 
     @rule(tag=TAGS, names=NAMES, fault=st.sampled_from([Fault.CRASH_BEFORE, Fault.CRASH_AFTER]))
     def stamper_dies(self, tag, names, fault):
-        """Before or after its write; either way a retry makes it whole."""
+        """Before or after its write. If it was the last one, whoever looks next finds the chain acked."""
         model = self.models.get(tag)
         if model is None or model.status != "open":
             return
@@ -162,58 +188,81 @@ class AckMachine(RuleBasedStateMachine):
         if not names:
             return
         with pytest.raises(CrashedError):
-            self.client("replace", fault).stamp_children(tag, names, "dying")
+            self.client("create", fault).stamp_children(tag, names, "dying")
         if fault is Fault.CRASH_AFTER:
             model.missing -= names
             if not model.missing:
-                model.status, model.last = "acked", "dying"
+                model.status, model.last = "acked", UNCLAIMED
 
     @rule(tag=TAGS, reason=st.sampled_from(["x", "y"]), fault=STUMBLES)
     def fail(self, tag, reason, fault):
-        chains, model = self.client("replace", fault), self.models.get(tag)
+        chains, model = self.client("create", fault), self.models.get(tag)
         if model is None:
             with pytest.raises(TagNotFound):
                 chains.fail(tag, reason)
             return
-        found = chains.fail(tag, reason)
+        found = chains.fail(model.chain, reason)
         self.faulty.settle()
         if model.status == "open":
             model.status, model.reason = "failed", reason
         assert (found.status, found.reason) == (model.status, model.reason)
 
-    @rule(tag=TAGS, fault=STUMBLES)
-    def delete(self, tag, fault):
-        chains = self.client("remove", fault)
-        if self.models.pop(tag, None) is None:
+    @rule(tag=TAGS, fault=STUMBLES, nth=st.integers(0, 2))
+    def delete(self, tag, fault, nth):
+        chains = self.client("remove", fault, nth)
+        if (model := self.models.pop(tag, None)) is None:
             with pytest.raises(TagNotFound):
                 chains.delete(tag)
         else:
             chains.delete(tag)
+            self.gone.append(model)
         self.faulty.settle()
+
+    @rule(names=NAMES, fault=st.sampled_from([Fault.NONE, Fault.LATE]))
+    def late_stamp(self, names, fault):
+        """By a process whose chain is gone, and whose tag may be in use again."""
+        for model in self.gone:
+            chains = self.client("create", fault)
+            with pytest.raises(TagNotFound):
+                _ = (
+                    chains.stamp_children(model.chain, names & model.children)
+                    if model.raw is None
+                    else chains.stamp(model.chain, new_stamp())
+                )
+            with pytest.raises(TagNotFound):
+                chains.state(model.chain)
+            self.faulty.settle()
 
     @invariant()
     def states_agree(self):
         chains = AckChains(self.records)
-        found = {state.tag: state for state in chains.states()}
-        assert found.keys() == self.models.keys()
+        assert set(chains.tags()) == self.models.keys()
         for tag, model in self.models.items():
-            state = found[tag]
-            assert state == chains.state(tag)
+            state = chains.state(tag)
+            assert state == chains.state(replace(model.chain, payload=tag))
             assert (state.status, state.reason, state.payload) == (model.status, model.reason, tag)
             assert list(state.children) == in_order(model.children)
             assert list(state.missing) == in_order(model.missing if model.status != "acked" else ())
-            record = json.loads(self.records.read("ack", tag).value)
-            if model.raw is None:
-                seed = bytes.fromhex(record["seed"])
-                out = [child_stamp(seed, name) for name in model.missing]
-            else:
-                out = list(model.raw.values())
-            # The XOR is that of what is out, at every moment and not only at the end.
-            assert bytes.fromhex(record["stamp"]) == xor(bytes(16), bytes(16), *out)
+        found = [state.tag for state in chains.open_states()]
+        assert found == sorted(tag for tag, model in self.models.items() if model.status == "open")
 
     @rule()
     def purge_takes_nothing_before_its_time(self):
+        """But all that deleted chains have left."""
         AckChains(self.records).purge()
+        chains = [model.chain for model in self.models.values()]
+        for record in self.records.scan("ack"):
+            tag = record.key.partition("\0")[0]
+            identities = [chain.identity for chain in chains if chain.tag == tag]
+            assert identities
+            assert is_head(record.key) or belongs_to(record.key, identities[0])
+
+    @rule()
+    def purge_after_a_while(self):
+        ended = [tag for tag, model in self.models.items() if model.status != "open"]
+        assert AckChains(self.records, clock=LateClock()).purge() == len(ended)
+        for tag in ended:
+            self.gone.append(self.models.pop(tag))
 
 
 class ObjectsMachine(AckMachine):

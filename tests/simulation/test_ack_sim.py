@@ -1,5 +1,7 @@
 """Ack chains under faults: acked exactly when all is done, reported once, whoever retries what."""
 
+from contextlib import suppress
+
 import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK
@@ -11,10 +13,13 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
 )
 from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, Stamped, new_stamp, xor
+from s3notify_platform.protocols.ack_chain.records import belongs_to, is_head
+from s3notify_platform.protocols.ack_chain.shared import SharedChains
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
+from tests.support.clocks import HandClock
 from tests.support.faults import Fault
 from tests.support.memory_dynamo import MemoryDynamo
 from tests.support.simulation import ROUGH, VirtualTime, run_simulation, simulated
@@ -23,29 +28,36 @@ RETRY = (UnavailableError, UnknownOutcomeError, StaleLocalData, TagNotFound)
 
 
 def retried(clock, action):
+    return retry_as(clock, RETRY, action)
+
+
+def retry_as(clock, errors, action):
     while True:
         try:
             return action()
-        except RETRY:
+        except errors:
             clock.sleep(0.05)
 
 
 STORES = {
-    "records": (MemoryRecordStore, lambda store, _clock: store),
-    "objects": (MemoryObjectStore, lambda store, clock: ObjectRecordStore(store, "records/", clock=clock)),
+    "records": (MemoryRecordStore, lambda store, clock: AckChains(store, clock=clock)),
+    "objects": (
+        MemoryObjectStore,
+        lambda store, clock: AckChains(ObjectRecordStore(store, "records/", clock=clock), clock=clock),
+    ),
     "npm table": (
         lambda: XorAckTable(DynamoConfig(table="acks"), client=MemoryDynamo()),
-        lambda store, _clock: store,
+        lambda store, clock: SharedChains(store, clock=clock),
     ),
 }
-"""Kinds of store: what the actors share, and how each of them sees it as records."""
+"""Kinds of store: what the actors share, and the client that each of them has."""
 
 KINDS = pytest.mark.parametrize("kind", ["records", "objects", "npm table"])
 
 
 def shared(kind, time):
-    made, seen = STORES[kind]
-    return (made(clock=time) if kind == "objects" else made()), seen
+    made, client = STORES[kind]
+    return (made(clock=time) if kind == "objects" else made()), client
 
 
 @KINDS
@@ -59,10 +71,10 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind)
     shares = [slots[0:6], slots[4:9], slots[8:12], slots[0:12:5]]
     finished, acked_by = set(), {}
     time = VirtualTime()
-    everything, seen = shared(kind, time)
+    everything, client = shared(kind, time)
 
     def sensor(store, clock):
-        chains = AckChains(seen(store, clock), clock=clock)
+        chains = client(store, clock)
         while True:
             try:
                 chains.open_batch("batch", slots, payload="digests")
@@ -78,7 +90,7 @@ def test_a_batch_is_acked_when_all_its_slots_are_done_and_not_before(seed, kind)
 
     def run(number):
         def work(store, clock):
-            chains = AckChains(seen(store, clock), clock=clock)
+            chains = client(store, clock)
             for part in (shares[number][:2], shares[number]):  # a resumed run stamps again what it had
                 finished.update(part)
                 operation = f"{number}/{len(part)}"
@@ -107,13 +119,13 @@ def test_families_of_children_that_die_and_start_again(seed, kind):
     """
     parents = [str(n) for n in range(5)]
     time = VirtualTime()
-    everything, seen = shared(kind, time)
-    AckChains(seen(everything, SYSTEM_CLOCK)).open_batch("t", parents)
+    everything, client = shared(kind, time)
+    client(everything, SYSTEM_CLOCK).open_batch("t", parents)
     ended, ackers = set(), set()
 
     def stamper(parent):
         def run(store, clock):
-            chains = AckChains(seen(store, clock), clock=clock)
+            chains = client(store, clock)
             children = [f"{parent}/a", f"{parent}/b"]
             steps = [([parent], children), (children[:1], []), (children[1:], [])]
             for number, (names, starts) in enumerate(steps):
@@ -129,7 +141,7 @@ def test_families_of_children_that_die_and_start_again(seed, kind):
         return run
 
     def watcher(store, clock):
-        chains = AckChains(seen(store, clock), clock=clock)
+        chains = client(store, clock)
         while (state := retried(clock, lambda: chains.state("t"))).status == "open":
             assert set(state.missing) | ended >= set(state.children)
             clock.sleep(0.3)
@@ -166,18 +178,18 @@ def test_of_stampers_that_do_not_crash_one_gets_acked(seed, kind):
     """Whatever else happens, and whoever asks for the state in between."""
     names = [str(n) for n in range(6)]
     time = VirtualTime()
-    everything, seen = shared(kind, time)
-    AckChains(seen(everything, SYSTEM_CLOCK)).open_batch("t", names)
+    everything, client = shared(kind, time)
+    client(everything, SYSTEM_CLOCK).open_batch("t", names)
 
     def stamper(name):
         def run(store, clock):
-            chains = AckChains(seen(store, clock), clock=clock)
+            chains = client(store, clock)
             return retried(clock, lambda: chains.stamp_children("t", [name], f"op {name}"))
 
         return run
 
     def watcher(store, clock):
-        chains = AckChains(seen(store, clock), clock=clock)
+        chains = client(store, clock)
         while retried(clock, lambda: chains.state("t")).status == "open":
             clock.sleep(0.02)
 
@@ -215,6 +227,106 @@ def test_a_failed_chain_stays_failed(seed):
 
     run_simulation([failer, *(stamper(n) for n in names)], store, seed, faults=ROUGH, restarts=1000)
     assert {AckChains(store).state("t").status} == set(closed)
+
+
+@pytest.mark.parametrize("kind", ["records", "objects"])
+@simulated
+def test_two_runs_that_finish_the_same_slots(seed, kind):
+    """Each stamps all of them, one by one and then again together: they do not cancel out, and one gets `Acked`."""
+    names = [str(n) for n in range(4)]
+    time = VirtualTime()
+    everything, client = shared(kind, time)
+    chain = client(everything, SYSTEM_CLOCK).open_batch("t", names)
+
+    def run(number):
+        def work(store, clock):
+            chains = client(store, clock)
+            parts = [*([name] for name in names[:: 1 if number else -1]), names]
+            return [
+                retried(clock, lambda: chains.stamp_children(chain, part, f"{number} {part}"))  # noqa: B023
+                for part in parts
+            ]
+
+        return work
+
+    faults = {Fault.LOST: 0.1, Fault.LATE: 0.1, Fault.REFUSED: 0.1, Fault.PAUSE: 0.02}
+    history = run_simulation([run(0), run(1)], everything, seed, faults=faults, time=time)
+    outcomes = [outcome for found in history.results for outcome in found]
+    assert outcomes.count(Acked()) == 1
+    assert client(everything, SYSTEM_CLOCK).state(chain).status == "acked"
+
+
+@pytest.mark.parametrize("kind", ["records", "objects"])
+@simulated
+def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind):
+    """What belongs to the first chain never counts in the second, and after a purge nothing of it is left.
+
+    Stampers of both come at any time, dead ones come back. The purger works all the while, and takes nothing of the
+    second chain. Each late stamper is told that its chain is gone.
+    """
+    names = [str(n) for n in range(3)]
+    time = VirtualTime()
+    everything, client = shared(kind, time)
+    first = client(everything, SYSTEM_CLOCK).open_batch("t", names)
+    begun, ended = [], set()
+
+    def remover(store, clock):
+        chains = client(store, clock)
+        clock.sleep(0.02)
+        if not begun:
+            with suppress(TagNotFound):
+                retry_as(clock, (UnavailableError, UnknownOutcomeError), lambda: chains.delete("t"))
+            with suppress(TagExists):
+                retry_as(
+                    clock, (UnavailableError, UnknownOutcomeError), lambda: chains.open_batch("t", names)
+                )
+        begun.append(retried(clock, lambda: chains.chain("t")))
+
+    def of_the_first(name):
+        def run(store, clock):
+            chains = client(store, clock)
+            clock.sleep(0.015 * (int(name) + 1))
+            with suppress(TagNotFound):
+                retry_as(
+                    clock,
+                    (UnavailableError, UnknownOutcomeError),
+                    lambda: chains.stamp_children(first, [name], name),
+                )
+
+        return run
+
+    def of_the_second(name):
+        def run(store, clock):
+            chains = client(store, clock)
+            while not begun:
+                clock.sleep(0.01)
+            ended.add(name)
+            retried(clock, lambda: chains.stamp_children(begun[0], [name], name))
+
+        return run
+
+    def purger(store, clock):
+        chains = client(store, clock)
+        for _ in range(6):
+            retried(clock, chains.purge)
+            clock.sleep(0.02)
+
+    def watcher(store, clock):
+        chains = client(store, clock)
+        while not begun:
+            clock.sleep(0.01)
+        while (state := retried(clock, lambda: chains.state(begun[0]))).status == "open":
+            assert set(state.missing) >= set(names) - ended
+            clock.sleep(0.02)
+        assert ended == set(names)
+
+    actors = [remover, purger, watcher, *map(of_the_first, names), *map(of_the_second, names)]
+    run_simulation(actors, everything, seed, faults=ROUGH, restarts=1000, time=time)
+    chains = client(everything, HandClock())
+    chains.purge()
+    kept = [record.key for record in chains._records.scan("ack")]
+    assert all(is_head(key) or belongs_to(key, begun[0].identity) for key in kept)
+    assert list(chains.tags()) == ["t"]
 
 
 @simulated

@@ -54,7 +54,7 @@ def cutting(lake_of: Callable[..., Lake]) -> Lake:
 
 
 def seen(chain: TaskChain) -> ChainState:
-    return chain.chains().state(chain.tag)
+    return chain.chains().state(chain.chain)
 
 
 @pytest.mark.parametrize("transformed", [False, True])
@@ -69,7 +69,7 @@ def test_each_slot_is_ended_by_the_task_that_staged_it(
     committed = [r for r in result.slots.values() if r.status == "committed"]
     objects = {f"{r.slot}/{n}" for r in committed for n in range(r.objects)} if transformed else set()
     assert set(state.children) == {str(r.slot) for r in committed} | objects
-    assert chain.tag.startswith("run-7/")
+    assert chain.chain.tag.startswith("run-7/")
     assert result.tasks >= 1
     filled.check()
 
@@ -152,7 +152,7 @@ def test_one_stamp_for_each_task(spark: SparkSession, ministack: S3Server) -> No
 def test_nothing_is_left_behind(filled: Lake) -> None:
     """The chain goes with its job."""
     filled.ingest()
-    assert list(task_chains(filled.source.location.records()).states()) == []
+    assert list(task_chains(filled.source.location.records()).tags()) == []
 
 
 def test_a_slot_that_no_task_has_answered_for_is_not_committed(
@@ -213,9 +213,9 @@ def test_a_task_that_cannot_say_so_fails_and_does_not_hang(
     def broken(cls: type[TaskChain], *args: object, **kwargs: object) -> TaskChain:
         chain = opened(cls, *args, **kwargs)
         if how == "failed":
-            chain.chains().fail(chain.tag, "out of time")
+            chain.chains().fail(chain.chain, "out of time")
         else:
-            chain.chains().delete(chain.tag)
+            chain.chains().delete(chain.chain)
         return chain
 
     monkeypatch.setattr(TaskChain, "opened", classmethod(broken))

@@ -1,43 +1,50 @@
-"""Ack chains: is all the work of this batch done? One small record, however many children (xor-ack).
+r"""Ack chains: is all the work of this batch done? Its state is an XOR, however many children (xor-ack).
 
 Steps
-    1. `open_batch` names the children and draws a random seed. The stamp of each child is derived from seed and name.
-       The record holds the XOR of all stamps.
-    2. A worker that has finished children XORs their stamps into the record, by compare-and-set: read, replace.
-       Threads that stamp one chain at the same time are combined: one of them sends for all.
-    3. When the XOR is zero, the chain is acked. It stays as a tombstone, which differs from a chain that never was.
+    1. `open_batch` creates the head: it names the children. `create` begins a chain with a stamp instead.
+    2. A worker that has finished children creates a record that names them: its stamp. Then it scans the chain's keys.
+       Each child that was begun and each that has ended is XORed once. So two stamps that end the same child, as those
+       of two runs that finish the same slot, do not cancel out; nor do two raw stamps with one operation id.
+    3. Who sees the XOR at zero creates `closed`, and gets `Acked` if that was created by this call. A chain that is
+       failed is closed likewise; of all that close a chain the first one decides. Later stamps change nothing.
     4. A parent that starts more children finishes itself and begins them in one stamp (`starts`), so the chain never
-       looks acked in between.
+       looks acked in between: of any stamps that a scan shows, the XOR is zero only if nothing is missing.
+    5. A stamper that finds no head removes its stamp: `TagNotFound`.
 
 Storage
-    (partition, tag)                           JSON: the XOR, the status, the names of all children and of the
-                                               missing ones, seed, payload, digests of applied operation ids.
-                                               Numbers are stored as ranges, also those below one parent: a
-                                               batch of 1000 slots takes 11 bytes if whole, 5 KB at worst
+    (partition, "{tag}\0head")                 JSON: first children, payload, deadline. Never changed
+    (partition, "{tag}\0{identity}.…")         stamps, how it was closed; the names are in the keys (`records`)
+    The identity is a digest of the head's version, so what is left of a deleted chain does not count in the next one
+    with its tag. A stamp takes as many bytes as the children have bits: 167 characters of 1000 slots at worst.
 
 Invariants
-    - Each child is applied once, by any number of callers and calls; so is each operation id of a raw stamp.
-    - A chain that is acked or failed stays so. Its tombstone expires only to free space (`purge`).
-    - Exactly one operation of a chain gets `Acked`. If a crash kept the answer from its caller, a retry gets it.
-    - After a write in doubt the record is read before any result is returned.
+    - Records are created, and removed with their chain, but never changed. So nothing is contended; a record in doubt
+      is looked for by the scan, and created again; one that arrives late names what has ended anyway.
+    - Each child counts once, by any number of callers and calls; so does each operation id of a raw stamp.
+    - A chain that is acked or failed stays so. It is kept for a while, and removed to free space only (`purge`).
+    - One operation of a chain gets `Acked`. If a crash kept the answer from its caller, a retry gets it. If somebody
+      who only looked saw the end first, it is for one stamper to claim, by one more record.
+    - A scan that takes several pages is not a snapshot. It shows all that was there when it began, and stamps only
+      bring a chain nearer to its end; so what is seen to be done is done.
 
 Limits
-    - One process at a time writes the record: k processes at once need up to k(k+1)/2 attempts.
     - A parent begins the same children in every attempt. Others are begun too, but may come after the chain is acked.
-    - `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, `ATTEMPTS` attempts.
+    - A stamp that is created while the chain is failed may get `Stamped`, and be among the missing.
+    - A scan takes a request for each 1000 stamps. `PAYLOAD_MAX` characters of payload, `TAG_BYTES_MAX` bytes of tag.
 
-Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each other writer in between.
+Requests: create 1, stamp 2, state 1, fail 2; 1 more in all for closing, for whoever reads how it was closed, and where
+a tag is given in place of a `Chain`. Removing: 1 for each record, 2 on a bucket.
 
 Differs from xor-ack-dynamodb: a repeated stamp changes nothing. A finished chain differs from an unknown one. A chain
-has a deadline, a reason, and the names of what is missing. Stamps have at least 8 random bytes. Concurrent stamps are
-combined. `stores/dynamodb/xor_ack_table.py` keeps chains in that package's own table.
+has a deadline, a reason, and the names of what is missing. Stamps have at least 8 random bytes. Stampers do not
+contend. `shared` works chains together with that package, in its own table.
 
-Reading order: chains (the client), plans (what each operation does to a record), stamps (values), record
-(the record as JSON), combining (how threads send together).
+Reading order: chains (the client), records (keys and values, and what they say together), stamps (values), names.
 """
 
-from s3notify_platform.protocols.ack_chain.chains import ATTEMPTS, AckChains
-from s3notify_platform.protocols.ack_chain.record import pack_names, unpack_names
+from s3notify_platform.protocols.ack_chain.chains import ACK, AckChains, keys_recur
+from s3notify_platform.protocols.ack_chain.names import in_order, pack_names, unpack_names
+from s3notify_platform.protocols.ack_chain.records import Chain
 from s3notify_platform.protocols.ack_chain.stamps import (
     Acked,
     AlreadyAcked,
@@ -45,24 +52,23 @@ from s3notify_platform.protocols.ack_chain.stamps import (
     ChainState,
     Stamped,
     StampOutcome,
-    child_stamp,
-    in_order,
     new_stamp,
     overdue,
     xor,
 )
 
 __all__ = [
-    "ATTEMPTS",
+    "ACK",
     "AckChains",
     "Acked",
     "AlreadyAcked",
     "AlreadyFailed",
+    "Chain",
     "ChainState",
     "StampOutcome",
     "Stamped",
-    "child_stamp",
     "in_order",
+    "keys_recur",
     "new_stamp",
     "overdue",
     "pack_names",

@@ -1,55 +1,88 @@
-"""The client of ack chains: sends plans to a record store. The package's docstring says what they guarantee."""
+"""The client of ack chains. The package's docstring says what they guarantee."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, TypeVar
-
-from blake3 import blake3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import (
-    StaleLocalData,
+    BufferLengthsUnequal,
+    S3NotifyError,
     TagExists,
     TagNotFound,
+    UnavailableError,
     UnknownOutcomeError,
     UsageError,
 )
-from s3notify_platform.ports import Record, RecordStore, Written
-from s3notify_platform.protocols.ack_chain.combining import Combiner
-from s3notify_platform.protocols.ack_chain.plans import (
-    PAYLOAD_MAX,
-    STAMP_BYTES_MIN,
-    Plan,
-    Stamp,
-    check_stamp,
-    combine,
-    failed,
+from s3notify_platform.ports import Record, RecordStore, Unknown, Version
+from s3notify_platform.protocols.ack_chain.names import dump_names, in_order, load_names, places
+from s3notify_platform.protocols.ack_chain.records import (
+    Chain,
+    Closed,
+    Seen,
+    belongs_to,
+    closed_key,
+    decode_closed,
+    decode_head,
+    encode_closed,
+    encode_head,
+    has_value,
+    head_key,
+    identity_of,
+    is_closed,
+    is_head,
+    operation_of,
+    prefix_of,
+    raw_record,
+    seen,
+    stamp_record,
+    tag_of,
 )
-from s3notify_platform.protocols.ack_chain.record import OPERATION_BYTES, Chain, decode, encode, facts
 from s3notify_platform.protocols.ack_chain.stamps import (
+    PAYLOAD_MAX,
+    TOMBSTONE_SECONDS,
+    Acked,
+    AlreadyAcked,
+    AlreadyFailed,
     ChainState,
+    Ended,
+    Stamped,
     StampOutcome,
-    child_stamp,
-    xor_all,
+    Tag,
+    check_new,
+    check_stamp,
 )
-from s3notify_platform.protocols.updates import Stored, Updates, pause
+from s3notify_platform.protocols.updates import ATTEMPTS, Stored, Updates, pause
 
-T = TypeVar("T")
+ACK: Final = "ack"
+"""The partition of chains, unless another one is named."""
 
-SEED_BYTES: Final = 32
+TAG_BYTES_MAX: Final = 200
 
-TOMBSTONE_SECONDS: Final = 7 * 24 * 3600.0
-"""How long a closed chain is kept, for people and for late stamps."""
+_NOT_YET: Final = Version("")
 
-ATTEMPTS: Final = 40
-"""Reads and replaces of one record before `StaleLocalData`; about 35 s of backoff on average."""
+
+def keys_recur(partition: str) -> bool:
+    """Whether a removed key of this partition may be created again. Not those of chains, if no tag is used twice.
+
+    For `ObjectRecordStore`, which then leaves no tombstones of them on stores like Ceph RGW.
+    """
+    return partition != ACK and not partition.startswith(f"{ACK}.")
 
 
 class AckChains:
     """The ack chains of one partition of a record store. Thread-safe.
 
-    Requests, uncontended: create 1, stamp 2, state 1, fail 2, delete 2; n threads that stamp one chain at once,
-    4 between them. `ATTEMPTS` bounds each of them.
+    Where a method takes a tag or a `Chain`, the tag costs 1 request more: its head is read. The chain is what
+    `open_batch`, `create` and `chain` return; other processes may be given it.
+
+    Requests of any number of stampers at once: create 1, stamp 2, state 1, fail 2; 1 more each for who closes the
+    chain, and to read how it ended. A LIST, and so a stamp or a state, takes 1 more for each 1000 records.
+
+    `UnavailableError`: certainly not applied, try again later. `UnknownOutcomeError`: it may be; do it again.
     """
 
     def __init__(
@@ -57,210 +90,316 @@ class AckChains:
         records: RecordStore,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        partition: str = "ack",
+        partition: str = ACK,
         tombstone_seconds: float = TOMBSTONE_SECONDS,
+        parallelism: int = 1,
     ) -> None:
+        """`parallelism`: how many records of one chain are removed at once."""
         self._records = records
         self._clock = clock
         self._partition = partition
         self._tombstone_seconds = tombstone_seconds
-        self._combiner = Combiner()
-        self._updates = Updates(records, clock, attempts=ATTEMPTS, contended=StaleLocalData)
+        self._parallelism = parallelism
+        self._updates = Updates(records, clock)
+
+    # Beginning
 
     def create(
-        self,
-        tag: str,
-        stamp: bytes,
-        *,
-        children: Mapping[str, bytes] | None = None,
-        deadline_seconds: float | None = None,
-        payload: str = "",
-    ) -> ChainState:
-        """Begin a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
-
-        `children` names all children of the new chain; `stamp` must be the XOR of their stamps.
-        """
-        if len(check_stamp(stamp)) < STAMP_BYTES_MIN:
-            raise UsageError(
-                f"a stamp of {len(stamp)} bytes: at least {STAMP_BYTES_MIN} random ones are needed"
+        self, tag: str, stamp: bytes, *, deadline_seconds: float | None = None, payload: str = ""
+    ) -> Chain:
+        """Begin a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request."""
+        return self._create(
+            Chain(
+                tag=Tag(tag),
+                version=_NOT_YET,
+                stamp=check_new(stamp),
+                deadline_seconds=deadline_seconds,
+                payload=payload,
             )
-        if children and xor_all(children.values()) != stamp:
-            raise UsageError(f"chain {tag!r}: its stamp is not the XOR of its children's stamps")
-        names = frozenset(children or ())
-        return self._create(tag, stamp, names, deadline_seconds, payload)
+        )
 
     def open_batch(
-        self,
-        tag: str,
-        children: Iterable[str],
-        *,
-        deadline_seconds: float | None = None,
-        payload: str = "",
-    ) -> ChainState:
+        self, tag: str, children: Iterable[str], *, deadline_seconds: float | None = None, payload: str = ""
+    ) -> Chain:
         """Begin a chain of children to be stamped by name; `TagExists` if the tag is in use. 1 request."""
         names = frozenset(children)
         if not names:
             raise UsageError(f"chain {tag!r} has no children: it could never be acked")
-        seed = self._clock.random_bytes(SEED_BYTES)
-        stamp = xor_all(child_stamp(seed, name) for name in names)
-        return self._create(tag, stamp, names, deadline_seconds, payload, seed=seed)
-
-    def stamp(
-        self,
-        tag: str,
-        stamp: bytes,
-        *,
-        operation_id: str | None = None,
-        children: Iterable[str] = (),
-        starts: Iterable[str] = (),
-    ) -> StampOutcome:
-        """XOR `stamp` into the chain, once for each operation id, however often it is sent. 2 requests.
-
-        `children` names the children that it finishes, `starts` those that it begins. Without an operation id
-        a repeated call is a new stamp. If all its children were finished before, it changes nothing; if only some
-        were, it cannot be split: `UsageError`.
-        """
-        return self._stamp(tag, children, starts, operation_id, raw=check_stamp(stamp))
-
-    def stamp_children(
-        self, tag: str, names: Iterable[str], operation_id: str | None = None, *, starts: Iterable[str] = ()
-    ) -> StampOutcome:
-        """Finish these children of an `open_batch` chain, and begin `starts`, in one stamp. 2 requests.
-
-        Idempotent by name: children that any caller finished before are left out. With the operation id, the
-        retry of the stamp that acked the chain returns `Acked` again.
-        """
-        return self._stamp(tag, names, starts, operation_id)
-
-    def fail(self, tag: str, reason: str) -> ChainState:
-        """Close an open chain as failed. Returns the state afterwards; a closed chain stays as it is. 2 requests."""
-        plan = partial(failed, reason=reason, expires_ms=self._expiry_ms())
-        return facts(tag, self._change(plan, tag))
-
-    def state(self, tag: str) -> ChainState:
-        """The chain's facts; `TagNotFound` if there is none. 1 request."""
-        return facts(tag, _existing(tag, self._records.read(self._partition, tag)))
-
-    def states(self) -> Iterator[ChainState]:
-        """Every chain, open or closed, in tag order. One scan."""
-        for record in self._records.scan(self._partition):
-            yield facts(record.key, decode(record.key, record.value))
-
-    def delete(self, tag: str) -> None:
-        """Delete the chain, open or closed; `TagNotFound` if there is none. 2 requests."""
-        identity: str | None = None
-        for attempt in range(ATTEMPTS):
-            record = self._records.read(self._partition, tag)
-            if record is None and identity is not None:
-                return
-            found = _existing(tag, record).identity
-            if record is None or identity not in (None, found):
-                return  # the tag has been created again since
-            identity = found
-            try:
-                outcome = self._updates.remove(self._partition, tag, expected=record.version)
-            except UnknownOutcomeError as error:
-                raise UnknownOutcomeError(
-                    f"ack chain {tag!r} may or may not be deleted: delete it again"
-                ) from error
-            if isinstance(outcome, Stored) or outcome.record is None:
-                return
-            pause(self._clock, attempt)
-        raise StaleLocalData(f"ack chain {tag!r} kept changing while it was deleted: delete it again")
-
-    def purge(self) -> int:
-        """Delete closed chains that have expired by this wall clock. Returns how many. Only frees space. One scan."""
-        now_ms = self._clock.wall_ms()
-        purged = 0
-        for record in self._records.scan(self._partition):
-            chain = decode(record.key, record.value)
-            if chain.expires_ms is not None and chain.expires_ms <= now_ms:
-                outcome = self._records.remove(self._partition, record.key, expected=record.version)
-                purged += isinstance(outcome, Written)
-        return purged
-
-    # Beginning a chain
-
-    def _create(
-        self,
-        tag: str,
-        stamp: bytes,
-        names: frozenset[str],
-        deadline_seconds: float | None,
-        payload: str,
-        *,
-        seed: bytes = b"",
-    ) -> ChainState:
-        if not tag:
-            raise UsageError("an ack chain needs a tag")
-        if deadline_seconds is not None and deadline_seconds <= 0:
-            raise UsageError(f"deadline_seconds={deadline_seconds}: must be above 0")
-        if len(payload) > PAYLOAD_MAX:
-            raise UsageError(f"a payload of {len(payload)} characters: at most {PAYLOAD_MAX}")
-        chain = Chain(
-            identity=unique_name(self._clock),
-            stamp=stamp,
-            children=names,
-            missing=names,
-            seed=seed,
-            deadline_seconds=deadline_seconds,
-            created_ms=self._clock.wall_ms(),
-            payload=payload,
+        return self._create(
+            replace(Chain.of(tag, _NOT_YET, names), deadline_seconds=deadline_seconds, payload=payload)
         )
-        opened = facts(tag, chain)
-        outcome = self._updates.create(self._partition, tag, encode(chain))
-        if isinstance(outcome, Stored):
-            return opened
-        # In doubt, it may be ours, and stamped since.
-        found = outcome.record
-        if found is not None and decode(tag, found.value).identity == chain.identity:
-            return opened
-        if found is None and outcome.in_doubt:
-            raise UnknownOutcomeError(f"ack chain {tag!r} may have been created, and deleted since")
-        raise TagExists(f"ack chain {tag!r} exists")
+
+    def chain(self, tag: str) -> Chain:
+        """The chain as it was opened; `TagNotFound` if there is none. 1 request."""
+        head = self._records.read(self._partition, head_key(tag))
+        if head is None:
+            raise TagNotFound(f"no ack chain {tag!r}")
+        return decode_head(tag, head)
 
     # Stamping
 
-    def _stamp(
+    def stamp(self, chain: Chain | str, stamp: bytes, *, operation_id: str | None = None) -> StampOutcome:
+        """XOR `stamp` into a chain that was created with stamps, once for each operation id. 2 requests.
+
+        An operation id names one stamp. Without one a repeated call is a new stamp.
+        """
+        chain, operation = self._known(chain), self._operation(operation_id)
+        if not chain.stamp:
+            raise UsageError(f"chain {chain.tag!r} has named children: stamp it by their names")
+        if len(check_stamp(stamp)) != len(chain.stamp):
+            raise BufferLengthsUnequal(f"a stamp of {len(stamp)} bytes on one of {len(chain.stamp)}")
+        return self._put(chain, raw_record(chain, stamp, operation), operation)
+
+    def stamp_children(
         self,
-        tag: str,
-        ending: Iterable[str],
-        beginning: Iterable[str],
-        operation_id: str | None,
-        raw: bytes | None = None,
+        chain: Chain | str,
+        names: Iterable[str],
+        operation_id: str | None = None,
+        *,
+        starts: Iterable[str] = (),
     ) -> StampOutcome:
-        drawn = operation_id if operation_id is not None else unique_name(self._clock)
-        plan = Stamp(
-            tag=tag,
-            operation=blake3(drawn.encode("utf-8")).digest(length=OPERATION_BYTES),
-            ending=frozenset(ending),
-            beginning=frozenset(beginning),
-            expires_ms=self._expiry_ms(),
-            raw=raw,
+        """Finish these children of an `open_batch` chain, and begin `starts`, in one stamp. 2 requests.
+
+        Idempotent by name, whoever stamps. With the operation id, the retry of the stamp that acked the chain returns
+        `Acked` again. 1 request more for children that another stamp began; `UsageError` for those that none did.
+        """
+        chain, operation = self._known(chain), self._operation(operation_id)
+        ended = frozenset(names)
+        if chain.stamp or not ended <= places(chain.names).keys():
+            found = self._look(chain)
+            if found.closed is not None:
+                return self._outcome(found, operation)
+            if chain.stamp:
+                raise UsageError(f"chain {chain.tag!r} was created with stamps: stamp it with them")
+            if unknown := ended - found.children:
+                raise UsageError(f"chain {chain.tag!r} has no children {in_order(unknown)[:10]}")
+        return self._put(chain, stamp_record(chain, ended, starts), operation)
+
+    # Looking
+
+    def state(self, chain: Chain | str) -> ChainState:
+        """The chain's facts; `TagNotFound` if there is none. 1 request; 1 more once it has ended."""
+        return _facts(self._settled(self._look(chain)))
+
+    def fail(self, chain: Chain | str, reason: str) -> ChainState:
+        """Close an open chain as failed. Returns the state afterwards; a finished chain stays as it is. 2 requests.
+
+        A child that is stamped at the same moment may be among the missing.
+        """
+        found = self._settled(self._look(chain))
+        if found.closed is None:
+            closed = self._closing("failed", reason=reason, missing=dump_names(found.missing))
+            found = replace(found, closed=self._close(found.chain, closed))
+        return _facts(found)
+
+    def tags(self) -> Iterator[str]:
+        """The tag of each chain, open or not, in order. 1 request for each 1000 records."""
+        for tag, head, _ in self._groups(keys_only=lambda _: True):
+            if head is not None:
+                yield tag
+
+    def open_states(self) -> Iterator[ChainState]:
+        """Each chain that has not ended, in tag order. 1 request for each 1000 records, and 2 for each of these."""
+        for tag, head, others in self._groups(keys_only=lambda _: True):
+            if head is None or closed_key(tag, head.version) in {record.key for record in others}:
+                continue
+            with suppress(TagNotFound):
+                if (state := self.state(tag)).status == "open":
+                    yield state
+
+    # Removing
+
+    def delete(self, chain: Chain | str) -> None:
+        """Delete the chain, open or closed; `TagNotFound` if there is none. 1 scan, and 1 request for each record.
+
+        It is gone with its head. What cannot be removed now of the rest is for `purge`.
+        """
+        self._delete(self._known(chain))
+
+    def purge(self) -> int:
+        """Delete chains that ended long ago by this wall clock; returns how many. Only frees space.
+
+        Takes with it what deleted chains have left. 1 request for each 1000 records, 1 for each chain that has ended,
+        1 for each record that is removed.
+        """
+        now_ms, purged = self._clock.wall_ms(), 0
+        for tag, head, others in self._groups(keys_only=lambda key: not is_closed(key)):
+            left = others
+            if head is not None:
+                chain = Chain.of(tag, head.version, ())
+                left = [record for record in others if not belongs_to(record.key, chain.identity)]
+                ends = [record for record in others if record.key == chain.closed_key]
+                if ends and decode_closed(tag, ends[0].value).expires_ms <= now_ms:
+                    self._delete(chain)
+                    purged += 1
+            if left:
+                # A chain may have begun since its head's turn came; its records come after its head.
+                now = self._records.read(self._partition, head_key(tag))
+                identity = identity_of(now.version) if now is not None else ""
+                self._remove([record for record in left if not belongs_to(record.key, identity)])
+        return purged
+
+    # Parts of these
+
+    def _create(self, chain: Chain) -> Chain:
+        tag = chain.tag
+        if not tag or "\0" in tag or len(tag.encode("utf-8", "replace")) > TAG_BYTES_MAX:
+            raise UsageError(f"tag {tag[:60]!r}: it has 1 to {TAG_BYTES_MAX} bytes, and no NUL")
+        if chain.deadline_seconds is not None and chain.deadline_seconds <= 0:
+            raise UsageError(f"deadline_seconds={chain.deadline_seconds}: must be above 0")
+        if len(chain.payload) > PAYLOAD_MAX:
+            raise UsageError(f"a payload of {len(chain.payload)} characters: at most {PAYLOAD_MAX}")
+        chain = replace(chain, created_ms=self._clock.wall_ms())
+        value = encode_head(chain, unique_name(self._clock))
+        outcome = self._updates.create(self._partition, head_key(tag), value)
+        if isinstance(outcome, Stored):
+            return replace(chain, version=outcome.version)
+        if outcome.record is None and outcome.in_doubt:
+            raise UnknownOutcomeError(f"ack chain {tag!r} may have been created, and deleted since")
+        raise TagExists(f"ack chain {tag!r} exists")
+
+    def _known(self, chain: Chain | str) -> Chain:
+        return self.chain(chain) if isinstance(chain, str) else chain
+
+    def _operation(self, operation_id: str | None) -> str:
+        return operation_of(operation_id if operation_id is not None else unique_name(self._clock))
+
+    def _put(self, chain: Chain, record: tuple[str, bytes], operation: str) -> StampOutcome:
+        """Create a stamp, and look what all stamps come to. Both may be repeated at will."""
+        sent, certain, cause = False, False, ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                pause(self._clock, attempt - 1)
+            try:
+                if not certain:
+                    outcome = self._records.create(self._partition, *record)
+                    sent, certain = True, not isinstance(outcome, Unknown)
+                found = self._look(chain)
+                if record[0] in found.keys or found.closed is not None:
+                    return self._outcome(found, operation)
+                certain = False
+            except UnavailableError as error:
+                if not sent and attempt == ATTEMPTS - 1:
+                    raise
+                cause = str(error)
+            except TagNotFound:
+                self._withdraw(record[0])
+                raise
+        raise UnknownOutcomeError(
+            f"ack chain {chain.tag!r}: stamp it again, with the same names or id; {cause}"
         )
-        return self._change(plan, tag)
 
-    # Changing a record
+    def _withdraw(self, key: str) -> None:
+        """Remove a stamp whose chain is gone; if that fails, `purge` will."""
+        with suppress(S3NotifyError):
+            if (record := self._records.read(self._partition, key)) is not None:
+                self._remove([record])
 
-    def _change(self, plan: Plan[T], tag: str) -> T:
-        """Carry out a plan, together with those of other threads for the same record."""
-        result: T = self._combiner.run(tag, plan, partial(self._send, tag))
-        return result
+    def _outcome(self, found: Seen, operation: str) -> StampOutcome:
+        """What a stamp that is among those seen has come to. Closes the chain if it is the first to see its end."""
+        closed = found.closed
+        if closed is None:
+            if not found.done:
+                return Stamped(missing=len(found.missing))
+            closed = self._close(found.chain, self._closing("acked", operation))
+        if closed.status == "failed":
+            return AlreadyFailed(reason=closed.reason or "")
+        winner = closed.operation or found.claimed or self._claim(found.chain, operation)
+        return Acked() if winner == operation else AlreadyAcked()
 
-    def _send(self, tag: str, plans: Sequence[Plan[Any]]) -> Sequence[Any]:
-        """The plans' results, after at most one write that holds all of their changes."""
+    def _settled(self, found: Seen) -> Seen:
+        """What was seen; closed, if all is done. `Acked` is then for a stamp to claim."""
+        if found.closed is None and found.done:
+            return replace(found, closed=self._close(found.chain, self._closing("acked")))
+        return found
 
-        def decide(record: Record | None) -> tuple[bytes | None, Sequence[Any]]:
-            after, results = combine(_existing(tag, record), plans)
-            return None if after is None else encode(after), results
+    def _closing(
+        self, status: Ended, operation: str = "", *, reason: str | None = None, missing: str = "[]"
+    ) -> Closed:
+        expires_ms = self._clock.wall_ms() + int(self._tombstone_seconds * 1000)
+        return Closed(
+            status=status, operation=operation, reason=reason, missing=missing, expires_ms=expires_ms
+        )
 
-        return self._updates.change(self._partition, tag, decide)[0]
+    def _close(self, chain: Chain, closed: Closed) -> Closed:
+        """How the chain ended: so, unless somebody else was first."""
+        outcome = self._updates.create(self._partition, chain.closed_key, encode_closed(closed))
+        if isinstance(outcome, Stored):
+            return closed
+        if outcome.record is None:
+            raise TagNotFound(f"ack chain {chain.tag!r} was deleted as it ended")
+        return decode_closed(chain.closed_key, outcome.record.value)
 
-    def _expiry_ms(self) -> int:
-        return self._clock.wall_ms() + int(self._tombstone_seconds * 1000)
+    def _claim(self, chain: Chain, operation: str) -> str:
+        """The operation that gets `Acked`: this one, unless another one was first."""
+        outcome = self._updates.create(self._partition, chain.claimed_key, operation.encode())
+        if isinstance(outcome, Stored):
+            return operation
+        return outcome.record.value.decode("ascii", "replace") if outcome.record is not None else ""
+
+    def _look(self, chain: Chain | str) -> Seen:
+        """All records of the chain; `TagNotFound` if its head is not there. 1 scan."""
+        tag, known = (chain, None) if isinstance(chain, str) else (chain.tag, chain)
+        records = list(
+            self._records.scan(
+                self._partition,
+                prefix=prefix_of(tag),
+                keys_only=lambda key: not (has_value(key) or (known is None and is_head(key))),
+            )
+        )
+        head = next((record for record in records if is_head(record.key)), None)
+        if head is None:
+            raise TagNotFound(f"no ack chain {tag!r}")
+        if known is None:
+            known = decode_head(tag, head)
+        elif head.version != known.version and self.chain(tag).version != known.version:
+            raise TagNotFound(f"ack chain {tag!r} was deleted; its tag is in use again")
+        return seen(known, records)
+
+    def _delete(self, chain: Chain) -> None:
+        try:
+            self._updates.remove(self._partition, head_key(chain.tag), expected=chain.version)
+        except UnknownOutcomeError as error:
+            raise UnknownOutcomeError(
+                f"ack chain {chain.tag!r} may or may not be deleted: delete it again"
+            ) from error
+        with suppress(S3NotifyError):
+            rest = self._records.scan(self._partition, prefix=chain.key(""), keys_only=lambda _: True)
+            self._remove(list(rest))
+
+    def _remove(self, records: Sequence[Record]) -> None:
+        """Remove records that nobody changes; what does not work now is for the next `purge`."""
+
+        def remove(record: Record) -> None:
+            with suppress(S3NotifyError):
+                self._records.remove(self._partition, record.key, expected=record.version)
+
+        if self._parallelism == 1 or len(records) < 2:
+            for record in records:
+                remove(record)
+            return
+        with ThreadPoolExecutor(min(self._parallelism, len(records))) as pool:
+            list(pool.map(remove, records))
+
+    def _groups(self, keys_only: Callable[[str], bool]) -> Iterator[tuple[str, Record | None, list[Record]]]:
+        """Each tag, its head if there is one, and the other records. 1 scan, without the heads' values."""
+        records = self._records.scan(self._partition, keys_only=keys_only)
+        for tag, group in groupby(records, key=lambda record: tag_of(record.key)):
+            found = list(group)
+            head = next((record for record in found if is_head(record.key)), None)
+            yield tag, head, [record for record in found if not is_head(record.key)]
 
 
-def _existing(tag: str, record: Record | None) -> Chain:
-    if record is None:
-        raise TagNotFound(f"no ack chain {tag!r}")
-    return decode(tag, record.value)
+def _facts(found: Seen) -> ChainState:
+    closed = found.closed
+    missing = found.missing if closed is None else load_names(closed.missing)
+    return ChainState(
+        tag=found.chain.tag,
+        status=closed.status if closed is not None else "open",
+        children=tuple(in_order(found.children)),
+        missing=tuple(in_order(missing)),
+        deadline_seconds=found.chain.deadline_seconds,
+        created_ms=found.chain.created_ms,
+        reason=closed.reason if closed is not None else None,
+        payload=found.chain.payload,
+    )

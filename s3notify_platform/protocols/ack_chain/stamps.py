@@ -3,17 +3,22 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from typing import Literal, NewType
-
-from blake3 import blake3
+from typing import Final, Literal, NewType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import BufferLengthsUnequal, LessThanTwoBuffers
+from s3notify_platform.errors import BufferLengthsUnequal, LessThanTwoBuffers, UsageError, ZeroBufferNoOp
 
 Tag = NewType("Tag", str)
-Status = Literal["open", "acked", "failed"]
+Ended = Literal["acked", "failed"]
+Status = Literal["open"] | Ended
 
-STAMP_BYTES = 16
+STAMP_BYTES: Final = 16
+STAMP_BYTES_MIN: Final = 8
+STAMP_BYTES_MAX: Final = 128
+PAYLOAD_MAX: Final = 100_000
+
+TOMBSTONE_SECONDS: Final = 7 * 24 * 3600.0
+"""How long a closed chain is kept, for people and for late stamps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +88,19 @@ def new_stamp(clock: Clock = SYSTEM_CLOCK) -> bytes:
     return stamp
 
 
-def child_stamp(seed: bytes, name: str) -> bytes:
-    """The stamp of a named child: keyed BLAKE3, so that the record keeps a seed and names, not stamps."""
-    stamp: bytes = blake3(name.encode("utf-8"), key=seed).digest(length=STAMP_BYTES)
+def check_stamp(stamp: bytes) -> bytes:
+    """Return the stamp; `ZeroBufferNoOp` if it is all zero."""
+    if not any(stamp):
+        raise ZeroBufferNoOp(f"a stamp of {len(stamp)} zero bytes would change nothing")
+    return stamp
+
+
+def check_new(stamp: bytes) -> bytes:
+    """Return the stamp, if a chain may begin with it."""
+    if not STAMP_BYTES_MIN <= len(check_stamp(stamp)) <= STAMP_BYTES_MAX:
+        raise UsageError(
+            f"a stamp of {len(stamp)} bytes: {STAMP_BYTES_MIN} to {STAMP_BYTES_MAX} random ones are needed"
+        )
     return stamp
 
 
@@ -100,13 +115,3 @@ def overdue(state: ChainState, watched_seconds: float) -> bool:
         and state.deadline_seconds is not None
         and watched_seconds >= state.deadline_seconds
     )
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """Numbers first, ascending, then the other names."""
-    return sorted(names, key=lambda name: (0, int(name), "") if is_number(name) else (1, 0, name))
-
-
-def is_number(name: str) -> bool:
-    """Whether a name is a decimal number as Python prints it."""
-    return name.isascii() and name.isdecimal() and (name == "0" or name[0] != "0")

@@ -21,7 +21,8 @@ with `UsageError` before it is sent. Only records made by `add` are counters. If
 creation, it may take effect after the record was removed, under a version that was returned to nobody.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
@@ -84,6 +85,7 @@ class DynamoRecordStore:
         *,
         prefix: str = "",
         known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+        keys_only: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each page is as it is when its turn comes.
 
@@ -92,7 +94,8 @@ class DynamoRecordStore:
         for item in self._table.query(
             "partition", self._partition(partition), sorted_by="key", prefix=prefix
         ):
-            yield _record(item)
+            record = _record(item)
+            yield replace(record, value=b"") if keys_only is not None and keys_only(record.key) else record
 
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None

@@ -15,26 +15,26 @@ that it is unchanged. The version of a record covers both.
 | ours alone, closed | the tombstone: closing a chain deletes the package's item |
 | both, ours closed | a chain that the package began again under the tag |
 
-Guarantees. As `RecordStore` says, for the records of `AckChains`. If the package writes between our read and our
+Guarantees. As `RecordStore` says, for the records of `SharedChains`. If the package writes between our read and our
 write, our write is a conflict; if we write between its read and its write, it gets `StaleLocalData`.
 
 Limits. The package has no operation ids, names, deadlines and failures. What it stamps twice is applied twice, and a
 chain that we fail does not exist for it. While an item is in a transaction of ours, the package's write to it may be
 refused with `TransactionConflictException`, which its caller has to try again. The package must not begin a tag again
 while our item of it is open. `ttl` only frees space (unix seconds; switch TTL on for that attribute, or call
-`AckChains.purge`). Items in the table that hold no chain are refused.
+`SharedChains.purge`). Items in the table that hold no chain are refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ports import Conflict, ETag, Record, Unknown, Version, WriteOutcome
-from s3notify_platform.protocols.ack_chain.chains import TOMBSTONE_SECONDS
-from s3notify_platform.protocols.ack_chain.plans import acked
-from s3notify_platform.protocols.ack_chain.record import Chain, decode, encode
+from s3notify_platform.protocols.ack_chain.shared.plans import acked
+from s3notify_platform.protocols.ack_chain.shared.record import Chain, decode, encode
+from s3notify_platform.protocols.ack_chain.stamps import TOMBSTONE_SECONDS
 from s3notify_platform.stores.config import DynamoConfig
 from s3notify_platform.stores.dynamodb.table import DynamoTable, Item, absent, port_outcome
 
@@ -48,7 +48,7 @@ TAGS_TOGETHER: Final = 25
 
 
 class XorAckTable:
-    """A `RecordStore` for `AckChains(records, partition=partition)`. Thread-safe.
+    """A `RecordStore` for `SharedChains(records, partition=partition)`. Thread-safe.
 
     create, read, replace, remove: 1 request each, a transaction of two items. scan: 1 request a megabyte of
     table, and 1 for each `TAGS_TOGETHER` chains.
@@ -98,6 +98,7 @@ class XorAckTable:
         *,
         prefix: str = "",
         known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+        keys_only: Callable[[str], bool] | None = None,  # noqa: ARG002 - as above
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Each chain as it is when its turn comes."""
         if partition != self._partition:

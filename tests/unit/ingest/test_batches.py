@@ -21,7 +21,12 @@ def test_the_cursor_round_trips_and_stays_small() -> None:
         watch=WatcherState(),
         open=(
             OpenBatch(
-                id="s-ab-6", slots=tuple(range(500, 1000)), parts=2, opened_ms=9, progress={"run": (3, 11)}
+                id="s-ab-6",
+                chain="e" * 32,
+                slots=tuple(range(500, 1000)),
+                parts=2,
+                opened_ms=9,
+                progress={"run": (3, 11)},
             ),
         ),
         failing=failing,

@@ -6,13 +6,15 @@ import pytest
 
 from s3notify_platform.ingest.task_chain import (
     CHILDREN_MAX,
+    TASKS,
     forget_ended,
     object_children,
     progress_of,
     task_chains,
 )
+from s3notify_platform.ports import Record, Version
 from s3notify_platform.protocols.ack_chain import Acked
-from s3notify_platform.protocols.ack_chain.record import Chain, decode, encode
+from s3notify_platform.protocols.ack_chain.records import head_key, seen, stamp_record
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.memory import MemoryRecordStore
@@ -26,7 +28,7 @@ def test_chains_of_runs_that_ended_are_removed():
         chains.open_batch(tag, ["1", "2"])
     assert chains.stamp_children("dead/2", ["1", "2"]) == Acked()
     assert forget_ended(records, lambda run: run == "dead") == 2
-    assert [state.tag for state in chains.states()] == ["alive/1"]
+    assert list(chains.tags()) == ["alive/1"]
     assert forget_ended(records, lambda run: run == "dead") == 0
 
 
@@ -69,20 +71,25 @@ def test_progress_counts_parts_in_place_of_the_objects_that_were_cut():
 @pytest.mark.parametrize("slots", [1, 10, 1000])
 @pytest.mark.parametrize("parts", [0, 2, 3, 50])
 def test_the_largest_record_that_falls_to_pieces(slots: int, parts: int) -> None:
-    """Stays far below the 400 KB that a record may have, whichever half of its children is missing."""
+    """Stays far below the 400 KB that a record may have, whichever half of its children a stamp ends."""
     children = [str(999 - n) for n in range(slots)]
+    begun = []
     for number in range((CHILDREN_MAX - slots) // (1 + parts)):
         name = f"{999 - number % slots}/{number // slots}"
-        children += [name, *(f"{name}/{part}" for part in range(parts))]
-    halves = (children[::2], children[1::2], random.Random(7).sample(children, len(children) // 2))
-    for missing in halves:
-        chain = Chain(
-            identity="x" * 100,
-            stamp=bytes(16),
-            seed=bytes(32),
-            children=frozenset(children),
-            missing=frozenset(missing),
-        )
-        record = encode(chain)
-        assert decode("t", record) == chain
-        assert len(record) < 100_000
+        children.append(name)
+        begun += [f"{name}/{part}" for part in range(parts)]
+    records = MemoryRecordStore()
+    chains = task_chains(records)
+    chain = chains.open_batch("run/1", children)
+    assert len(records.read(TASKS, head_key("run/1")).value) < 100_000
+    start, value = stamp_record(chain, [], begun)
+    first = Record(key=start, value=value, version=Version("1"))
+    every = [*children, *begun]
+    halves = (every[::2], every[1::2], random.Random(7).sample(every, len(every) // 2))
+    for ended in halves:
+        key, value = stamp_record(chain, ended, [])
+        assert len(key.rpartition("\0")[2]) < 350
+        assert len(value) < 50_000
+        found = seen(chain, [first, Record(key=key, value=value, version=Version("2"))])
+        assert found.children == frozenset(every)
+        assert found.missing == frozenset(every) - frozenset(ended)

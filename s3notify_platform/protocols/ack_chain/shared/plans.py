@@ -9,16 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, assert_never
 
-from s3notify_platform.errors import S3NotifyError, UsageError, ZeroBufferNoOp
-from s3notify_platform.protocols.ack_chain.record import Chain
+from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.protocols.ack_chain.names import in_order
+from s3notify_platform.protocols.ack_chain.shared.record import Chain, child_stamp
 from s3notify_platform.protocols.ack_chain.stamps import (
     Acked,
     AlreadyAcked,
     AlreadyFailed,
     Stamped,
     StampOutcome,
-    child_stamp,
-    in_order,
     xor,
     xor_all,
 )
@@ -26,8 +25,6 @@ from s3notify_platform.protocols.ack_chain.stamps import (
 T = TypeVar("T")
 Plan = Callable[[Chain], tuple[Chain | None, T]]
 
-STAMP_BYTES_MIN = 8
-PAYLOAD_MAX = 100_000
 OPERATIONS_MAX = 2_000
 
 
@@ -135,10 +132,3 @@ def failed(chain: Chain, reason: str, expires_ms: int) -> tuple[Chain | None, Ch
         return None, chain
     after = replace(chain, status="failed", reason=reason, expires_ms=expires_ms)
     return after, after
-
-
-def check_stamp(stamp: bytes) -> bytes:
-    """Return the stamp; `ZeroBufferNoOp` if it is all zero."""
-    if not any(stamp):
-        raise ZeroBufferNoOp(f"a stamp of {len(stamp)} zero bytes would change nothing")
-    return stamp

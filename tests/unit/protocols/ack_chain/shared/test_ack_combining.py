@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UnavailableError, UsageError
-from s3notify_platform.protocols.ack_chain import AckChains, Acked, AlreadyAcked, Stamped, new_stamp, xor
-from s3notify_platform.protocols.ack_chain.combining import Combiner
-from s3notify_platform.protocols.ack_chain.plans import Stamp, combine
-from s3notify_platform.protocols.ack_chain.record import Chain, decode
+from s3notify_platform.protocols.ack_chain import Acked, AlreadyAcked, Stamped, new_stamp, xor
+from s3notify_platform.protocols.ack_chain.shared import SharedChains
+from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
+from s3notify_platform.protocols.ack_chain.shared.plans import Stamp, combine
+from s3notify_platform.protocols.ack_chain.shared.record import Chain, decode
 from s3notify_platform.stores.memory import MemoryRecordStore
 from tests.support.faults import Fault, FaultyStore, at, never
 from tests.support.waiting import until
@@ -36,7 +37,7 @@ def stamp(operation, *, ending=(), beginning=(), raw=None):
 
 def chain_of(names):
     store = MemoryRecordStore()
-    AckChains(store).open_batch("t", names)
+    SharedChains(store).open_batch("t", names)
     return decode("t", store.read("ack", "t").value)
 
 
@@ -133,7 +134,7 @@ def waiting(combiner):
 def crowd(records, count, work):
     """`count` threads, one of them held in its first read until all others wait; results by thread."""
     gate = Gate(records)
-    chains = AckChains(gate)
+    chains = SharedChains(gate)
     first = spawn(work, chains, 0)
     assert gate.entered.wait(STUCK_SECONDS)
     others = [spawn(work, chains, n) for n in range(1, count)]
@@ -146,7 +147,7 @@ def crowd(records, count, work):
 def test_threads_at_once_cost_two_writes(count):
     """Two reads and two replaces, however many stamp meanwhile; one gets `Acked`."""
     records = MemoryRecordStore()
-    AckChains(records).open_batch("t", map(str, range(count)))
+    SharedChains(records).open_batch("t", map(str, range(count)))
     faulty = FaultyStore(records)
     outcomes, chains = crowd(faulty, count, lambda c, n: c.stamp_children("t", [str(n)], f"op {n}"))
     assert [call.method for call, _ in faulty.calls] == ["read", "replace"] * 2
@@ -158,9 +159,9 @@ def test_threads_at_once_cost_two_writes(count):
 def test_retries_under_one_operation_id_meet_in_one_write():
     """Raw stamps, each sent by two threads at once: applied once."""
     records, stamps = MemoryRecordStore(), [new_stamp() for _ in range(6)]
-    AckChains(records).create("t", xor(*stamps))
+    SharedChains(records).create("t", xor(*stamps))
     outcomes, _ = crowd(records, 12, lambda c, n: c.stamp("t", stamps[n % 6], operation_id=f"child {n % 6}"))
-    assert AckChains(records).state("t").status == "acked"
+    assert SharedChains(records).state("t").status == "acked"
     assert 1 <= outcomes.count(Acked()) <= 2
     assert len({n % 6 for n, outcome in enumerate(outcomes) if outcome == Acked()}) == 1
 
@@ -170,20 +171,20 @@ def test_retries_under_one_operation_id_meet_in_one_write():
 def test_a_combined_write_in_doubt_is_applied_once(fault, nth):
     """For all who are in it."""
     records, stamps = MemoryRecordStore(), [new_stamp() for _ in range(9)]
-    AckChains(records).create("t", xor(*stamps))
+    SharedChains(records).create("t", xor(*stamps))
     faulty = FaultyStore(records, at("replace", fault, nth=nth))
     crowd(faulty, 8, lambda c, n: c.stamp("t", stamps[n]))
     faulty.settle()
-    assert AckChains(records).stamp("t", stamps[8]) == Acked()
+    assert SharedChains(records).stamp("t", stamps[8]) == Acked()
 
 
 def test_threads_of_other_chains_do_not_wait():
     """A chain whose store hangs holds up its own stampers only."""
     records = MemoryRecordStore()
     for tag in "ab":
-        AckChains(records).open_batch(tag, ["1"])
+        SharedChains(records).open_batch(tag, ["1"])
     gate = Gate(records)
-    chains = AckChains(gate)
+    chains = SharedChains(gate)
     held = spawn(chains.stamp_children, "a", ["1"])
     assert gate.entered.wait(STUCK_SECONDS)
     assert chains.stamp_children("b", ["1"]) == Acked()
@@ -194,7 +195,7 @@ def test_threads_of_other_chains_do_not_wait():
 def test_a_failed_send_fails_for_all_who_were_in_it():
     """Each with an exception of its own; those who come later are not touched."""
     records = MemoryRecordStore()
-    AckChains(records).open_batch("t", map(str, range(4)))
+    SharedChains(records).open_batch("t", map(str, range(4)))
     faulty = FaultyStore(records, at("read", Fault.REFUSED, nth=1))
 
     def work(chains, number):
@@ -251,7 +252,7 @@ def test_followers_of_a_leader_that_dies_are_served():
 def test_many_threads_on_many_chains():
     """Without any arrangement: everything is applied, each chain is acked to one."""
     records = MemoryRecordStore()
-    chains = AckChains(records)
+    chains = SharedChains(records)
     for tag in "abc":
         chains.open_batch(tag, map(str, range(40)))
 
@@ -274,7 +275,7 @@ def test_one_thread_alone_waits_for_nobody():
             raise AssertionError("slept")
 
     faulty = FaultyStore(MemoryRecordStore(), never)
-    chains = AckChains(faulty, clock=NoSleep())
+    chains = SharedChains(faulty, clock=NoSleep())
     chains.open_batch("t", ["1"])
     assert chains.stamp_children("t", ["1"]) == Acked()
     assert [call.method for call, _ in faulty.calls] == ["create", "read", "replace"]

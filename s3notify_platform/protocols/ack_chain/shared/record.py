@@ -2,12 +2,13 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import groupby
+
+from blake3 import blake3
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.protocols.ack_chain.stamps import ChainState, Status, Tag, in_order, is_number
+from s3notify_platform.protocols.ack_chain.names import in_order, pack_names, unpack_names
+from s3notify_platform.protocols.ack_chain.stamps import STAMP_BYTES, ChainState, Status, Tag
 
 OPERATION_BYTES = 8
 
@@ -33,57 +34,10 @@ class Chain:
     payload: str = ""
 
 
-def pack_names(names: Iterable[str]) -> list[object]:
-    """Names as compact JSON: 7 for "7", [3, 5] for "3" to "5", ["7", 0, [2, 9]] for "7/0" and "7/2" to "7/9".
-
-    Other names stay as they are.
-    """
-    ordered = in_order(names)
-    numbers = [int(name) for name in ordered if is_number(name)]
-    packed = _runs(numbers)
-    below: dict[str, list[int]] = {}
-    for name in ordered[len(numbers) :]:
-        parent, slash, last = name.rpartition("/")
-        if slash and is_number(last):
-            below.setdefault(parent, []).append(int(last))
-        else:
-            packed.append(name)
-    for parent, found in below.items():
-        packed.append([parent, *_runs(sorted(found))] if len(found) > 1 else f"{parent}/{found[0]}")
-    return packed
-
-
-def _runs(numbers: Sequence[int]) -> list[object]:
-    packed: list[object] = []
-    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
-        found = [number for _, number in run]
-        packed.append(found[0] if len(found) == 1 else [found[0], found[-1]])
-    return packed
-
-
-def unpack_names(packed: Iterable[object]) -> frozenset[str]:
-    """The names that `pack_names` packed."""
-    names: set[str] = set()
-    for item in packed:
-        match item:
-            case str():
-                names.add(item)
-            case [str(parent), *runs]:
-                names.update(f"{parent}/{number}" for number in _numbers(runs))
-            case _:
-                names.update(map(str, _numbers([item])))
-    return frozenset(names)
-
-
-def _numbers(runs: Iterable[object]) -> Iterator[int]:
-    for run in runs:
-        match run:
-            case int():
-                yield run
-            case [int(first), int(last)]:
-                yield from range(first, last + 1)
-            case _:
-                raise CorruptError(f"{run!r} is not a packed name")
+def child_stamp(seed: bytes, name: str) -> bytes:
+    """The stamp of a named child: keyed BLAKE3, so that the record keeps a seed and names, not stamps."""
+    stamp: bytes = blake3(name.encode("utf-8"), key=seed).digest(length=STAMP_BYTES)
+    return stamp
 
 
 def encode(chain: Chain) -> bytes:

@@ -1,0 +1,296 @@
+r"""The records of a chain: keys, values, and what they say together. Pure.
+
+All keys of a chain begin with `{tag}\0`. The head is one record; the others carry the identity of the head.
+
+| key after that | value | |
+|---|---|---|
+| `head` | JSON | what the chain is; never changed |
+| `{identity}.closed` | JSON | how it ended: acked or failed; the first one stands |
+| `{identity}.claimed` | an operation | whose `Acked` it is, if not a stamp saw the end first |
+| `{identity}.s.{ended}.{others}.{begun}` | | a stamp by names |
+| `{identity}.v.{digest}` | the three texts | the same, if they are too long for a key |
+| `{identity}.o.{operation}.{stamp}` | | a raw stamp, in hex, under the digest of its operation id |
+
+The identity is a digest of the head's version, so that keys and versions alone tell to which chain of a tag a record
+belongs. `ended` is a bitmap of the head's children; `others` names children that another stamp began; `begun` those
+that this one begins (`names.key_text`).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from blake3 import blake3
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.ports import Record, Version
+from s3notify_platform.protocols.ack_chain.names import (
+    bits_of,
+    dump_names,
+    key_text,
+    load_names,
+    of_key_text,
+    places,
+)
+from s3notify_platform.protocols.ack_chain.stamps import Ended, Tag, xor_all
+
+NAMES_CHARS_MAX: Final = 300
+"""Characters of names in a key; longer ones stand in the value. A key has at most 1024 bytes, quoted."""
+
+OPERATION_BYTES: Final = 16
+
+_END: Final = "\0"
+_HEAD, _CLOSED, _CLAIMED = "head", "closed", "claimed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """A chain as it was opened. Never changes: whoever has it stamps without reading the head. Small; pickles."""
+
+    tag: Tag
+    version: Version
+    """Of its head: distinguishes two chains with one tag."""
+    names: str = "[]"
+    """Its first children, as `dump_names` packs them."""
+    stamp: bytes = b""
+    """The XOR that raw stamps have to bring to zero; b"" for a chain of names."""
+    deadline_seconds: float | None = None
+    created_ms: int = 0
+    payload: str = ""
+
+    @classmethod
+    def of(cls, tag: str, version: str, children: Iterable[str]) -> Self:
+        """A chain whose version and children the caller has kept."""
+        return cls(tag=Tag(tag), version=Version(version), names=dump_names(children))
+
+    @property
+    def identity(self) -> str:
+        """The prefix of its records' keys."""
+        return identity_of(self.version)
+
+    def key(self, rest: str) -> str:
+        """A key of a record that belongs to this chain and no other."""
+        return f"{prefix_of(self.tag)}{self.identity}.{rest}"
+
+    @property
+    def closed_key(self) -> str:
+        """The key of how it ended."""
+        return closed_key(self.tag, self.version)
+
+    @property
+    def claimed_key(self) -> str:
+        """The key of whose `Acked` it is."""
+        return self.key(_CLAIMED)
+
+
+def prefix_of(tag: str) -> str:
+    """The beginning of all keys of a tag."""
+    return tag + _END
+
+
+def tag_of(key: str) -> str:
+    """The tag of a key."""
+    return key.partition(_END)[0]
+
+
+def head_key(tag: str) -> str:
+    """The key of a tag's head."""
+    return prefix_of(tag) + _HEAD
+
+
+def closed_key(tag: str, version: Version) -> str:
+    """The key of how the chain ended whose head has this version."""
+    return f"{prefix_of(tag)}{identity_of(version)}.{_CLOSED}"
+
+
+def is_head(key: str) -> bool:
+    """Whether it is the key of a head."""
+    return key.endswith(_END + _HEAD)
+
+
+def is_closed(key: str) -> bool:
+    """Whether it is the key of how a chain ended."""
+    return key.endswith("." + _CLOSED)
+
+
+def has_value(key: str) -> bool:
+    """Whether what a record says cannot be seen in its key; the head's can, by whoever knows its version."""
+    rest = key.rpartition(_END)[2].partition(".")[2]
+    return rest in (_CLOSED, _CLAIMED) or rest.startswith("v.")
+
+
+def identity_of(version: Version) -> str:
+    """The identity of the chain whose head has this version."""
+    return blake3(version.encode("utf-8")).hexdigest(length=8)
+
+
+def belongs_to(key: str, identity: str) -> bool:
+    """Whether it is a key of the chain with this identity, other than its head's."""
+    return key.rpartition(_END)[2].startswith(identity + ".")
+
+
+def operation_of(operation_id: str) -> str:
+    """An operation id as records hold it."""
+    return blake3(operation_id.encode("utf-8")).hexdigest(length=OPERATION_BYTES)
+
+
+# Values
+
+
+def encode_head(chain: Chain, unique: str) -> bytes:
+    """The head's value; `unique` distinguishes it from that of every other call."""
+    body = {
+        "v": 2,
+        "id": unique,
+        "names": chain.names,
+        "stamp": chain.stamp.hex(),
+        "deadline_seconds": chain.deadline_seconds,
+        "created_ms": chain.created_ms,
+        "payload": chain.payload,
+    }
+    return _json(body)
+
+
+def decode_head(tag: str, head: Record) -> Chain:
+    """The chain of this head; `CorruptError` for any other record."""
+    body = _of_json(tag, head.value)
+    try:
+        if body["v"] != 2:
+            raise CorruptError(f"ack chain {tag!r} has version {body['v']}")
+        return Chain(
+            tag=Tag(tag),
+            version=head.version,
+            names=body["names"],
+            stamp=bytes.fromhex(body["stamp"]),
+            deadline_seconds=body["deadline_seconds"],
+            created_ms=body["created_ms"],
+            payload=body["payload"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"ack chain {tag!r} holds {head.value[:80]!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """How a chain ended. `operation`: who saw the end first and so gets `Acked`; "" if it was no stamp."""
+
+    status: Ended
+    operation: str = ""
+    reason: str | None = None
+    missing: str = "[]"
+    """Packed; empty if it was acked."""
+    expires_ms: int
+
+
+def encode_closed(closed: Closed) -> bytes:
+    """The record's value."""
+    body = {name: getattr(closed, name) for name in Closed.__slots__}
+    return _json(body)
+
+
+def decode_closed(key: str, value: bytes) -> Closed:
+    """How a chain ended; `CorruptError` for any other value."""
+    try:
+        return Closed(**_of_json(key, value))
+    except TypeError as error:
+        raise CorruptError(f"{key!r} does not say how a chain ended: {value[:80]!r}") from error
+
+
+def _json(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+
+
+def _of_json(key: str, value: bytes) -> dict[str, Any]:
+    try:
+        body: dict[str, Any] = json.loads(value)
+    except ValueError as error:
+        raise CorruptError(f"ack chain {key!r} holds {value[:80]!r}") from error
+    return body
+
+
+# Stamps
+
+
+def stamp_record(chain: Chain, ended: Iterable[str], begun: Iterable[str]) -> tuple[str, bytes]:
+    """Key and value of a stamp by names: the same for the same names, whoever stamps."""
+    known, ended, begun = places(chain.names), frozenset(ended), frozenset(begun)
+    bits = bits_of(known[name] for name in ended & known.keys())
+    others = ended - known.keys()
+    texts = ".".join(
+        (
+            key_text(bits.to_bytes((bits.bit_length() + 7) // 8, "little")),
+            key_text(dump_names(others).encode()) if others else "",
+            key_text(dump_names(begun).encode()) if begun else "",
+        )
+    )
+    if len(texts) <= NAMES_CHARS_MAX:
+        return chain.key(f"s.{texts}"), b""
+    return chain.key(f"v.{blake3(texts.encode()).hexdigest(length=16)}"), texts.encode()
+
+
+def raw_record(chain: Chain, stamp: bytes, operation: str) -> tuple[str, bytes]:
+    """Key and value of a raw stamp."""
+    return chain.key(f"o.{operation}.{stamp.hex()}"), b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one scan shows of a chain: some of its records, each as it was when its turn came."""
+
+    chain: Chain
+    keys: frozenset[str]
+    children: frozenset[str]
+    missing: frozenset[str]
+    residue: bytes
+    """What is left of the XOR by raw stamps."""
+    closed: Closed | None
+    claimed: str
+    """The operation that has claimed `Acked`."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the XOR is zero: each child, once begun, has ended, whoever said so and however often."""
+        return not self.missing and not any(self.residue)
+
+
+def seen(chain: Chain, records: Sequence[Record]) -> Seen:
+    """What these records say of the chain; those of other chains with its tag are passed over."""
+    mine = {record.key: record.value for record in records if belongs_to(record.key, chain.identity)}
+    start = len(chain.key(""))
+    bits, others, begun = 0, set[str](), set[str]()
+    stamps = [chain.stamp]
+    for key, value in mine.items():
+        match key[start:].split("."):
+            case ["s", *texts]:
+                pass
+            case ["v", _]:
+                texts = value.decode("ascii", "replace").split(".")
+            case ["o", _, stamp]:
+                stamps.append(bytes.fromhex(stamp))
+                continue
+            case _:
+                continue
+        if len(texts) != 3:
+            raise CorruptError(f"{key!r} is not the stamp of an ack chain")
+        bits |= int.from_bytes(of_key_text(texts[0]), "little")
+        others |= _named(texts[1])
+        begun |= _named(texts[2])
+    first = places(chain.names)
+    # A set has each child once: two stamps that end it are not XORed into none.
+    ended = {name for name, place in first.items() if bits >> place & 1} | others
+    children = first.keys() | begun
+    closed, claimed = mine.get(chain.closed_key), mine.get(chain.claimed_key)
+    return Seen(
+        chain=chain,
+        keys=frozenset(mine),
+        children=frozenset(children),
+        missing=frozenset(children - ended),
+        residue=xor_all(stamps),
+        closed=None if closed is None else decode_closed(chain.closed_key, closed),
+        claimed="" if claimed is None else claimed.decode("ascii", "replace"),
+    )
+
+
+def _named(text: str) -> frozenset[str]:
+    return load_names(of_key_text(text).decode("utf-8", "replace")) if text else frozenset()

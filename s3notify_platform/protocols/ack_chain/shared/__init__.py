@@ -1,0 +1,33 @@
+"""Chains that users of the npm package xor-ack-dynamodb stamp too: one record each, changed by compare-and-set.
+
+Steps
+    1. `open_batch` names the children and draws a random seed. The stamp of each child is derived from seed and name.
+       The record holds the XOR of all stamps. `create` begins a chain with a stamp, as the package does.
+    2. A worker that has finished children XORs their stamps into the record, by compare-and-set: read, replace.
+       Threads that stamp one chain at the same time are combined: one of them sends for all.
+    3. When the XOR is zero, the chain is acked. It stays as a tombstone, which differs from a chain that never was.
+    4. A parent that starts more children finishes itself and begins them in one stamp (`starts`), so the chain never
+       looks acked in between.
+
+Storage
+    (partition, tag)                           JSON: the XOR, the status, the names of all children and of the
+                                               missing ones, seed, payload, digests of applied operation ids.
+                                               `stores/dynamodb/xor_ack_table.py` keeps it beside the package's item
+
+Invariants: those of `AckChains`. After a write in doubt the record is read before any result is returned.
+
+Limits
+    - One process at a time writes the record: k processes at once need up to k(k+1)/2 attempts, as the package's do.
+    - A parent begins the same children in every attempt. Others are begun too, but may come after the chain is acked.
+    - `PAYLOAD_MAX` characters of payload, `OPERATIONS_MAX` raw stamps, `ATTEMPTS` attempts.
+
+Requests: create 1, stamp 2, state 1, fail 2, delete 2; 2 more for each other writer in between.
+
+Reading order: chains (the client), plans (what each operation does to a record), record (the record as JSON),
+combining (how threads send together).
+"""
+
+from s3notify_platform.protocols.ack_chain.shared.chains import ATTEMPTS, SharedChains
+from s3notify_platform.protocols.ack_chain.shared.record import child_stamp
+
+__all__ = ["ATTEMPTS", "SharedChains", "child_stamp"]

@@ -1,0 +1,267 @@
+"""The client of shared chains: sends plans to a record store. The package's docstring says what they guarantee."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from blake3 import blake3
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.errors import (
+    StaleLocalData,
+    TagExists,
+    TagNotFound,
+    UnknownOutcomeError,
+    UsageError,
+)
+from s3notify_platform.ports import Record, RecordStore, Written
+from s3notify_platform.protocols.ack_chain.shared.combining import Combiner
+from s3notify_platform.protocols.ack_chain.shared.plans import (
+    Plan,
+    Stamp,
+    combine,
+    failed,
+)
+from s3notify_platform.protocols.ack_chain.shared.record import (
+    OPERATION_BYTES,
+    Chain,
+    child_stamp,
+    decode,
+    encode,
+    facts,
+)
+from s3notify_platform.protocols.ack_chain.stamps import (
+    PAYLOAD_MAX,
+    TOMBSTONE_SECONDS,
+    ChainState,
+    StampOutcome,
+    check_new,
+    check_stamp,
+    xor_all,
+)
+from s3notify_platform.protocols.updates import Stored, Updates, pause
+
+T = TypeVar("T")
+
+SEED_BYTES: Final = 32
+
+ATTEMPTS: Final = 40
+"""Reads and replaces of one record before `StaleLocalData`; about 35 s of backoff on average."""
+
+
+class SharedChains:
+    """The chains of one partition of a record store, a record each. Thread-safe.
+
+    Requests, uncontended: create 1, stamp 2, state 1, fail 2, delete 2; n threads that stamp one chain at once,
+    4 between them. `ATTEMPTS` bounds each of them.
+    """
+
+    def __init__(
+        self,
+        records: RecordStore,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        partition: str = "ack",
+        tombstone_seconds: float = TOMBSTONE_SECONDS,
+    ) -> None:
+        self._records = records
+        self._clock = clock
+        self._partition = partition
+        self._tombstone_seconds = tombstone_seconds
+        self._combiner = Combiner()
+        self._updates = Updates(records, clock, attempts=ATTEMPTS, contended=StaleLocalData)
+
+    def create(
+        self,
+        tag: str,
+        stamp: bytes,
+        *,
+        children: Mapping[str, bytes] | None = None,
+        deadline_seconds: float | None = None,
+        payload: str = "",
+    ) -> ChainState:
+        """Begin a chain whose XOR is `stamp`; `TagExists` if the tag is in use, finished or not. 1 request.
+
+        `children` names all children of the new chain; `stamp` must be the XOR of their stamps.
+        """
+        check_new(stamp)
+        if children and xor_all(children.values()) != stamp:
+            raise UsageError(f"chain {tag!r}: its stamp is not the XOR of its children's stamps")
+        names = frozenset(children or ())
+        return self._create(tag, stamp, names, deadline_seconds, payload)
+
+    def open_batch(
+        self,
+        tag: str,
+        children: Iterable[str],
+        *,
+        deadline_seconds: float | None = None,
+        payload: str = "",
+    ) -> ChainState:
+        """Begin a chain of children to be stamped by name; `TagExists` if the tag is in use. 1 request."""
+        names = frozenset(children)
+        if not names:
+            raise UsageError(f"chain {tag!r} has no children: it could never be acked")
+        seed = self._clock.random_bytes(SEED_BYTES)
+        stamp = xor_all(child_stamp(seed, name) for name in names)
+        return self._create(tag, stamp, names, deadline_seconds, payload, seed=seed)
+
+    def stamp(
+        self,
+        tag: str,
+        stamp: bytes,
+        *,
+        operation_id: str | None = None,
+        children: Iterable[str] = (),
+        starts: Iterable[str] = (),
+    ) -> StampOutcome:
+        """XOR `stamp` into the chain, once for each operation id, however often it is sent. 2 requests.
+
+        `children` names the children that it finishes, `starts` those that it begins. Without an operation id
+        a repeated call is a new stamp. If all its children were finished before, it changes nothing; if only some
+        were, it cannot be split: `UsageError`.
+        """
+        return self._stamp(tag, children, starts, operation_id, raw=check_stamp(stamp))
+
+    def stamp_children(
+        self, tag: str, names: Iterable[str], operation_id: str | None = None, *, starts: Iterable[str] = ()
+    ) -> StampOutcome:
+        """Finish these children of an `open_batch` chain, and begin `starts`, in one stamp. 2 requests.
+
+        Idempotent by name: children that any caller finished before are left out. With the operation id, the
+        retry of the stamp that acked the chain returns `Acked` again.
+        """
+        return self._stamp(tag, names, starts, operation_id)
+
+    def fail(self, tag: str, reason: str) -> ChainState:
+        """Close an open chain as failed. Returns the state afterwards; a closed chain stays as it is. 2 requests."""
+        plan = partial(failed, reason=reason, expires_ms=self._expiry_ms())
+        return facts(tag, self._change(plan, tag))
+
+    def state(self, tag: str) -> ChainState:
+        """The chain's facts; `TagNotFound` if there is none. 1 request."""
+        return facts(tag, _existing(tag, self._records.read(self._partition, tag)))
+
+    def states(self) -> Iterator[ChainState]:
+        """Every chain, open or closed, in tag order. One scan."""
+        for record in self._records.scan(self._partition):
+            yield facts(record.key, decode(record.key, record.value))
+
+    def delete(self, tag: str) -> None:
+        """Delete the chain, open or closed; `TagNotFound` if there is none. 2 requests."""
+        identity: str | None = None
+        for attempt in range(ATTEMPTS):
+            record = self._records.read(self._partition, tag)
+            if record is None and identity is not None:
+                return
+            found = _existing(tag, record).identity
+            if record is None or identity not in (None, found):
+                return  # the tag has been created again since
+            identity = found
+            try:
+                outcome = self._updates.remove(self._partition, tag, expected=record.version)
+            except UnknownOutcomeError as error:
+                raise UnknownOutcomeError(
+                    f"ack chain {tag!r} may or may not be deleted: delete it again"
+                ) from error
+            if isinstance(outcome, Stored) or outcome.record is None:
+                return
+            pause(self._clock, attempt)
+        raise StaleLocalData(f"ack chain {tag!r} kept changing while it was deleted: delete it again")
+
+    def purge(self) -> int:
+        """Delete closed chains that have expired by this wall clock. Returns how many. Only frees space. One scan."""
+        now_ms = self._clock.wall_ms()
+        purged = 0
+        for record in self._records.scan(self._partition):
+            chain = decode(record.key, record.value)
+            if chain.expires_ms is not None and chain.expires_ms <= now_ms:
+                outcome = self._records.remove(self._partition, record.key, expected=record.version)
+                purged += isinstance(outcome, Written)
+        return purged
+
+    # Beginning a chain
+
+    def _create(
+        self,
+        tag: str,
+        stamp: bytes,
+        names: frozenset[str],
+        deadline_seconds: float | None,
+        payload: str,
+        *,
+        seed: bytes = b"",
+    ) -> ChainState:
+        if not tag:
+            raise UsageError("an ack chain needs a tag")
+        if deadline_seconds is not None and deadline_seconds <= 0:
+            raise UsageError(f"deadline_seconds={deadline_seconds}: must be above 0")
+        if len(payload) > PAYLOAD_MAX:
+            raise UsageError(f"a payload of {len(payload)} characters: at most {PAYLOAD_MAX}")
+        chain = Chain(
+            identity=unique_name(self._clock),
+            stamp=stamp,
+            children=names,
+            missing=names,
+            seed=seed,
+            deadline_seconds=deadline_seconds,
+            created_ms=self._clock.wall_ms(),
+            payload=payload,
+        )
+        opened = facts(tag, chain)
+        outcome = self._updates.create(self._partition, tag, encode(chain))
+        if isinstance(outcome, Stored):
+            return opened
+        # In doubt, it may be ours, and stamped since.
+        found = outcome.record
+        if found is not None and decode(tag, found.value).identity == chain.identity:
+            return opened
+        if found is None and outcome.in_doubt:
+            raise UnknownOutcomeError(f"ack chain {tag!r} may have been created, and deleted since")
+        raise TagExists(f"ack chain {tag!r} exists")
+
+    # Stamping
+
+    def _stamp(
+        self,
+        tag: str,
+        ending: Iterable[str],
+        beginning: Iterable[str],
+        operation_id: str | None,
+        raw: bytes | None = None,
+    ) -> StampOutcome:
+        drawn = operation_id if operation_id is not None else unique_name(self._clock)
+        plan = Stamp(
+            tag=tag,
+            operation=blake3(drawn.encode("utf-8")).digest(length=OPERATION_BYTES),
+            ending=frozenset(ending),
+            beginning=frozenset(beginning),
+            expires_ms=self._expiry_ms(),
+            raw=raw,
+        )
+        return self._change(plan, tag)
+
+    # Changing a record
+
+    def _change(self, plan: Plan[T], tag: str) -> T:
+        """Carry out a plan, together with those of other threads for the same record."""
+        result: T = self._combiner.run(tag, plan, partial(self._send, tag))
+        return result
+
+    def _send(self, tag: str, plans: Sequence[Plan[Any]]) -> Sequence[Any]:
+        """The plans' results, after at most one write that holds all of their changes."""
+
+        def decide(record: Record | None) -> tuple[bytes | None, Sequence[Any]]:
+            after, results = combine(_existing(tag, record), plans)
+            return None if after is None else encode(after), results
+
+        return self._updates.change(self._partition, tag, decide)[0]
+
+    def _expiry_ms(self) -> int:
+        return self._clock.wall_ms() + int(self._tombstone_seconds * 1000)
+
+
+def _existing(tag: str, record: Record | None) -> Chain:
+    if record is None:
+        raise TagNotFound(f"no ack chain {tag!r}")
+    return decode(tag, record.value)

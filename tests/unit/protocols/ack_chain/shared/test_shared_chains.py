@@ -1,0 +1,390 @@
+"""Chains shared with the npm package: each stamp once, whatever happens to its response."""
+
+import itertools
+
+import pytest
+
+from s3notify_platform.errors import (
+    BufferLengthsUnequal,
+    CorruptError,
+    StaleLocalData,
+    TagExists,
+    TagNotFound,
+    UnavailableError,
+    UnknownOutcomeError,
+    UsageError,
+    ZeroBufferNoOp,
+)
+from s3notify_platform.protocols.ack_chain import (
+    Acked,
+    AlreadyAcked,
+    AlreadyFailed,
+    Stamped,
+    new_stamp,
+    overdue,
+    xor,
+)
+from s3notify_platform.protocols.ack_chain.shared import ATTEMPTS, SharedChains, plans
+from tests.support.clocks import HandClock, HurriedClock
+from tests.support.faults import CrashedError, Fault, FaultyStore, at
+
+A, B, C = (bytes([byte]) * 16 for byte in (1, 2, 4))
+
+
+@pytest.fixture
+def chains(records):
+    return SharedChains(records, clock=HandClock())
+
+
+def over(records, schedule=lambda _: Fault.NONE, **kwargs):
+    faulty = FaultyStore(records, schedule, **kwargs)
+    return SharedChains(faulty, clock=HurriedClock()), faulty
+
+
+def methods(faulty):
+    return [call.method for call, _ in faulty.calls]
+
+
+def test_stamps_are_random_and_long_enough(chains):
+    """16 bytes of ours; shorter than 8 is refused, zero is refused."""
+    assert len(new_stamp()) == 16
+    assert new_stamp() != new_stamp()
+    with pytest.raises(UsageError, match="8 to 128"):
+        chains.create("t", b"1234567")
+    with pytest.raises(ZeroBufferNoOp):
+        chains.create("t", bytes(16))
+    chains.create("t", b"12345678")
+    with pytest.raises(ZeroBufferNoOp):
+        chains.stamp("t", bytes(8))
+    with pytest.raises(BufferLengthsUnequal):
+        chains.stamp("t", A)
+
+
+# Create, stamp, ack
+
+
+def test_a_chain_of_raw_stamps(chains):
+    """create, stamp, stamp: the XOR decides."""
+    chains.create("t", xor(A, B))
+    assert chains.stamp("t", A) == Stamped(missing=0)
+    assert chains.state("t").status == "open"
+    assert chains.stamp("t", B) == Acked()
+    assert chains.state("t").status == "acked"
+
+
+def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
+    """The chain is never done in between."""
+    chains.create("t", A, children={"parent": A})
+    chains.stamp("t", xor(A, B, C), children=["parent"], starts=["b", "c"])
+    assert chains.state("t").missing == ("b", "c")
+    assert chains.stamp("t", B, children=["b"]) == Stamped(missing=1)
+    assert chains.stamp("t", C, children=["c"]) == Acked()
+    assert chains.state("t").children == ("b", "c", "parent")
+
+
+def test_children_must_add_up_to_the_stamp(chains):
+    """Else the chain could never be acked by them."""
+    with pytest.raises(UsageError, match="not the XOR"):
+        chains.create("t", A, children={"a": A, "b": B})
+    with pytest.raises(BufferLengthsUnequal):
+        chains.create("t", A, children={"a": A, "b": b"x" * 8})
+
+
+def test_requests(records):
+    """create 1, state 1, stamp 2, fail 2, delete 2; a batch of 1000 slots in 4 runs costs 9 until acked."""
+    chains, faulty = over(records)
+    chains.open_batch("batch", map(str, range(1000)), payload="{}")
+    for run in range(4):
+        outcome = chains.stamp_children("batch", map(str, range(run, 1000, 4)), f"run-{run}")
+    assert outcome == Acked()
+    assert methods(faulty) == ["create"] + ["read", "replace"] * 4
+    faulty.calls.clear()
+    chains.state("batch")
+    chains.delete("batch")
+    assert methods(faulty) == ["read", "read", "remove"]
+
+
+def test_a_batch_names_what_is_missing(chains, records):
+    """In numeric order, with payload, deadline and a small record."""
+    opened = chains.open_batch(
+        "t", map(str, range(0, 1000, 2)), deadline_seconds=60, payload='{"digests": "…"}'
+    )
+    assert opened == chains.state("t")
+    assert (opened.payload, opened.deadline_seconds) == ('{"digests": "…"}', 60)
+    assert chains.stamp_children("t", map(str, range(0, 996, 2))) == Stamped(missing=2)
+    assert chains.state("t").missing == ("996", "998")
+    assert len(records.read("ack", "t").value) < 6000
+    assert [state.tag for state in chains.states()] == ["t"]
+
+
+def test_existing_tags_are_refused(chains):
+    """Open or closed."""
+    chains.open_batch("t", ["1"])
+    with pytest.raises(TagExists):
+        chains.create("t", A)
+    chains.stamp_children("t", ["1"])
+    with pytest.raises(TagExists):
+        chains.open_batch("t", ["1"])
+
+
+def test_unknown_tags_and_finished_ones_are_distinguished(chains):
+    """`TagNotFound` and `AlreadyAcked`."""
+    for call in (
+        lambda: chains.stamp("t", A),
+        lambda: chains.stamp_children("t", ["1"]),
+        lambda: chains.state("t"),
+        lambda: chains.fail("t", "no"),
+        lambda: chains.delete("t"),
+    ):
+        with pytest.raises(TagNotFound):
+            call()
+    chains.open_batch("t", ["1"])
+    assert chains.stamp_children("t", ["1"]) == Acked()
+    assert chains.stamp_children("t", ["1"]) == AlreadyAcked()
+    assert chains.stamp("t", A) == AlreadyAcked()
+    chains.delete("t")
+    with pytest.raises(TagNotFound):
+        chains.state("t")
+
+
+def test_a_stamp_with_the_same_operation_id_is_applied_once(records):
+    """Also by another process, and also after the chain was acked."""
+    one, other = SharedChains(records), SharedChains(records)
+    one.create("t", xor(A, B))
+    assert one.stamp("t", A, operation_id="op-a") == Stamped(missing=0)
+    assert other.stamp("t", A, operation_id="op-a") == Stamped(missing=0)
+    assert other.stamp("t", B, operation_id="op-b") == Acked()
+    assert one.stamp("t", B, operation_id="op-b") == Acked()
+    assert one.stamp("t", A, operation_id="op-a") == AlreadyAcked()
+
+
+def test_named_children_are_applied_once_whoever_stamps_them(chains):
+    """A second run that did some of the same slots un-acks nothing, under any operation id."""
+    chains.open_batch("t", ["1", "2", "3"])
+    assert chains.stamp_children("t", ["1", "2"], "run") == Stamped(missing=1)
+    assert chains.stamp_children("t", ["1", "2"], "other") == Stamped(missing=1)
+    assert chains.stamp_children("t", ["1", "2", "3"], "run") == Acked()
+
+
+def test_children_begun_by_name(chains):
+    """Beginning again what has begun changes nothing."""
+    chains.open_batch("t", ["1"])
+    assert chains.stamp_children("t", ["1"], starts=["1/a", "1/b"]) == Stamped(missing=2)
+    assert chains.stamp_children("t", ["1"], starts=["1/a", "1/b"]) == Stamped(missing=2)
+    assert chains.stamp_children("t", ["1/a", "1/b"]) == Acked()
+
+
+def test_raw_stamps_of_named_children(chains):
+    """All finished before: no-op. Some: refused, since the XOR cannot be taken apart."""
+    chains.create("t", xor(A, B, C), children={"a": A, "b": B, "c": C})
+    assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)
+    assert chains.stamp("t", A, children=["a"]) == Stamped(missing=2)
+    with pytest.raises(UsageError, match="another operation"):
+        chains.stamp("t", xor(A, B), children=["a", "b"])
+    with pytest.raises(UsageError, match="no children"):
+        chains.stamp("t", A, children=["x"])
+    with pytest.raises(UsageError, match="created with stamps"):
+        chains.stamp_children("t", ["b"])
+    assert chains.stamp("t", xor(B, C), children=["b", "c"]) == Acked()
+
+
+def test_wrong_calls_write_nothing(chains, records):
+    """Each names what to correct."""
+    with pytest.raises(UsageError, match="no children"):
+        chains.open_batch("t", [])
+    with pytest.raises(UsageError, match="tag"):
+        chains.open_batch("", ["1"])
+    with pytest.raises(UsageError, match="deadline"):
+        chains.open_batch("t", ["1"], deadline_seconds=0)
+    with pytest.raises(UsageError, match="payload"):
+        chains.open_batch("t", ["1"], payload="x" * 100_001)
+    assert not list(records.scan("ack"))
+    chains.open_batch("t", ["1"])
+    with pytest.raises(UsageError, match=r"no children \['2'\]"):
+        chains.stamp_children("t", ["1", "2"])
+    assert chains.state("t").missing == ("1",)
+
+
+def test_operations_are_bounded(chains, monkeypatch):
+    """A chain of endless raw stamps is refused, not grown."""
+    monkeypatch.setattr(plans, "OPERATIONS_MAX", 1)
+    chains.create("t", xor(A, B))
+    chains.stamp("t", A)
+    with pytest.raises(UsageError, match="XOR several"):
+        chains.stamp("t", C)
+
+
+# Failure, deadline, tidiness
+
+
+def test_a_failed_chain_keeps_reason_and_missing_children(chains):
+    """It stays failed; stamps on it get `AlreadyFailed`."""
+    chains.open_batch("t", ["1", "2"])
+    chains.stamp_children("t", ["1"])
+    assert chains.fail("t", "run died").status == "failed"
+    assert chains.stamp_children("t", ["2"]) == AlreadyFailed(reason="run died")
+    found = chains.fail("t", "another reason")
+    assert (found.status, found.reason, found.missing) == ("failed", "run died", ("2",))
+
+
+def test_an_acked_chain_cannot_fail(chains):
+    """The state after `fail` says so."""
+    chains.open_batch("t", ["1"])
+    chains.stamp_children("t", ["1"])
+    assert chains.fail("t", "late").status == "acked"
+
+
+def test_overdue_is_judged_by_the_callers_own_elapsed_time(chains):
+    """Never by the wall clock in the record."""
+    state = chains.open_batch("t", ["1"], deadline_seconds=60)
+    assert not overdue(state, 59.9)
+    assert overdue(state, 60)
+    assert not overdue(chains.open_batch("u", ["1"]), 1e9)
+    chains.stamp_children("t", ["1"])
+    assert not overdue(chains.state("t"), 1e9)
+
+
+def test_purge_forgets_closed_chains_after_their_time(records):
+    """And open ones never."""
+    clock = HandClock()
+    chains = SharedChains(records, clock=clock, tombstone_seconds=10)
+    chains.open_batch("open", ["1"])
+    chains.open_batch("acked", ["1"])
+    chains.stamp_children("acked", ["1"])
+    chains.open_batch("failed", ["1"])
+    chains.fail("failed", "x")
+    assert chains.purge() == 0
+    clock.now += 11
+    assert chains.purge() == 2
+    assert [state.tag for state in chains.states()] == ["open"]
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b'{"v":2,"status":"open"}', b"[1]", b"\xff"])
+def test_corrupt_records_are_said_to_be(chains, records, value):
+    """Never taken for an absent chain."""
+    records.create("ack", "t", value)
+    with pytest.raises(CorruptError):
+        chains.state("t")
+
+
+# Faults
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
+@pytest.mark.parametrize("late_by", [1, 2, 3])
+def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by):
+    """Response lost, refused, or applied some calls later."""
+    SharedChains(records).create("t", xor(A, B))
+    chains, faulty = over(records, at("replace", fault), late_by_calls=late_by)
+    assert chains.stamp("t", A) == Stamped(missing=0)
+    faulty.settle()
+    assert chains.stamp("t", B) == Acked()
+
+
+def test_the_last_stamp_in_doubt_is_acked(records):
+    """The original crashes here."""
+    SharedChains(records).create("t", A)
+    chains, _ = over(records, at("replace", Fault.LOST))
+    assert chains.stamp("t", A) == Acked()
+
+
+@pytest.mark.parametrize("fault", [Fault.CRASH_AFTER, Fault.CRASH_BEFORE])
+@pytest.mark.parametrize("method", ["read", "replace"])
+def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
+    """By another process, under the same operation id."""
+    SharedChains(records).create("t", xor(A, B))
+    chains, _ = over(records, at(method, fault))
+    with pytest.raises(CrashedError):
+        chains.stamp("t", A, operation_id="op")
+    assert SharedChains(records).stamp("t", A, operation_id="op") == Stamped(missing=0)
+    assert SharedChains(records).stamp("t", B, operation_id="op2") == Acked()
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
+@pytest.mark.parametrize("late_by", [1, 2, 3])
+def test_a_creation_in_doubt_is_found_to_be_ours(records, fault, late_by):
+    """Not a conflict with oneself."""
+    chains, faulty = over(records, at("create", fault), late_by_calls=late_by)
+    opened = chains.open_batch("t", ["1"])
+    faulty.settle()
+    assert chains.state("t") == opened
+
+
+def test_a_creation_in_doubt_while_anothers_exists(records):
+    """`TagExists`, after looking."""
+    SharedChains(records).open_batch("t", ["1"])
+    chains, _ = over(records, at("create", Fault.REFUSED))
+    with pytest.raises(TagExists):
+        chains.open_batch("t", ["2"])
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
+def test_a_deletion_in_doubt(records, fault):
+    """Gone once, and reported as gone."""
+    chains, faulty = over(records, at("remove", fault))
+    chains.open_batch("t", ["1"])
+    chains.delete("t")
+    faulty.settle()
+    with pytest.raises(TagNotFound):
+        chains.state("t")
+
+
+def test_a_deletion_in_doubt_spares_the_chain_created_since(records):
+    """The tag is the same, the chain is another."""
+    chains, _ = over(records, at("remove", Fault.LOST))
+    chains.open_batch("t", ["1"])
+    reading, reads = records.read, itertools.count()
+
+    def read(partition, key):
+        if next(reads) == 1:
+            SharedChains(records).open_batch("t", ["new"])
+        return reading(partition, key)
+
+    records.read = read
+    chains.delete("t")
+    assert chains.state("t").children == ("new",)
+
+
+def test_unavailable_before_anything_was_sent_is_passed_on(records):
+    """Nothing was applied: the caller retries."""
+    SharedChains(records).open_batch("t", ["1"])
+    for method, call in {
+        "read": lambda chains: chains.stamp_children("t", ["1"]),
+        "scan": lambda chains: list(chains.states()),
+    }.items():
+        chains, _ = over(records, at(method, Fault.REFUSED))
+        with pytest.raises(UnavailableError):
+            call(chains)
+    chains, _ = over(records, at("read", Fault.REFUSED))
+    with pytest.raises(UnavailableError):
+        chains.delete("t")
+
+
+def test_contention_is_bounded_and_typed(records):
+    """Somebody is always faster: `StaleLocalData`. Nobody answers: `UnknownOutcomeError`."""
+    SharedChains(records).open_batch("t", ["1", "2"])
+    chains, faulty = over(records)
+    reading = records.read
+
+    def read_then_change(partition, key):
+        record = reading(partition, key)
+        records.replace(partition, key, record.value, expected=record.version)
+        return record
+
+    records.read = read_then_change
+    with pytest.raises(StaleLocalData):
+        chains.stamp_children("t", ["1"])
+    assert methods(faulty).count("replace") == ATTEMPTS
+    with pytest.raises(StaleLocalData):
+        chains.delete("t")
+    records.read = reading
+
+    chains, _ = over(records, lambda call: Fault.REFUSED if call.number else Fault.NONE)
+    with pytest.raises(UnknownOutcomeError):
+        chains.stamp_children("t", ["1"])
+    chains, _ = over(records, lambda call: Fault.REFUSED if call.number else Fault.NONE)
+    with pytest.raises(UnknownOutcomeError):
+        chains.delete("t")
+    chains, _ = over(records, lambda _: Fault.REFUSED)
+    with pytest.raises(UnknownOutcomeError):
+        chains.open_batch("new", ["1"])
