@@ -13,7 +13,7 @@ Reads raise `UnavailableError` after bounded retries, and `UsageError` if only a
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
@@ -208,11 +208,17 @@ class RecordStore(Protocol):
         ...
 
     def scan(
-        self, partition: str, *, prefix: str = "", known: Mapping[str, Record] | None = None
+        self,
+        partition: str,
+        *,
+        prefix: str = "",
+        known: Mapping[str, Record] | None = None,
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """Every record of a partition whose key begins with `prefix`, in key order.
+        """Every record of a partition whose key begins with `prefix` and is `wanted` (default: all), in key order.
 
         `known`: records by key that the caller has read before; one that has not changed need not be read again.
+        Nor need those that are not wanted.
         """
         ...
 

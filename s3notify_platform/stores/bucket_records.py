@@ -23,7 +23,7 @@ tries to delete it, so an interrupted removal leaves nothing permanent.
 | read | 1 GET |
 | replace | 1 PUT |
 | remove | 1 PUT, 1 DELETE (once a store: 1 PUT and 2 DELETE, to see whether it honours the condition) |
-| scan | 1 LIST for each 1000 records, 1 GET a record that is not known; 1 DELETE for each tombstone found |
+| scan | 1 LIST for each 1000 records, 1 GET a wanted record that is not known; 1 DELETE for each tombstone found |
 | add | 1 GET, 1 PUT; again for each conflict |
 """
 
@@ -175,15 +175,23 @@ class ObjectRecordStore:
         return Written(etag=None)
 
     def scan(
-        self, partition: str, *, prefix: str = "", known: Mapping[str, Record] | None = None
+        self,
+        partition: str,
+        *,
+        prefix: str = "",
+        known: Mapping[str, Record] | None = None,
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each record as it is about when its turn comes.
 
-        Up to `parallelism` of them are read ahead. LIST returns versions, so known records cost no GET.
+        Up to `parallelism` of them are read ahead. LIST returns names and versions, so records that are known, or not
+        wanted, cost no GET.
         """
         below = self._below(partition)
         # A name is quoted byte by byte, so the quoted prefix is a prefix of the quoted names.
-        for meta, found in self._read_ahead(list_all(self._store, below + quote(prefix)), below, known or {}):
+        listed = list_all(self._store, below + quote(prefix))
+        asked = (meta for meta in listed if wanted is None or wanted(_name(meta.key, below)))
+        for meta, found in self._read_ahead(asked, below, known or {}):
             match found:
                 case Record():
                     yield found

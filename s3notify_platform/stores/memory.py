@@ -6,7 +6,7 @@ change them.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from threading import Lock
 
@@ -189,13 +189,14 @@ class MemoryRecordStore:
         *,
         prefix: str = "",
         known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. A snapshot; what is known is of no use to it."""
         with self._lock:
             records = [
                 record
                 for (owner, key), record in self._records.items()
-                if owner == partition and key.startswith(prefix)
+                if owner == partition and key.startswith(prefix) and (wanted is None or wanted(key))
             ]
         yield from sorted(records, key=lambda record: record.key)
 

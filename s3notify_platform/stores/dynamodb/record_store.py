@@ -21,7 +21,7 @@ with `UsageError` before it is sent. Only records made by `add` are counters. If
 creation, it may take effect after the record was removed, under a version that was returned to nobody.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
@@ -84,15 +84,18 @@ class DynamoRecordStore:
         *,
         prefix: str = "",
         known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each page is as it is when its turn comes.
 
-        A page holds whole records, so `known` is not used.
+        A page holds whole records, so `known` is not used, and what is not `wanted` is read too.
         """
         for item in self._table.query(
             "partition", self._partition(partition), sorted_by="key", prefix=prefix
         ):
-            yield _record(item)
+            record = _record(item)
+            if wanted is None or wanted(record.key):
+                yield record
 
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None

@@ -25,7 +25,7 @@ while our item of it is open. `ttl` only frees space (unix seconds; switch TTL o
 `AckChains.purge`). Items in the table that hold no chain are refused.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,12 +98,13 @@ class XorAckTable:
         *,
         prefix: str = "",
         known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Each chain as it is when its turn comes."""
         if partition != self._partition:
             return
         found = {key.removesuffix(SUFFIX) for key in self._table.keys(self._key)}
-        tags = sorted(tag for tag in found if tag.startswith(prefix))
+        tags = sorted(tag for tag in found if tag.startswith(prefix) and (wanted is None or wanted(tag)))
         for first in range(0, len(tags), TAGS_TOGETHER):
             some = tags[first : first + TAGS_TOGETHER]
             items = self._table.get_together([item for tag in some for item in self._both(tag)])
