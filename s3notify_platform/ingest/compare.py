@@ -1,8 +1,8 @@
 """What the tasks of the first job do: list the bucket or follow the entries, and compare with the committed state.
 
-A listing is made in chains (`listing_chains`) and shuffled by slot. Entries are read by all tasks, each for
-slots of its own, with nothing to shuffle. Entries are read before the bucket is looked at, so that whatever an
-entry names is seen, and the entry may go when the slot is committed.
+A listing is made in chains (`listing_chains`) and shuffled by slot. Entries are read by the driver, once, and dealt to
+tasks with their slots. Entries are read before the bucket is looked at, so that whatever an entry names is seen, and
+the entry may go when the slot is committed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -114,10 +114,22 @@ def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batc
     return run
 
 
+EntriesBySlot = Mapping[Slot, Sequence["Entry"]]
+
+
+def entries_of(source: Source, slots: Iterable[Slot]) -> tuple[EntriesBySlot, Requests]:
+    """The entries of slots, and the requests that it took to read them: those of `NotificationQueue.entries`."""
+    platform = CountingStore(shared_store(source.location.platform))
+    by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
+    for entry in source.location.queue(platform).entries(source.name, by_slot):
+        by_slot[Slot(entry.slot)].append(entry)
+    return by_slot, Requests(requests=platform.counts)
+
+
 def follower(
-    source: Source, parts: Sequence[Sequence[Slot]], quota: int, skip: frozenset[str]
+    source: Source, parts: Sequence[EntriesBySlot], quota: int, skip: frozenset[str]
 ) -> Callable[[Batches], Batches]:
-    """Tasks that read the entries of their part of the slots, look at the keys they name, and compare."""
+    """Tasks that look at the keys that the entries of their part of the slots name, and compare."""
 
     def run(batches: Batches) -> Batches:
         for number in numbers_of(batches):
@@ -131,12 +143,9 @@ def follower(
 
 
 def _followed(
-    source: Source, slots: Sequence[Slot], platform: CountingStore, bucket: CountingStore
+    source: Source, by_slot: EntriesBySlot, platform: CountingStore, bucket: CountingStore
 ) -> Iterator[_Found | FailedSlot]:
-    newest = source.table(store=platform).newest(slots)
-    by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
-    for entry in source.location.queue(platform).entries(source.name, slots):
-        by_slot[Slot(entry.slot)].append(entry)
+    newest = source.table(store=platform).newest(by_slot)
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         for slot, entries in by_slot.items():
             try:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import OUTAGES, ConflictError
-from s3notify_platform.ingest.compare import comparer, follower, lister
+from s3notify_platform.ingest.compare import comparer, entries_of, follower, lister
 from s3notify_platform.ingest.engine import Ingest
 from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.outcome import Outcome
@@ -133,12 +133,14 @@ class SparkJobs:
                 .mapInArrow(comparer(source, quota, skip), PLANNED.ddl)
             )
         else:
-            # Contiguous, as the queue's shards are; few slots move when the cluster grows or shrinks between rounds.
+            # Few slots move when the cluster grows or shrinks between rounds.
             self._assigned_slots = assign_slots(wanted, tasks, self._assigned_slots)
-            task = follower(source, self._assigned_slots.ranges, quota, skip)
-            planned = self._tasks(tasks).mapInArrow(task, PLANNED.ddl)
+            entries, asked = entries_of(source, wanted)
+            parts_of = [{slot: entries[slot] for slot in part} for part in self._assigned_slots.ranges]
+            planned = self._tasks(tasks).mapInArrow(follower(source, parts_of, quota, skip), PLANNED.ddl)
         with own_errors():
-            found = collected(source.name, PLANNED.read(planned.toArrow().to_batches()))
+            rows = PLANNED.read(planned.toArrow().to_batches())
+            found = collected(source.name, rows if listing else [asked, *rows])
         found.chains = chains
         return found
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from s3notify_platform.ingest.compare import comparer, follower, lister
+from s3notify_platform.ingest.compare import comparer, entries_of, follower, lister
 from s3notify_platform.ingest.listing_chains import begin_listing
 from s3notify_platform.ingest.plan import Plan, SlotPlan, collected
 from s3notify_platform.ingest.reader import SplitReader
@@ -41,8 +41,11 @@ class LocalJobs:
             rows = pa.Table.from_batches(batches).sort_by("slot").to_batches()
             planned = comparer(self.source, quota, skip)(iter(rows))
         else:
-            parts = assign_slots(wanted, min(self.width, len(wanted))).ranges
-            planned = follower(self.source, parts, quota, skip)(_numbers(len(parts)))
+            entries, asked = entries_of(self.source, wanted)
+            ranges = assign_slots(wanted, min(self.width, len(wanted))).ranges
+            parts = [{slot: entries[slot] for slot in part} for part in ranges]
+            followed = follower(self.source, parts, quota, skip)(_numbers(len(parts)))
+            planned = iter([PLANNED.batch([asked]), *followed])
         return collected(self.source.name, PLANNED.read(planned))
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
