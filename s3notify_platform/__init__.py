@@ -39,7 +39,7 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
     precondition, conflict      absence or an ETag required before a write; it did not hold
     in doubt                    nobody knows yet whether a write was applied
     lease, generation, fenced   a time-bounded right; its number, which only rises; refused because a newer one exists
-    topic, entry                a named queue; an item in it
+    topic, segment, entry       a named queue; its unit of storage; an item in it
     reservation, quota          promised space in a topic; how much is promised
     shard consumer, release     who delivers the entries of a shard; end its ownership
     dead letter, redrive        a notification that could not be delivered; deliver it again

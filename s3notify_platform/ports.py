@@ -258,8 +258,9 @@ class RecordStore(Protocol):
         prefix: str = "",
         known: Mapping[str, Record] | None = None,
         keys_only: Callable[[str], bool] | None = None,
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
-        """Every record of a partition whose key begins with `prefix`, in key order.
+        """Every record of a partition whose key begins with `prefix` and is `wanted` (default: all), in key order.
 
         `known`: records by key that the caller has read before; one that has not changed need not be read again.
         `keys_only`: of which keys no value is needed; b"" stands for it.

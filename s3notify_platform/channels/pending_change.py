@@ -29,6 +29,8 @@ class PendingChange:
     change: Change
     event: Event
     held: list[Reservation] = field(default_factory=list)
+    began: float = 0.0
+    """The time before which nothing was reserved, by the queue's clock."""
     outcome: PublishOutcome | UsageError | None = None
     happened: bool | None = None
     taken: bool = False
@@ -37,6 +39,8 @@ class PendingChange:
     """Whether it is in every topic that takes it, and in at least one."""
     left: bool = False
     """Whether it is left to the reconciler, which announces it as long as there is a reservation."""
+    unsignalled: str = ""
+    """Why its signal did not move."""
 
     @property
     def etag(self) -> ETag | None:

@@ -16,6 +16,9 @@ Steps, for one change or a batch
        it, leave them for the reconciler. If a reservation was resolved meanwhile, push the change again.
     6. Move the signal of each touched slot, marked as queued, then the root.
 
+Threads of a process share steps 1 and 4 to 6 (`channels.sharing`): changes that they make at about the same time are
+one reservation, and a batch's worth of commits and signals. Each writes its own objects meanwhile.
+
 If the writer is killed between any two steps, `channels.reconciler` resolves the reservations by HEAD, announces the
 changes to the topics that exist then, and moves the signals. If no topic takes the key, or the queue could not be
 reached, the signal is not marked, like that of an unqueued writer: consumers then list.
@@ -25,30 +28,29 @@ as after an unqueued writer that is killed before its signal; the sweep finds th
 it knew no topic for its key, because the first one was created less than 5 s before the write began, or later; or if
 all topics that it knew were deleted since.
 
-| requests, for n changes in s slots, t topics of h shards touched | |
+| requests, for n changes in s slots and t topics | |
 |---|---|
 | topics known | 1 scan after the writes, 1 before them if the last one is 5 s old |
-| reserve, commit | t × (h `add`, 2n writes, 1 read), one `add` for each shard |
+| reserve, commit | t × (1 `add`, 2 writes, 1 read), for each 256 changes and where the shard has space |
 | objects, signals | n + s + 1 PUT |
 | a new topic | as `NotificationQueue.push_many` |
-| refused, or a conflict | 1 removal for each reservation, 1 `add` for each shard |
+| refused, or a conflict | 1 `add` for each shard |
 | unknown outcome | 1 HEAD |
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
 
+from s3notify_platform.channels.late import ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.pending_change import PendingChange, PublishOutcome, Refused
+from s3notify_platform.channels.sharing import LINGER_SECONDS, Sharing
 from s3notify_platform.clock import backoff_seconds, unique_name
 from s3notify_platform.errors import (
     NotFoundError,
     QuotaExceededError,
     S3NotifyError,
     UnavailableError,
-    UnknownOutcomeError,
     UsageError,
 )
 from s3notify_platform.ports import (
@@ -67,12 +69,8 @@ from s3notify_platform.protocols.notification_queue import (
     NotificationQueue,
     QuotaExceeded,
     Reservation,
-    Topic,
 )
 from s3notify_platform.protocols.updates import WRITER, written_by
-
-ATTEMPTS: Final = 5
-"""How often a writer tries again, if topics change meanwhile, or refuse a change that has to be announced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +82,7 @@ class Keyspace:
 
 
 class QueuedPublisher:
-    """Writes objects, announces them in the queue, moves signals. Thread-safe; holds no state.
+    """Writes objects, announces them in the queue, moves signals. Thread-safe: threads that share it share requests.
 
     Outcomes are those of the object writes, or `Refused`. Raised: `UnavailableError` or `UnknownOutcomeError` if
     nothing could be reserved, and nothing was written; `UsageError` for an invalid change, which was not written,
@@ -99,17 +97,23 @@ class QueuedPublisher:
         *,
         bucket: str,
         others: Iterable[Keyspace] = (),
+        linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         """`bucket`: name of the bucket that `publisher` writes to, as in the topics' settings.
 
         `others`: further sources of the bucket, with their own signals. Changes of a source that is left out are
-        signalled later, by the reconciler.
+        signalled later, by the reconciler. `linger_seconds`: how long a thread waits, before it reserves and before it
+        commits, for other threads that are at work, to share the requests with them.
         """
         self._publisher = publisher
         self._keyspaces = (Keyspace(publisher=publisher), *others)
         self._queue = queue
         self._clock = queue.clock
         self._bucket = bucket
+        self._late = LateAnnouncements(queue, bucket=bucket)
+        self._sharing = Sharing[Sequence[PendingChange]](
+            self._reserve, self._finish, linger_seconds=linger_seconds
+        )
 
     def put(
         self,
@@ -119,7 +123,9 @@ class QueuedPublisher:
         precondition: Precondition | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> PublishOutcome:
-        """Write one object. With one topic, 8 requests in sequence; 9 if the queue is on a bucket."""
+        """Write one object. With one topic, 8 requests in sequence; 9 if the queue is on a bucket. All but two of them,
+        the object and its slot's signal, are shared with the threads that do so at the same time.
+        """
         return self.publish([Put(key=key, body=body, precondition=precondition, metadata=metadata)])[0]
 
     def put_if_absent(
@@ -149,10 +155,9 @@ class QueuedPublisher:
         self._publisher.check(batch)
         writer = unique_name(self._clock)
         works = [self._work(change, writer) for change in batch]
-        began = self._reserve(works)
-        self._write(works, began)
-        self._settle(works, began)
-        self._signal(works)
+        with self._sharing.around(works):
+            self._write(works)
+        self._raise_unannounced(works)
         return tuple(work.result() for work in works)
 
     def announce(self, keys: Iterable[str]) -> None:
@@ -209,18 +214,35 @@ class QueuedPublisher:
 
     # 1. Reserve.
 
-    def _reserve(self, works: Sequence[PendingChange]) -> float:
-        """Reserve in all topics of each change, or refuse it; the time before which nothing was reserved."""
+    def _reserve(self, calls: Sequence[Sequence[PendingChange]]) -> None:
+        """Reserve in all topics of each change, or refuse it."""
+        works = [work for call in calls for work in call]
+        try:
+            self._reserve_all(works)
+        except UsageError:
+            # Of one call, perhaps: the others are not to blame.
+            if len(calls) == 1:
+                raise
+            for call in calls:
+                try:
+                    self._reserve_all(call)
+                except UsageError as error:
+                    for work in call:
+                        work.outcome = error
+
+    def _reserve_all(self, works: Sequence[PendingChange]) -> None:
         for attempt in range(ATTEMPTS):
             if attempt:
                 self._clock.sleep(backoff_seconds(attempt, self._clock))
             began = self._clock.monotonic()
+            for work in works:
+                work.held, work.began = [], began
             try:
                 self._reserve_once(works)
             except NotFoundError:
                 self._queue.forget_topics()
             else:
-                return began
+                return
         raise UnavailableError(
             f"the topics of bucket {self._bucket!r} keep changing; nothing was written, try again"
         )
@@ -274,12 +296,12 @@ class QueuedPublisher:
 
     # 2 and 3. Write, and look.
 
-    def _write(self, works: Sequence[PendingChange], began: float) -> None:
+    def _write(self, works: Sequence[PendingChange]) -> None:
         todo = [work for work in works if work.outcome is None]
 
         def write(work: PendingChange) -> None:
             # Checked for each: a long batch may outlive its reservations.
-            if not self._queue.fresh_since(began):
+            if not self._queue.fresh_since(work.began):
                 work.outcome, work.happened = Refused(retry_after_seconds=0.0), False
                 return
             (work.outcome,) = self._publisher.write([work.change])
@@ -290,7 +312,7 @@ class QueuedPublisher:
 
         self._queue.shards.in_parallel(write, todo)
         for work in works:
-            if isinstance(work.outcome, Refused):
+            if isinstance(work.outcome, Refused | UsageError):
                 work.happened = False
 
     def _look(self, work: PendingChange) -> None:
@@ -308,44 +330,16 @@ class QueuedPublisher:
         elif found is not None and written_by(found, work.event.writer):
             work.happened, work.outcome = True, Written(etag=found.etag)
 
-    # 4. Announce to topics that are new.
-
-    def _announce_to_new_topics(self, works: Sequence[PendingChange]) -> None:
-        """Before the commits: as long as there is a reservation, the reconciler does this if the writer is killed."""
-        touched = [work for work in works if work.happened is not False]
-        topics = self._topics_now() if touched else ()
-        late: defaultdict[str, list[PendingChange]] = defaultdict(list)
-        for work in touched:
-            takers = self._queue.takers(topics or (), self._bucket, work.event.key)
-            work.taken = bool(topics is None or work.held or takers)
-            work.announced = bool(work.happened and work.taken and topics is not None)
-            work.left = topics is None
-            new = [taker for taker in takers if taker.epoch not in work.event.announced_to]
-            for taker in new:
-                late[taker.name].append(work)
-            work.event = replace(
-                work.event, announced_to=(*work.event.announced_to, *(taker.epoch for taker in new))
-            )
-        for topic, unannounced in late.items():
-            self._push_again(topic, [work for work in unannounced if work.happened])
-            self._reserve_again(topic, [work for work in unannounced if not work.happened])
-
-    def _topics_now(self) -> tuple[Topic, ...] | None:
-        """The topics; None if they could not be read. The signal is then not marked."""
-        for attempt in range(ATTEMPTS):
-            try:
-                return self._queue.see_topics()
-            except UnavailableError:
-                self._clock.sleep(backoff_seconds(attempt, self._clock))
-            except S3NotifyError:
-                break  # an operator has to fix it; the caller still has to get the outcomes of the writes
-        return None
-
     # 5. Commit, abort, or leave.
 
-    def _settle(self, works: Sequence[PendingChange], began: float) -> None:
-        self._abort(work for work in works if work.happened is False)
-        self._announce_to_new_topics(works)
+    def _finish(self, calls: Sequence[Sequence[PendingChange]]) -> None:
+        works = [work for call in calls for work in call]
+        self._settle(works)
+        self._signal(works)
+
+    def _settle(self, works: Sequence[PendingChange]) -> None:
+        self._late.announce(works)
+        unwritten = [reservation for work in works if work.happened is False for reservation in work.held]
         done = [
             (work, reservation.wrote(etag=work.etag))
             for work in works
@@ -353,54 +347,18 @@ class QueuedPublisher:
             for reservation in work.held
         ]
         force: defaultdict[str, list[PendingChange]] = defaultdict(list)
-        outcomes = self._queue.commit_many([reservation for _, reservation in done])
+        outcomes = self._queue.settle([reservation for _, reservation in done], unwritten)
         for (work, reservation), outcome in zip(done, outcomes, strict=True):
             if isinstance(outcome, Expired):
                 force[reservation.entry.topic].append(work)
             elif not isinstance(outcome, EntryCommitted):
                 work.announced = False
         for topic, unannounced in force.items():
-            self._push_again(topic, unannounced)
-        if not self._queue.fresh_since(began):
-            for work in works:
-                for reservation in work.held if work.happened is None else ():
-                    self._reserve_again(reservation.entry.topic, [work])
-
-    def _push_again(self, topic: str, works: Sequence[PendingChange]) -> None:
-        """Push changes whose reservation was resolved meanwhile, or that a new topic has to get. There is no
-        reservation for the reconciler. The topic may be full now, or the event too large for it.
-        """
-        todo = list(works)
-        for attempt in range(ATTEMPTS):
-            try:
-                for work in todo:
-                    work.announced &= self._queue.fits(topic, work.event)
-                if not (todo := [work for work in todo if work.announced]):
-                    return
-                events = [replace(work.event, etag=work.etag) for work in todo]
-                outcomes = self._queue.push_many(topic, events)
-            except NotFoundError:
-                return  # it was deleted: it has no consumer
-            except (UnavailableError, UnknownOutcomeError):
-                pass
-            else:
-                todo = [
-                    work for work, room in zip(todo, outcomes, strict=True) if isinstance(room, QuotaExceeded)
-                ]
-                if not todo:
-                    return
-            self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.5))
-        for work in todo:
-            work.announced, work.left = False, True
-
-    def _reserve_again(self, topic: str, works: Iterable[PendingChange]) -> None:
-        """For writes still in doubt: a new reservation, which the reconciler resolves later.
-
-        If that fails too, the caller gets `Unknown`, and the signal is not marked.
-        """
+            self._late.push_again(topic, unannounced)
         for work in works:
-            with suppress(S3NotifyError):
-                self._queue.reserve(topic, work.event)
+            if work.happened is None and not self._queue.fresh_since(work.began):
+                for reservation in work.held:
+                    self._late.reserve_again(reservation.entry.topic, [work])
 
     # 6. Signal.
 
@@ -420,20 +378,29 @@ class QueuedPublisher:
     def _signal(self, works: Sequence[PendingChange]) -> None:
         # A write that may have happened moves its signal, like that of an unqueued writer.
         moved = [work for work in works if work.happened is not False]
-        missing = {work.event.key for work in moved if work.happened and work.taken and not work.announced}
-        message = "the queue did not answer"
-        queued = {work.event.key for work in moved if work.announced}
-        if error := self._move([work.event.key for work in moved], queued):
-            missing |= set(error.keys)
-            message = str(error)
-        if missing:
-            keys = tuple(work.event.key for work in moved if work.event.key in missing)
-            outcomes = tuple(
-                Unknown(cause=str(work.outcome)) if isinstance(work.outcome, UsageError) else work.outcome
-                for work in works
-            )
-            raise NotSignalledError(
-                f"{len(keys)} written keys not announced, first {keys[0]!r}: {message}; announce them again",
-                keys,
-                outcomes,
-            )
+        unqueued = {work.event.key for work in moved if not work.announced}
+        keys = list(dict.fromkeys(work.event.key for work in moved))
+        if error := self._move(keys, {*keys} - unqueued):
+            for work in moved:
+                if work.event.key in error.keys:
+                    work.unsignalled = str(error)
+
+    def _raise_unannounced(self, works: Sequence[PendingChange]) -> None:
+        missing = [
+            work
+            for work in works
+            if work.unsignalled or (work.happened and work.taken and not work.announced)
+        ]
+        if not missing:
+            return
+        message = next((work.unsignalled for work in missing if work.unsignalled), "the queue did not answer")
+        keys = tuple(work.event.key for work in missing)
+        outcomes = tuple(
+            Unknown(cause=str(work.outcome)) if isinstance(work.outcome, UsageError) else work.outcome
+            for work in works
+        )
+        raise NotSignalledError(
+            f"{len(keys)} written keys not announced, first {keys[0]!r}: {message}; announce them again",
+            keys,
+            outcomes,
+        )

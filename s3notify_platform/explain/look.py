@@ -2,8 +2,8 @@
 
 Requests of one round
     object and signal   2 HEADs and 1 HEAD
-    queue               1 scan of the topics; for each that takes the key, at most `TOPICS_MAX`, 2 scans of its slot,
-                        each of at most `ENTRIES_MAX` records; 1 GET of the rescan backlog
+    queue               1 scan of the topics; for each that takes the key, at most `TOPICS_MAX`, 1 scan of each shard,
+                        of at most `SEGMENTS_MAX` records, and 1 of at most `LETTERS_MAX`; 1 GET of the rescan backlog
     batches             1 LIST and 1 GET for each open batch; without a sensor's cursor, 1 LIST for each 1000 records of
                         chains, and at most `CHAINS_MAX` open chains
     table               2 GETs to open it (`table.known`); 1 LIST and 2 GETs for the head; to find the generation that
@@ -15,7 +15,7 @@ DynamoDB.
 """
 
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import pyarrow as pa
@@ -43,12 +43,8 @@ from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
-from s3notify_platform.protocols.notification_queue.entries import (
-    dead_partition,
-    decode_entry,
-    shard_of,
-    takes,
-)
+from s3notify_platform.protocols.notification_queue.entries import dead_partition, takes
+from s3notify_platform.protocols.notification_queue.segments import decode_letter, may_hold
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.memory import check_key
@@ -56,8 +52,11 @@ from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotCommit, SlotTable, spanning
 from s3notify_platform.table.layout import Generation
 
-ENTRIES_MAX: Final = 500
-"""Records of one slot and topic that are read."""
+SEGMENTS_MAX: Final = 500
+"""Segments of a topic that are read: those that name the slot, and those of too many slots to name them."""
+
+LETTERS_MAX: Final = 500
+"""Dead letters of one slot and topic that are read."""
 
 TOPICS_MAX: Final = 20
 CHAINS_MAX: Final = 100
@@ -174,14 +173,14 @@ def _round(
 
 def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str) -> TopicView:
     slot = slot_of(key, topic.settings.slots)
-    shard = shard_of(slot, topic.settings)
-    prefix, most = f"{slot:03d}.", ENTRIES_MAX + 1
-    waiting = list(islice(queue.shards.scan(topic, shard, prefix=prefix), most))
-    dead = islice(queue.records.scan(dead_partition(topic.name), prefix=prefix), most)
-    letters = [decode_entry(topic.name, shard, record) for record in dead]
+    scans = (queue.shards.scan(topic, n, wanted=may_hold({slot})) for n in range(topic.settings.shards))
+    segments = list(islice(chain.from_iterable(scans), SEGMENTS_MAX + 1))
+    waiting = [entry for each in segments[:SEGMENTS_MAX] for entry in each.entries if entry.slot == slot]
+    dead = islice(queue.records.scan(dead_partition(topic.name), prefix=f"{slot:03d}."), LETTERS_MAX + 1)
+    letters = [decode_letter(topic.name, record) for record in dead]
     found = [
-        *(entry for entry in waiting[:ENTRIES_MAX] if entry.event.key == key),
-        *(each for each in letters[:ENTRIES_MAX] if each.event.key == key and each.epoch == topic.epoch),
+        *(entry for entry in waiting if entry.event.key == key),
+        *(each for each in letters[:LETTERS_MAX] if each.event.key == key and each.epoch == topic.epoch),
     ]
     return TopicView(
         name=topic.name,
@@ -200,7 +199,7 @@ def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str
             )
             for entry in found
         ),
-        cut=max(len(waiting), len(letters)) > ENTRIES_MAX,
+        cut=len(segments) > SEGMENTS_MAX or len(letters) > LETTERS_MAX,
     )
 
 

@@ -118,10 +118,5 @@ def _renew_topic(location: Location, identity: Identity) -> None:
         topics.delete(location.name)
         topics.create(
             location.name,
-            replace(
-                settings,
-                prefix=identity.prefix,
-                slots=identity.slots,
-                shards=min(settings.shards, identity.slots),
-            ),
+            replace(settings, prefix=identity.prefix, slots=identity.slots),
         )

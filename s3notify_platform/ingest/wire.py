@@ -20,8 +20,8 @@ from s3notify_platform.formats.csv_splits import Scout
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.row_schema import AS_JSON, Rows, Task
-from s3notify_platform.ports import Version
 from s3notify_platform.protocols.notification_queue import Entry, Event
+from s3notify_platform.protocols.notification_queue.entries import Place
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import StagedCommit, TableFile
@@ -46,10 +46,10 @@ class QueuedEntry:
     key: str
     shard: int
     epoch: str
-    id: str
+    segment: str
     quota: int
+    n: int
     time_ms: int
-    version: Version
 
     @classmethod
     def of(cls, entry: Entry) -> "QueuedEntry":
@@ -59,24 +59,20 @@ class QueuedEntry:
             key=entry.event.key,
             shard=entry.shard,
             epoch=entry.epoch,
-            id=entry.id,
-            quota=entry.quota,
+            segment=entry.place.key,
+            quota=entry.place.quota,
+            n=entry.n,
             time_ms=entry.event.time_ms,
-            version=entry.version,
         )
 
     def entry(self, topic: str) -> Entry:
         """The entry to remove."""
         return Entry(
-            topic=topic,
-            shard=self.shard,
-            epoch=self.epoch,
-            id=self.id,
+            place=Place(topic=topic, epoch=self.epoch, shard=self.shard, key=self.segment, quota=self.quota),
+            n=self.n,
             slot=self.slot,
-            quota=self.quota,
             state="committed",
             event=Event(key=self.key, time_ms=self.time_ms),
-            version=self.version,
         )
 
 

@@ -122,7 +122,7 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
 
 def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation], str]:
     """Statistics of the bucket's topics, if they changed since `before`. A few requests for each shard; if the queue is
-    on a bucket, also 1 GET for each entry.
+    on a bucket, also 1 GET for each segment.
 
     A topic with more than `SCANNED_MAX` entries is not scanned: its depth is then what its quota counts.
     """

@@ -84,7 +84,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         """What the other parts of the source talk to: keyspace, queue, ack chains."""
         topic = TopicSettings(
             capacity=self.queue_capacity,
-            shards=min(self.queue_shards, self.slots),
+            shards=self.queue_shards,
             slots=self.slots,
             bucket=self.bucket,
             prefix=self.prefix,

@@ -43,6 +43,14 @@ WRITER: Final = "s3notify-writer"
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """What `Updates.change` is to do with the record, in place of a value to write."""
+
+
+REMOVE: Final = Remove()
+
+
 def pause(clock: Clock, attempt: int) -> None:
     """Wait before the round after `attempt`, which counts from 0."""
     clock.sleep(backoff_seconds(attempt, clock, base=BACKOFF_BASE_SECONDS, ceiling=BACKOFF_CEILING_SECONDS))
@@ -180,21 +188,29 @@ class Updates:
         return self._resolved(partition, key, None, expected)
 
     def change(  # noqa: C901 - one loop over the outcomes of one write
-        self, partition: str, key: str, decide: Callable[[Record | None], tuple[bytes | None, T]]
+        self,
+        partition: str,
+        key: str,
+        decide: Callable[[Record | None], tuple[bytes | Remove | None, T]],
+        *,
+        known: Record | None = None,
+        patient: bool = False,
     ) -> tuple[T, Record | None]:
         """Write the value that `decide` returns (None: no change). Returns its result, and the record afterwards.
 
         `decide` is called with the record as read, again in each round. After a write in doubt whose value was not
-        found, the record may include that change: `decide` must recognise it, or be safe to apply twice. Its errors
-        are raised. 1 read and 1 write, 2 more for each conflict.
+        found, the record may include that change: `decide` must recognise it, or be safe to apply twice. So after a
+        removal in doubt: a record that is gone proves nothing. Its errors are raised. `known`: the record as the
+        caller read it, which the first round takes as it is. 1 read, unless it is known, and 1 write; 2 more for each
+        conflict. `patient`: also goes on where the store was unavailable, and nothing is in doubt.
         """
-        pending: tuple[Version | None, bytes, T] | None = None
+        pending: tuple[Version | None, bytes | Remove, T] | None = None
         """A write in doubt: the version that it would replace, its value, its result."""
         for attempt in range(self._attempts):
             if attempt:
                 pause(self._clock, attempt - 1)
             try:
-                found = self._records.read(partition, key)
+                found = known if known is not None and not attempt else self._records.read(partition, key)
                 version = found.version if found is not None else None
                 if pending is not None and pending[0] != version:
                     if found is not None and found.value == pending[1]:
@@ -203,14 +219,18 @@ class Updates:
                 value, result = decide(found)
                 if value is None:
                     return result, found
-                outcome = self._send(partition, key, value, version)
+                sent = None if isinstance(value, Remove) else value
+                outcome = self._send(partition, key, sent, version)
             except UnavailableError:
-                if pending is None:
+                if pending is None and (not patient or attempt == self._attempts - 1):
                     raise
                 continue
             match outcome:
+                case Written() if sent is None:
+                    return result, None
                 case Written(etag=etag):
-                    return result, Record(key=key, value=value, version=Version(etag or ""))
+                    assert sent is not None, "the case before"
+                    return result, Record(key=key, value=sent, version=Version(etag or ""))
                 case Unknown():
                     pending = (version, value, result)
                 case Conflict():

@@ -23,7 +23,7 @@ tries to delete it, so an interrupted removal leaves nothing permanent.
 | read | 1 GET |
 | replace | 1 PUT |
 | remove | 1 PUT, 1 DELETE (once a store: 1 PUT and 2 DELETE, to see whether it honours the condition) |
-| scan | 1 LIST for each 1000 records, 1 GET for each value that is needed and not known; 1 DELETE a tombstone |
+| scan | 1 LIST for each 1000 records, 1 GET for each wanted value that is not known; 1 DELETE a tombstone |
 | add | 1 GET, 1 PUT; again for each conflict |
 """
 
@@ -183,16 +183,18 @@ class ObjectRecordStore:
         prefix: str = "",
         known: Mapping[str, Record] | None = None,
         keys_only: Callable[[str], bool] | None = None,
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each record as it is about when its turn comes.
 
-        Up to `parallelism` of them are read ahead. LIST returns names and versions, so known records, and those
-        of which only the key is needed, cost no GET.
+        Up to `parallelism` of them are read ahead. LIST returns names and versions, so records that are known, or not
+        wanted, or of which only the key is needed, cost no GET.
         """
         below = self._below(partition)
         # A name is quoted byte by byte, so the quoted prefix is a prefix of the quoted names.
         listed = list_all(self._store, below + quote(prefix))
-        for meta, found in self._read_ahead(listed, below, known or {}, keys_only):
+        asked = (meta for meta in listed if wanted is None or wanted(_name(meta.key, below)))
+        for meta, found in self._read_ahead(asked, below, known or {}, keys_only):
             match found:
                 case Record():
                     yield found

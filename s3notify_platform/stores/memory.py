@@ -190,13 +190,14 @@ class MemoryRecordStore:
         prefix: str = "",
         known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
         keys_only: Callable[[str], bool] | None = None,
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. A snapshot; what is known is of no use to it."""
         with self._lock:
             records = [
                 replace(record, value=b"") if keys_only is not None and keys_only(key) else record
                 for (owner, key), record in self._records.items()
-                if owner == partition and key.startswith(prefix)
+                if owner == partition and key.startswith(prefix) and (wanted is None or wanted(key))
             ]
         yield from sorted(records, key=lambda record: record.key)
 

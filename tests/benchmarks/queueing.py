@@ -26,6 +26,7 @@ from s3notify_platform.protocols.notification_queue import (
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.benchmarks.figures import Figure, short, timed, times
+from tests.benchmarks.queue_requests import BATCH, BODY, WRITERS, requests_figures
 from tests.support.ceph import Ceph, missing_programs, running_ceph
 from tests.support.programs.outlet import Place, delivering, endpoint
 from tests.support.recorder import REFUSE, Recorder
@@ -35,9 +36,6 @@ from tests.support.tables import create_record_table
 _Outage = tuple[int, int]
 _BACKLOGS = ("backlog-1", "backlog-2")
 
-BODY = b"x" * 2048
-WRITERS = 16
-BATCH = 200
 OUTAGES = ((1, REFUSE), (10, REFUSE), (10, 500), (60, REFUSE))
 """Seconds, and what the endpoint answers meanwhile."""
 PATIENCE_SECONDS = 30.0
@@ -91,7 +89,7 @@ class Writer:
 def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
     """`takeover`: also wait for RGW's second gateway to take over, which takes 90 s."""
     folder.mkdir(parents=True)
-    count = 40 if small else 2000
+    count = 400 if small else 10_000
     outages = OUTAGES[:1] if small else OUTAGES
     with ExitStack() as stack:
         rgw = _Rgw.start(stack, folder / "ceph", outages)
@@ -106,12 +104,15 @@ def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
 
         places = {"bucket alone": place("bench-alone"), "DynamoDB": place("bench-table", in_table=True)}
         ours = {name: _throughput(found, count) for name, found in places.items()}
-        added = {name: _added(found, count // 5) for name, found in places.items()}
+        asked = requests_figures(places, small=small)
+        several = min(count, 2000) // 5
+        added = {name: _added(found, several) for name, found in places.items()}
         theirs = rgw.throughput(count) if rgw else None
         down = {name: place(f"bench-down-{n}", in_table=bool(n)) for n, name in enumerate(places)}
         return [
             *_throughput_figures(ours, theirs, count),
-            *_added_figures(added, rgw, count // 5),
+            *asked,
+            *_added_figures(added, rgw, several),
             *_outage_figures(down, rgw, outages, 20 if small else 100),
             *_takeover_figures(place("bench-owner"), rgw if takeover else None),
         ]
@@ -150,23 +151,22 @@ class _Rgw:
     def throughput(self, count: int) -> tuple[float, float | None]:
         """Objects a second from first PUT to last post; posts a second of a backlog, or None if it never comes.
 
-        A topic whose endpoint has failed for seconds may stall, until its gateway is restarted: so its backlog is at
-        most 1,000, soon made, and there are two tries.
+        A topic whose endpoint has failed for seconds may stall, until its gateway is restarted: so there are two tries,
+        the second with a backlog of 1,000, which is soon made.
         """
         store, recorder = self.ready("throughput")
         keys = [f"in/{n}" for n in range(count)]
         began = time.monotonic()
         _put_all(store, keys)
         whole = count / (recorder.wait(1 + count, seconds=10 * PATIENCE_SECONDS) - began)
-        some = keys[:1000]
-        for name in _BACKLOGS:
+        for name, some in zip(_BACKLOGS, (keys, keys[:1000]), strict=True):
             store, recorder = self.ready(name)
             recorder.answer(500)
             _put_all(store, some)
             before = len(recorder.posts())
             recorder.answer(200)
             with suppress(AssertionError):
-                recorder.wait(1 + len(some), seconds=PATIENCE_SECONDS)
+                recorder.wait(1 + len(some), seconds=PATIENCE_SECONDS * max(1, len(some) // 1000))
                 return whole, _rate(recorder, before, len(some))
         return whole, None
 
@@ -213,8 +213,8 @@ def _throughput_figures(
     for name, found in ours.items():
         yield Figure(
             what=f"backlog of {count:,} notifications delivered to one endpoint, queue: {name}",
-            ours=f"{found.delivered:.0f}/s (reserved and committed at {found.committed:.0f}/s)",
-            instead=f"RGW {backlog:.0f}/s" if backlog else stalled if theirs else NOT_HERE,
+            ours=f"{found.delivered:.0f}/s, up to 50 events a POST (reserved and committed at {found.committed:.0f}/s)",
+            instead=f"RGW {backlog:.0f}/s, one event a POST" if backlog else stalled if theirs else NOT_HERE,
             ratio=f"{found.delivered / backlog:.2f}×" if backlog else "–",
         )
     for name, found in ours.items():
@@ -376,11 +376,13 @@ def _takeover_figures(place: Place, rgw: _Rgw | None) -> Iterator[Figure]:
         writer = Writer.of(place, "owner", endpoint=endpoint(recorder.url()))
         with delivering(place) as first, delivering(place):
             time.sleep(3 * BEAT_SECONDS)  # for the shards to be shared
-            writer.announce([f"in/before-{n}" for n in range(64)])
+            for n in range(64):  # one by one: for all shards
+                writer.announce([f"in/before-{n}"])
             recorder.wait(64)
             first.kill()
             killed = time.monotonic()
-            writer.announce([f"in/after-{n}" for n in range(64)])
+            for n in range(64):
+                writer.announce([f"in/after-{n}"])
             ours = recorder.wait(128) - killed
     yield Figure(
         what="owner killed (SIGKILL), another is there: until everything is delivered again",

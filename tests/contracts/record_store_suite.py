@@ -118,6 +118,16 @@ class RecordStoreSuite:
         assert found == sorted(key for key in [*keys, "042.n"] if key.startswith(prefix))
         assert list(records.scan("q", prefix=prefix)) == []
 
+    def test_scan_of_what_is_wanted(self, records):
+        """Only these, below the prefix; names that need quoting are asked about as they are."""
+        for key in ["a.1", "a.2", "b.1", "é.1"]:
+            records.create("p", key, key.encode())
+        found = records.scan("p", wanted=lambda key: key.endswith(".1"))
+        assert [record.key for record in found] == ["a.1", "b.1", "é.1"]
+        assert [record.key for record in records.scan("p", prefix="a", wanted=lambda key: key != "a.1")] == [
+            "a.2"
+        ]
+
     def test_scan_of_what_is_known(self, records):
         """As without: what changed is read again, what is new is found, what is gone is left out."""
         for key in "abcd":

@@ -18,7 +18,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     Worker,
 )
-from s3notify_platform.protocols.notification_queue.entries import shard_capacity, shard_of
+from s3notify_platform.protocols.notification_queue.entries import shard_capacity
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
@@ -84,15 +84,16 @@ class QueueMachine(RuleBasedStateMachine):
             self.faulty.settle()
         for event, outcome in zip(events, outcomes, strict=True):
             if isinstance(outcome, QuotaExceeded):
-                self.check_full(shard_of(slot_of(event.key), SETTINGS))
+                self.check_full()
             else:
                 self.reserved[event.key] = outcome
                 self.state[event.key] = "reserved"
 
-    def check_full(self, shard):
+    def check_full(self):
         topic = self.plain.topics.get("t")
-        counted = self.plain.shards.counted(topic, shard) + topic.quotas[shard].base
-        assert counted >= shard_capacity(shard, SETTINGS)
+        for shard in range(SETTINGS.shards):
+            counted = self.plain.shards.counted(topic, shard) + topic.quotas[shard].base
+            assert counted >= shard_capacity(shard, SETTINGS)
 
     @precondition(lambda self: self.reserved)
     @rule(choice=CHOICE, fault=LATE_TOO)
@@ -109,12 +110,32 @@ class QueueMachine(RuleBasedStateMachine):
             assert outcome == Expired()
 
     @precondition(lambda self: self.reserved)
-    @rule(choice=CHOICE, fault=LATE_TOO)
-    def abort(self, choice, fault):
+    @rule(choice=CHOICE, fault=LATE_TOO, method=st.sampled_from(["replace", "remove"]))
+    def abort(self, choice, fault, method):
         key = self.pick(self.reserved, choice)
-        self.queue("remove", fault).abort_many([self.reserved.pop(key)])
+        self.queue(method, fault).abort_many([self.reserved.pop(key)])
         self.faulty.settle()
         self.state.pop(key, None)
+
+    @precondition(lambda self: len(self.reserved) > 1)
+    @rule(choice=CHOICE, fault=LATE_TOO)
+    def settle_together(self, choice, fault):
+        """Some written, others not, of one segment or several."""
+        keys = [self.pick(self.reserved, choice + n) for n in range(min(4, len(self.reserved)))]
+        held = [self.reserved.pop(key) for key in keys]
+        middle = choice % (len(held) + 1)
+        written = []
+        for key, reservation in zip(keys[:middle], held[:middle], strict=True):
+            etag = self.objects.put(key, key.encode()).etag
+            written.append(reservation.wrote(etag=etag, size=len(key)))
+        outcomes = self.queue("replace", fault).settle(written, held[middle:])
+        self.faulty.settle()
+        for key, outcome in zip(keys[:middle], outcomes, strict=True):
+            assert outcome == (EntryCommitted() if key in self.state else Expired())
+            if key in self.state:
+                self.state[key] = "committed"
+        for key in keys[middle:]:
+            self.state.pop(key, None)
 
     @precondition(lambda self: self.reserved)
     @rule(choice=CHOICE)
@@ -146,14 +167,21 @@ class QueueMachine(RuleBasedStateMachine):
 
     # A pulling consumer
 
-    @rule(choice=CHOICE, fault=LATE_TOO, low=st.integers(0, 999), width=st.integers(0, 999))
-    def pull(self, choice, fault, low, width):
+    @rule(
+        choice=CHOICE,
+        fault=LATE_TOO,
+        method=st.sampled_from(["replace", "remove", "read"]),
+        low=st.integers(0, 999),
+        width=st.integers(0, 999),
+    )
+    def pull(self, choice, fault, method, low, width):
         slots = range(low, min(1000, low + width + 1))
         found = self.plain.entries("t", slots)
         due = {key for key, state in self.state.items() if state == "committed" and slot_of(key) in slots}
         assert {entry.event.key for entry in found} == due
-        free = [entry for entry in found if entry.event.key not in self.in_hand][: choice % 4]
-        self.queue("remove", fault).remove(free)
+        free = [entry for entry in found if entry.claim is None][: choice % 4]
+        assert {entry.event.key for entry in free}.isdisjoint(self.in_hand)
+        self.queue(method, fault).remove(free)
         self.faulty.settle()
         for entry in free:
             del self.state[entry.event.key]
@@ -206,11 +234,11 @@ class QueueMachine(RuleBasedStateMachine):
                 self.dead.add(key)
 
     @precondition(lambda self: self.in_hand)
-    @rule(choice=CHOICE, fault=LATE_TOO)
-    def deliver(self, choice, fault):
+    @rule(choice=CHOICE, fault=LATE_TOO, method=st.sampled_from(["replace", "remove"]))
+    def deliver(self, choice, fault, method):
         key = self.pick(self.in_hand, choice)
         entry, consumer = self.in_hand.pop(key)
-        consumer._queue = self.queue("remove", fault)
+        consumer._queue = self.queue(method, fault)
         removed = consumer.done([entry])
         consumer._queue = self.plain
         self.faulty.settle()
@@ -251,7 +279,7 @@ class QueueMachine(RuleBasedStateMachine):
         key = self.pick(self.dead, choice)
         outcome = self.plain.redrive("t", [key])
         if isinstance(outcome, QuotaExceeded):
-            self.check_full(shard_of(slot_of(key), SETTINGS))
+            self.check_full()
         else:
             assert outcome == 1
             self.dead.remove(key)
@@ -271,9 +299,11 @@ class QueueMachine(RuleBasedStateMachine):
     def the_store_agrees(self):
         found = {}
         for shard in range(SETTINGS.shards):
-            for entry in self.plain.shards.scan(self.plain.topics.get("t"), shard):
-                assert entry.event.key not in found
-                found[entry.event.key] = entry.state
+            for segment in self.plain.shards.scan(self.plain.topics.get("t"), shard):
+                assert segment.entries
+                for entry in segment.entries:
+                    assert entry.event.key not in found
+                    found[entry.event.key] = entry.state
         assert found == self.state
         assert {letter.event.key for letter in self.plain.dead("t")} == self.dead
 
@@ -281,7 +311,7 @@ class QueueMachine(RuleBasedStateMachine):
     def the_bound_holds(self):
         topic = self.plain.topics.get("t")
         for shard in range(SETTINGS.shards):
-            there = sum(shard_of(slot_of(key), SETTINGS) == shard for key in self.state)
+            there = sum(len(segment.entries) for segment in self.plain.shards.scan(topic, shard))
             counted = self.plain.shards.counted(topic, shard) + topic.quotas[shard].base
             assert there <= counted <= shard_capacity(shard, SETTINGS)
 

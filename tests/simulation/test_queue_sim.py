@@ -19,6 +19,7 @@ from s3notify_platform.protocols.notification_queue import (
     Undecided,
     Worker,
 )
+from s3notify_platform.protocols.notification_queue.segments import decode_segment
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support import queue_stores
 from tests.support.faults import CrashedError, Fault
@@ -81,41 +82,46 @@ class World:
 
     def ids(self):
         return {
-            record.key.partition(".")[2]
+            entry.id
             for shard in range(self.settings.shards)
             for record in self.plain.scan(f"queue.t.{shard:03d}")
+            for entry in decode_segment("t", shard, record).entries
         }
 
     def check_bound(self):
         assert len(self.granted & self.ids()) <= self.settings.capacity
 
-    def writer(self, number, keys):
-        """Writes its objects, one after another, whatever happens; a new life goes on where the last one died."""
+    def writer(self, number, keys, *, together=2):
+        """Writes its objects, some in each reservation, whatever happens; a new life goes on from there."""
         todo = list(keys)
         self.pending += 1
+
+        def event(key):
+            body = f"{key} by {number}".encode()
+            return Event(key=key, etag=self.objects.__class__().put("x", body).etag, size=len(body))
 
         def run(stores, clock):
             queue = queue_of(stores, clock)
             while todo:
-                key = todo[0]
-                body = f"{key} by {number}".encode()
-                etag = self.objects.__class__().put("x", body).etag
                 try:
-                    reservation = queue.reserve("t", Event(key=key, etag=etag, size=len(body)))
+                    outcomes = queue.reserve_many("t", [event(key) for key in todo[:together]])
                 except RETRY:
                     clock.sleep(0.2)
                     continue
-                if isinstance(reservation, QuotaExceeded):
-                    clock.sleep(reservation.retry_after_seconds)
-                    continue
-                self.granted.add(reservation.entry.id)
+                held = [outcome for outcome in outcomes if not isinstance(outcome, QuotaExceeded)]
+                self.granted |= {reservation.entry.id for reservation in held}
                 self.check_bound()
-                if not queue.fresh_since(reservation.since):
-                    queue.abort_many([reservation])
-                    continue
-                todo.pop(0)  # once the write is under way a crash is not made good by the writer
-                self.put(stores["objects"], clock, key, body)
-                self.commit(queue, clock, reservation)
+                written = []
+                for reservation in held:
+                    if not queue.fresh_since(reservation.since):
+                        break
+                    key = reservation.entry.event.key
+                    todo.remove(key)  # once the write is under way a crash is not made good by the writer
+                    self.put(stores["objects"], clock, key, f"{key} by {number}".encode())
+                    written.append(reservation)
+                self.commit(queue, clock, written, held[len(written) :])
+                if not held:
+                    clock.sleep(outcomes[0].retry_after_seconds)
             self.pending -= 1
 
         return run
@@ -139,16 +145,24 @@ class World:
             note()
             return
 
-    def commit(self, queue, clock, reservation):
-        while isinstance(outcome := queue.commit(reservation), Undecided):
-            clock.sleep(0.2)
-        if isinstance(outcome, Expired):
-            while isinstance(
-                persistent(clock, lambda: queue.push("t", reservation.entry.event)), QuotaExceeded
-            ):
-                clock.sleep(1.0)
-        else:
-            assert isinstance(outcome, EntryCommitted)
+    def commit(self, queue, clock, written, unwritten):
+        while written or unwritten:
+            outcomes = queue.settle(written, unwritten)
+            again = []
+            for reservation, outcome in zip(written, outcomes, strict=True):
+                if isinstance(outcome, Undecided):
+                    again.append(reservation)
+                elif isinstance(outcome, Expired):
+                    self.push(queue, clock, reservation.entry.event)
+                else:
+                    assert isinstance(outcome, EntryCommitted)
+            if again:
+                clock.sleep(0.2)
+            written, unwritten = again, ()
+
+    def push(self, queue, clock, event):
+        while isinstance(persistent(clock, lambda: queue.push("t", event)), QuotaExceeded):
+            clock.sleep(1.0)
 
     def reconciler(self):
         def run(stores, clock):
@@ -169,7 +183,7 @@ class World:
         def run(stores, clock):
             queue = queue_of(stores, clock)
             if self.watch_fences:
-                queue.shards.remove_one = self.watched(queue.shards.remove_one)
+                queue.shards.edit = self.watched(queue.shards.edit)
             worker = Worker(
                 queue,
                 serves=lambda _: True,
@@ -206,13 +220,21 @@ class World:
             if lease.generation > self.generations.get(lease.shard, 0):
                 self.generations[lease.shard] = lease.generation
 
-    def watched(self, remove_one):
-        def watch(entry):
-            outcome = remove_one(entry)
-            if outcome is True:
+    def watched(self, edit_segment):
+        def watch(place, edit, **known):
+            taken = []
+
+            def watched_edit(segment):
+                after, result = edit(segment)
+                left = {entry.n for entry in after.entries}
+                taken[:] = [entry for entry in segment.entries if entry.n not in left]
+                return after, result
+
+            edited = edit_segment(place, watched_edit, **known)
+            for entry in taken if edited is not None else ():
                 # No other actor has run since the removal was applied: this owner had no successor yet.
                 assert self.generations[entry.shard] <= entry.claim.generation
-            return outcome
+            return edited
 
         return watch
 

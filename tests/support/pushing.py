@@ -5,15 +5,15 @@ from contextlib import contextmanager
 from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
 from s3notify_platform.channels.delivery.push import Pusher
 from s3notify_platform.protocols.notification_queue import Entry, Event
+from s3notify_platform.protocols.notification_queue.entries import Place
 
 LOOPBACK = Egress.of(["127.0.0.0/8", "::1/128"], allow_http=True)
 
 
 def entry(number=0):
     event = Event(key=f"k{number}", bucket="b", etag="e", size=1, sequencer="0A")
-    return Entry(
-        topic="t", shard=0, epoch="e", id=f"id-{number}", slot=0, quota=0, state="committed", event=event
-    )
+    place = Place(topic="t", epoch="e", shard=0, key="id.0", quota=0)
+    return Entry(place=place, n=number, slot=0, state="committed", event=event)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ certainly did not process lose no attempt. From then on only one probe at a time
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Final, assert_never
 
@@ -17,10 +17,14 @@ from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.push import Delivered, Down, Push, Rejected
 from s3notify_platform.clock import backoff_seconds
 from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutcomeError
-from s3notify_platform.protocols.notification_queue import DeadLettered, Entry, ShardConsumer
+from s3notify_platform.protocols.notification_queue import DeadLettered, Entry, Failure, ShardConsumer
 
-TAKE_MAX: Final = 128
-"""Entries taken at once from one shard: so many may be delivered twice if the owner is killed."""
+TAKE_MAX: Final = 256
+"""Entries taken at once from one shard, as many as a segment has."""
+
+SETTLE_SECONDS: Final = 1.0
+"""How often the queue is told what became of entries in hand. What was delivered since may be delivered twice if the
+owner is killed."""
 
 IDLE_BASE_SECONDS: Final = 0.25
 POLL_SECONDS: Final = 2.0
@@ -94,8 +98,7 @@ class ShardDelivery:
         if target.push is None or target.endpoint is None:
             self._expire()
             return self._poll_seconds
-        wanted = min(TAKE_MAX, target.endpoint.batch_size * target.endpoint.concurrency)
-        admission = target.circuit.admit(wanted)
+        admission = target.circuit.admit(TAKE_MAX)
         if not admission.limit:
             self._expire()
             return min(admission.wait_seconds, self._poll_seconds)
@@ -130,50 +133,67 @@ class ShardDelivery:
     ) -> None:
         """Rounds of posts, a wave of `concurrency` at a time, until each entry is settled."""
         todo = list(grouped(entries, endpoint.batch_size))
-        while todo:
-            if self.ended.is_set():
-                return  # stopped, or another worker owns the shard and delivers the rest
-            if not self._valid():
-                self._fail(_flat(todo), "the lease was not renewed in time", begun=False)
-                return
-            wave, todo = todo[: endpoint.concurrency], todo[endpoint.concurrency :]
-            todo += self._post(wave, target, push, probe=probe)
-            if todo and target.circuit.is_open:
-                self._fail(_flat(todo), "not sent: the endpoint is down", begun=False)
-                return
+        known = _Known()
+        due = self._clock.monotonic() + SETTLE_SECONDS
+        try:
+            while todo:
+                if self.ended.is_set():
+                    return  # stopped, or another worker owns the shard and delivers the rest
+                if not self._valid():
+                    known.failed(_flat(todo), "the lease was not renewed in time", begun=False)
+                    return
+                wave, todo = todo[: endpoint.concurrency], todo[endpoint.concurrency :]
+                todo += self._post(wave, target, push, known, probe=probe)
+                if todo and target.circuit.is_open:
+                    known.failed(_flat(todo), "not sent: the endpoint is down", begun=False)
+                    return
+                if self._clock.monotonic() >= due:
+                    self._settle(known)
+                    known, due = _Known(), self._clock.monotonic() + SETTLE_SECONDS
+        finally:
+            self._settle(known)
 
-    def _post(self, wave: list[Batch], target: TopicEndpoint, push: Push, *, probe: bool) -> list[Batch]:
-        """Post these, and settle what can be settled; the rest, to be posted in smaller batches."""
+    def _post(
+        self, wave: list[Batch], target: TopicEndpoint, push: Push, known: "_Known", *, probe: bool
+    ) -> list[Batch]:
+        """Post these, and note what became of them; the rest, to be posted in smaller batches."""
         answers = push.post_many(self.lease.topic, wave)
         self._count("requests", len(wave))
-        delivered: list[Entry] = []
         split: list[Batch] = []
-        failed: list[tuple[Batch, str, bool]] = []
         for batch, answer in zip(wave, answers, strict=True):
             target.circuit.note(answer, batch[0].id, probe=probe)
             match answer:
                 case Delivered():
-                    delivered += batch
+                    known.delivered += batch
                 case Rejected(error=error):
                     if len(batch) == 1 or target.circuit.is_open:
-                        failed.append((batch, error, True))
+                        known.failed(batch, error)
                     else:
                         half = len(batch) // 2
                         split += [batch[:half], batch[half:]]
                 case Down(error=error, reached=reached):
-                    failed.append((batch, error, reached))
+                    known.failed(batch, error, begun=reached)
                 case _ as unreachable:
                     assert_never(unreachable)
-        self._count("delivered", len(delivered))
-        self.consumer.done(delivered)
-        for batch, error, begun in failed:
-            self._fail(batch, error, begun=begun)
         return split
 
-    def _fail(self, batch: Batch, error: str, *, begun: bool) -> None:
-        outcomes = self.consumer.failed_many(batch, error, begun=begun)
-        self._count("failed", len(batch))
+    def _settle(self, known: "_Known") -> None:
+        self._count("delivered", len(known.delivered))
+        self._count("failed", sum(len(failure.entries) for failure in known.failures))
+        outcomes = self.consumer.settle(known.delivered, known.failures)
         self._count("dead", sum(isinstance(outcome, DeadLettered) for outcome in outcomes))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What became of entries in hand, and is not in the queue yet."""
+
+    delivered: list[Entry] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def failed(self, batch: Batch, error: str, *, begun: bool = True) -> None:
+        """These were not delivered."""
+        self.failures.append(Failure(entries=batch, error=error, begun=begun))
 
 
 def grouped(entries: Sequence[Entry], size: int) -> Iterator[Batch]:

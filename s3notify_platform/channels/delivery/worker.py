@@ -7,8 +7,8 @@ Guarantees
     - If it is killed, another worker serves its shards within 15 s (`Worker`); after a clean stop, within 2 s. Entries
       in hand when it was killed may be delivered twice, with the same event ids.
 
-Requests to the queue: those of `Worker` every 2 s; 2 writes and their reads for each delivered entry (see
-`ShardConsumer`); and a scan of each idle shard every `poll_seconds`.
+Requests to the queue: those of `Worker` every 2 s; about 10 for each segment that is delivered (see `ShardConsumer`),
+4 more for each second that this takes; and a scan of each idle shard every `poll_seconds`.
 """
 
 from collections import Counter

@@ -1,22 +1,32 @@
 """Notification queue: a bounded queue for each topic, in which no change is lost (Ceph RGW's persistent topics).
 
+A segment is what one reservation puts into one shard: one record with up to 256 entries and 128 KB of them. A shard is
+a share of the load: reservations take shards in turn, the next one if one is full. A segment changes by a replacement
+under the version that was read; on a conflict it is read again, and the change is applied again to one's own entries. A
+segment without entries is removed.
+
 Steps
-    1. Before a writer writes an object, it reserves: it adds to the counter of the slot's shard, and creates an entry
-       with key, operation, expected ETag or precondition, and its writer id. The quota is full: the write is refused
-       before anything happened. At last it reads the topic again; unchanged, the reservation is granted.
-    2. It writes the object.
-    3. It commits the entry, by the version that the reservation holds; or aborts it, and gives its space back.
-    4. A reservation that stays is resolved by HEAD (`Reconciler`): the write happened: commit; else abort.
-    5. Pull: a consumer lists the committed entries of its slots, and removes them after its own commit.
-    6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims entries, one
-       write each, and delivers them (`ShardConsumer`). Delivered: removed. Failed: the error is stored, and the entry
-       is tried again after a backoff. Attempts or time used up: the entry is marked dead, copied to the dead letters,
-       and removed.
-    7. A new owner first rewrites every entry that a former owner has claimed; only then does it serve anything.
+    1. Before a writer writes objects, it reserves: it adds their number to the counter of a shard, and creates a
+       segment that names keys, operations, expected ETags or preconditions, and its writer id. All shards are full: the
+       writes are refused before anything happened. At last it reads the topic again; unchanged, the reservation is
+       granted.
+    2. It writes the objects.
+    3. It commits: entries of written objects become committed, those of objects that were not written are taken out;
+       those in doubt, or still being written, stay reserved. So writers that share a segment need not wait for each
+       other.
+    4. A reservation that stays is resolved by HEAD (`Reconciler`): the write happened: committed; else taken out.
+    5. Pull: a consumer lists each shard, and reads the segments whose keys name its slots (those of more than 12 slots
+       name none). After its own commit it takes entries out that are not claimed.
+    6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims what is due of
+       a segment and counts its attempts, by one replacement; it reads the owners; still its own: it delivers
+       (`ShardConsumer`). One replacement takes out what was delivered, stores errors, and drops the claims. What failed
+       is tried again after a backoff. Attempts or time used up: the dead letter is written, then the entry taken out.
+    7. A new owner first drops the claims of former owners; only then does it serve anything.
+    8. Whose replacement or removal certainly took out k entries adds −k to the counter.
 
 Storage (partition / key; JSON)
     topics / {topic}                                   settings, epoch, the quota of each shard
-    queue.{topic}.{shard} / {slot:03d}.{entry id}      one entry: reserved, committed or dead, and its claim
+    queue.{topic}.{shard} / {ms}-{random}.{slots}      one segment: its entries, reserved or committed, and their claim
     dead.{topic} / {slot:03d}.{entry id}               dead letters
     depth.{topic} / {epoch}.{shard}.{generation}       counter of one generation of a shard's quota
     counts.{topic} / {epoch}.{shard}.{kind}            delivered and failed, for people
@@ -24,14 +34,16 @@ Storage (partition / key; JSON)
     owners / {topic}                                   owner and generation of each shard
 
 Invariants
-    - The bound is strict, on any record store whose `add` is: entries that were granted and not removed never exceed
+    - The bound is strict, on any record store whose `add` is: entries that were granted and not taken out never exceed
       the capacity. Every granted entry is in the counter of the shard's current quota generation, or existed when
       that generation began and is in its base. Counters are never too low.
-    - Space that a crash left in use is recovered by counting again under a new generation. A writer that counted under
-      the old one is fenced. No clock decides this, so a process may pause for any time. An entry is created once; one
-      in doubt is left with its space, and another one is made.
-    - Removal is by entry and version. An owner removes only what it claimed before a read showed that it was still
-      the owner. Its successor takes over later, so it finds all of these entries and rewrites them.
+    - Space that a crash or a lost answer left in use is recovered by counting again under a new generation. A writer
+      that counted under the old one is fenced. No clock decides this, so a process may pause for any time. A segment is
+      created once; one in doubt is left with its space, and another one is made.
+    - An entry keeps its number in the segment, and leaves it once. Every write of a segment is of bytes of its own, so
+      whoever finds its bytes knows that it was the one.
+    - An owner takes out only what it claimed before a read showed that it was still the owner. Its successor takes over
+      later, so it finds all these claims and drops them; the owner's replacement then fails, and its claim is gone.
     - A committed entry leaves the queue only by its consumer, into the dead letters, or with its topic. Once a topic
       is deleted, no earlier reservation can be committed to a new topic of its name.
     - Durations (leases, stale reservations, backoff) are measured on one's own monotonic clock. A new owner begins
@@ -43,24 +55,24 @@ Limits
       commit returns `Expired`. If it is killed before that, only the sweep finds its object.
     - A put resolved by HEAD counts as happened if another writer's object is there; a delete does not.
     - The time to live is a lower bound: when an owner ends, the time since it last wrote the entry is not counted.
-    - Entries are unordered, as in Ceph. A shard has one counter. On a bucket alone its writers take turns (a batch
-      counts once), and each entry listed is one GET, several at once (a reconciler reads an entry again only when it
-      changed). Give `ObjectRecordStore` our `keys_recur`.
-    - A writer that is killed after its commit and before its signal leaves an entry that no puller looks for. Owners
-      find it anyway; for pullers, a process that sees queue and keyspace signals it (`channels.reconciler`).
+    - Entries are unordered, as in Ceph. On a bucket alone the writers of a shard take turns at its counter. Give
+      `ObjectRecordStore` our `keys_recur`.
+    - A writer that is killed after its commit and before its signal leaves entries that no puller looks for. Owners
+      find them anyway; for pullers, a process that sees queue and keyspace signals them (`channels.reconciler`).
 
-Requests: reserve 3, commit 1, claim and remove an entry 1 write and 1 removal; scans as the methods say.
+Requests of a segment, on a bucket alone with h shards: reserve 4, commit 1, pull h + 1, claim 2, take out 3, space 2.
 
 Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is by entry. Attempts, errors and dead
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too
 large is refused when it is reserved.
 
-Reading order: entries, topics, shards, reserving, queue, stale, owners, consumer; s3_event is the message that is
-pushed.
+Reading order: entries, segments, topics, shards, reserving, queue, stale, owners, consumer; s3_event is the message
+that is pushed.
 """
 
 from s3notify_platform.protocols.notification_queue.consumer import (
     DeadLettered,
+    Failure,
     Fenced,
     ShardConsumer,
     WillRetry,
@@ -89,6 +101,7 @@ __all__ = [
     "EntryCommitted",
     "Event",
     "Expired",
+    "Failure",
     "Fenced",
     "NotificationQueue",
     "QuotaExceeded",

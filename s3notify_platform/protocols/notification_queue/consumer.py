@@ -1,6 +1,6 @@
-"""Delivery of one shard by its owner: take a batch, then report each entry as done or failed."""
+"""Delivery of one shard by its owner: take a batch, then report what was delivered and what failed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from s3notify_platform.clock import backoff_seconds
@@ -8,13 +8,18 @@ from s3notify_platform.errors import FencedError, UnavailableError, UnknownOutco
 from s3notify_platform.protocols.notification_queue.entries import (
     Claim,
     Entry,
+    Place,
     TopicSettings,
     dead_partition,
-    encode_entry,
+)
+from s3notify_platform.protocols.notification_queue.owners import ShardLease, Worker, without_former
+from s3notify_platform.protocols.notification_queue.segments import (
+    Segment,
+    encode_letter,
+    letter_key,
     with_error,
 )
-from s3notify_platform.protocols.notification_queue.owners import ShardLease, Worker
-from s3notify_platform.protocols.updates import Stored
+from s3notify_platform.protocols.notification_queue.shards import by_place
 
 RETRY_BASE_SECONDS = 1.0
 RETRY_CEILING_SECONDS = 300.0
@@ -42,12 +47,25 @@ class Fenced:
 FailedOutcome = WillRetry | DeadLettered | Fenced
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Entries that were not delivered. `begun=False`: the receiver certainly did not process them."""
+
+    entries: tuple[Entry, ...]
+    error: str
+    begun: bool = True
+
+
 @dataclass(slots=True, kw_only=True)
 class _Watch:
     """When this owner began to watch an entry, and when it is due; by its own clock."""
 
     since: float
     due: float
+
+
+_Changes = dict[Place, dict[int, Entry | None]]
+"""What entries are to become, by segment and number; None: they are taken out."""
 
 
 class ShardConsumer:
@@ -71,7 +89,9 @@ class ShardConsumer:
         self._retry_base_seconds = retry_base_seconds
         self._retry_ceiling_seconds = retry_ceiling_seconds
         self._claim = Claim(worker=worker.name, generation=lease.generation)
-        self._in_progress: set[str] = set()
+        self._segments: dict[Place, Segment] = {}
+        """Of which entries are ready or in progress, as they were read or written last."""
+        self._in_progress: dict[str, Place] = {}
         self._delivered: list[Entry] = []
         self._unserved: set[str] = set()
         self._watched: dict[str, _Watch] = {}
@@ -88,20 +108,20 @@ class ShardConsumer:
 
         Takes the shard's entries in turn, so an entry that fails does not delay the later ones; each is taken
         again only after its backoff. Entries whose attempts or time are used up go to the dead letters.
-        `FencedError`: the lease is gone; stop. Requests: 1 write for each entry and 1 read of the owners; one
-        scan (bucket alone: 1 LIST, and 1 read for each entry passed) for each pass over the shard.
+        `FencedError`: the lease is gone; stop. Requests: 1 write for each segment and 1 read of the owners; one
+        scan (bucket alone: 1 LIST, and 1 read for each segment passed) for each pass over the shard.
         """
-        if not self._worker.valid(self.lease):
-            raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
-        self._remove_delivered()
+        self._check()
+        self.settle(())
         settings = self._worker.topic(self.lease).settings
         resumed = self._cursor is not None
         ready = self._next(limit, settings)
         if resumed and not ready:
             ready = self._next(limit, settings)
         claimed = self._claimed(ready)
-        taken = tuple(entry for entry in claimed if entry.state == "committed")
-        self._in_progress.update(entry.id for entry in taken)
+        taken = tuple(entry for entry in claimed if not entry.reason)
+        self._in_progress |= {entry.id: entry.place for entry in taken}
+        self._forget_segments()
         return taken
 
     def expire(self) -> int:
@@ -109,149 +129,238 @@ class ShardConsumer:
 
         For times when nothing can be delivered. Requests and errors as `take`, with a scan of its own.
         """
+        self._check()
+        settings = self._worker.topic(self.lease).settings
+        judged = [self._judged(entry, settings) for entry in self._scan()]
+        claimed = self._claimed([entry for entry in judged if entry.reason])
+        self._forget_segments()
+        return len(claimed)
+
+    def done(self, entries: Iterable[Entry]) -> int:
+        """Delivered: take them out. Returns how many this call took out; see `settle`."""
+        self._delivered.extend(entries)
+        return self._settle(())[0]
+
+    def release(self, entries: Iterable[Entry]) -> None:
+        """Neither done nor failed, as far as is known: they will be taken again like any other. No request."""
+        delivered = {entry.id for entry in self._delivered}
+        for entry in entries:
+            if entry.id not in delivered:
+                self._in_progress.pop(entry.id, None)
+
+    def failed(self, entry: Entry, error: str, *, begun: bool = True) -> FailedOutcome:
+        """See `settle`, for one entry that failed."""
+        return self.settle((), [Failure(entries=(entry,), error=error, begun=begun)])[0]
+
+    def settle(
+        self, delivered: Iterable[Entry], failures: Sequence[Failure] = ()
+    ) -> tuple[FailedOutcome, ...]:
+        """Take out what was delivered. Of what failed, in order: keep the error and back off, or dead-letter it if its
+        attempts or time are used up.
+
+        An entry that another owner has taken over since is left to it. What the store did not answer is settled by
+        later calls, and not delivered again by this owner. Requests: 1 write for each segment, 1 for each dead letter,
+        2 `add` if something was taken out, and 1 if something failed.
+        """
+        self._delivered.extend(delivered)
+        return self._settle(failures)[1]
+
+    def _settle(self, failures: Sequence[Failure]) -> tuple[int, tuple[FailedOutcome, ...]]:
+        """How many delivered entries were taken out, and the outcomes of those that failed."""
+        failed = [self._after(entry, failure) for failure in failures for entry in failure.entries]
+        delivered, self._delivered = self._delivered, []
+        for entry in failed:
+            self._in_progress.pop(entry.id, None)
+        self._queue.shards.count(failed, "failed")
+        letters = self._lettered([entry for entry in failed if entry.reason])
+        changes: _Changes = {place: {} for place in by_place([*delivered, *failed])}
+        for entry in delivered:
+            changes[entry.place][entry.n] = None
+        for entry in failed:
+            changes[entry.place][entry.n] = (
+                None if entry.id in letters else replace(entry, claim=None, reason="")
+            )
+        changed = self._change(changes)
+        taken = []
+        for entry in delivered:
+            if (numbers := changed[entry.place]) is None:
+                self._delivered.append(entry)
+                continue
+            self._in_progress.pop(entry.id, None)
+            taken += [entry] if entry.n in numbers else []
+        self._queue.shards.count(taken, "delivered")
+        self._forget_segments()
+        outcomes = (self._outcome(entry, changed[entry.place], dead=entry.id in letters) for entry in failed)
+        return len(taken), tuple(outcomes)
+
+    def _after(self, entry: Entry, failure: Failure) -> Entry:
+        """The entry after this failure; with a reason, if it is not to be tried again."""
+        aged = with_error(self._aged(entry), failure.error)
+        after = aged if failure.begun else replace(aged, attempts=aged.attempts - 1)
+        return replace(after, reason=exhausted(after, self._worker.topic(self.lease).settings))
+
+    def _outcome(self, entry: Entry, changed: frozenset[int] | None, *, dead: bool) -> FailedOutcome:
+        if changed is not None and entry.n not in changed:
+            return Fenced()
+        if dead:
+            return DeadLettered(reason=entry.reason)
+        # Without an answer it is still claimed by this owner, and not in progress: taken again like any other.
+        wait = self._backoff(entry)
+        self._watch(entry).due = self.clock.monotonic() + wait
+        return WillRetry(after_seconds=wait)
+
+    def _check(self) -> None:
         if not self._worker.valid(self.lease):
             raise FencedError(f"{self.lease} was not renewed in time, or is another's: serve nothing")
-        topic = self._worker.topic(self.lease)
-        found = filter(self._is_ours, self._queue.shards.scan(topic, self.lease.shard))
-        judged = (self._judged(entry, topic.settings) for entry in found)
-        return len(self._claimed([entry for entry in judged if entry.state == "dead"]))
 
-    def _claimed(self, entries: list[Entry]) -> list[Entry]:
-        """The entries that were claimed while this was the owner; the dead ones of them go to the dead letters."""
+    # Which entries are ready.
+
+    def _scan(self) -> Iterator[Entry]:
+        """The committed entries of the shard that are not in progress."""
+        for segment in self._queue.shards.scan(self._worker.topic(self.lease), self.lease.shard):
+            self._segments[segment.place] = segment
+            for entry in segment.entries:
+                self._met.add(entry.id)
+                if entry.state == "reserved":
+                    continue
+                if entry.id in self._in_progress:
+                    if entry.claim != self._claim:
+                        raise FencedError(f"{self.lease}: a successor has taken over {entry.id}")
+                    continue
+                # Claimed by a successor: then we are fenced, and will notice soon.
+                if entry.claim is None or entry.claim.generation <= self.lease.generation:
+                    yield entry
+
+    def _next(self, limit: int, settings: TopicSettings) -> list[Entry]:
+        """Entries that are ready, from where the last call stopped. Those that are used up have a reason."""
+        if self._cursor is None:
+            self._met = set()
+            self._cursor = self._scan()
+        ready: list[Entry] = []
+        cursor, self._cursor = self._cursor, None  # after an error, start from the beginning
+        for entry in cursor:
+            judged = self._judged(entry, settings)
+            if not judged.reason and self.clock.monotonic() < self._watch(entry).due:
+                continue
+            ready.append(judged)
+            if len(ready) == limit:
+                self._cursor = cursor
+                return ready
+        for gone in self._watched.keys() - self._met - self._in_progress.keys():
+            del self._watched[gone]
+        self._unserved &= self._met
+        return ready
+
+    def _judged(self, entry: Entry, settings: TopicSettings) -> Entry:
+        begun = replace(self._aged(entry), attempts=entry.attempts - (entry.id in self._unserved))
+        return replace(entry, reason=exhausted(begun, settings))
+
+    def _claimed(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries that were claimed while this was the owner; those with a reason go to the dead letters."""
+        segments = list(by_place(entries).values())
         claimed = [
-            entry for entry in self._queue.shards.in_parallel(self._claim_one, entries) if entry is not None
+            entry for part in self._queue.shards.in_parallel(self._claim_segment, segments) for entry in part
         ]
         # Their attempt is counted but not begun until the owners were read. If that fails, it is not counted again.
         self._unserved |= {entry.id for entry in claimed}
         if claimed and not self._worker.verify(self.lease):
             raise FencedError(f"{self.lease} is another's: serve nothing")
         self._unserved -= {entry.id for entry in claimed}
-        self._queue.shards.in_parallel(
-            self._dead_letter, [entry for entry in claimed if entry.state == "dead"]
-        )
+        letters = self._lettered([entry for entry in claimed if entry.reason])
+        changes: _Changes = {}
+        for entry in claimed:
+            if entry.id in letters:
+                changes.setdefault(entry.place, {})[entry.n] = None
+        self._change(changes)
         return claimed
 
-    def done(self, entries: Iterable[Entry]) -> int:
-        """Delivered: remove them, each by the version that was claimed. Returns how many this call removed.
+    def _claim_segment(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Claim these entries of one segment. What is written of each does not depend on how often it is tried."""
+        place = entries[0].place
+        wanted = {entry.n: self._begun(entry) for entry in entries}
 
-        An entry that another owner has rewritten since is left to it. Removals that the store did not answer are
-        tried again by later calls; this owner does not deliver them again. Requests as `NotificationQueue.remove`.
-        """
-        self._delivered.extend(entries)
-        return self._remove_delivered()
+        def edit(found: Segment) -> tuple[Segment, list[Entry]]:
+            newest = max((entry.claim.generation for entry in found.entries if entry.claim), default=0)
+            if newest > self.lease.generation:
+                return found, []
+            there = {entry.n for entry in found.entries}
+            claimed = [begun for n, begun in wanted.items() if n in there]
+            mine = without_former(found, self.lease.generation)
+            return mine.edited(lambda entry: replace(wanted.get(entry.n, entry), reason="")), claimed
 
-    def release(self, entries: Iterable[Entry]) -> None:
-        """Neither done nor failed, as far as is known: they will be taken again like any other. No request."""
-        delivered = {entry.id for entry in self._delivered}
-        self._in_progress -= {entry.id for entry in entries} - delivered
-
-    def failed(self, entry: Entry, error: str, *, begun: bool = True) -> FailedOutcome:
-        """See `failed_many`, for one entry."""
-        return self.failed_many([entry], error, begun=begun)[0]
-
-    def failed_many(
-        self, entries: Iterable[Entry], error: str, *, begun: bool = True
-    ) -> tuple[FailedOutcome, ...]:
-        """Not delivered: keep the error and back off, or dead-letter those that have used up their attempts or time.
-
-        `begun=False`: the receiver certainly did not process them, so their attempts are not counted. Requests:
-        1 write for each entry, 1 counter.
-        """
-        batch = tuple(entries)
-        self._in_progress -= {entry.id for entry in batch}
-        self._queue.shards.count(batch, "failed")
-        return tuple(self._queue.shards.in_parallel(lambda entry: self._fail_one(entry, error, begun), batch))
-
-    def _fail_one(self, entry: Entry, error: str, begun: bool) -> FailedOutcome:
-        settings = self._worker.topic(self.lease).settings
-        watch = self._watch(entry)
-        after = with_error(self._aged(entry), error)
-        if not begun:
-            after = replace(after, attempts=after.attempts - 1)
-        reason = exhausted(after, settings)
         try:
-            if reason:
-                marked = self._stamp(entry, replace(after, state="dead", reason=reason))
-                if marked is None:
-                    return Fenced()
-                self._dead_letter(marked)
-                return DeadLettered(reason=reason)
-            if self._stamp(entry, replace(after, claim=None)) is None:
-                return Fenced()
+            edited = self._queue.shards.edit(place, edit, known=self._segments.get(place))
         except (UnavailableError, UnknownOutcomeError):
-            pass  # still claimed by us, and not in progress: taken again like any other
-        wait = self._backoff(after)
-        watch.due = self.clock.monotonic() + wait
-        return WillRetry(after_seconds=wait)
+            return ()
+        if edited is None:
+            return ()
+        self._segments[place] = edited.segment
+        for entry in edited.result:
+            self._watch(entry).since = self.clock.monotonic()
+        return edited.result
 
-    def _next(self, limit: int, settings: TopicSettings) -> list[Entry]:
-        """Entries that are ready, from where the last call stopped. Those that are used up are marked dead."""
-        if self._cursor is None:
-            self._cursor = self._queue.shards.scan(self._worker.topic(self.lease), self.lease.shard)
-            self._met = set()
-        ready: list[Entry] = []
-        cursor, self._cursor = self._cursor, None  # after an error, start from the beginning
-        for entry in cursor:
-            self._met.add(entry.id)
-            if not self._is_ours(entry):
-                continue
-            judged = self._judged(entry, settings)
-            if judged.state == "committed" and self.clock.monotonic() < self._watch(entry).due:
-                continue
-            ready.append(judged)
-            if len(ready) == limit:
-                self._cursor = cursor
-                return ready
-        for gone in self._watched.keys() - self._met - self._in_progress:
-            del self._watched[gone]
-        self._unserved &= self._met
-        return ready
+    def _begun(self, entry: Entry) -> Entry:
+        counts = not entry.reason and entry.id not in self._unserved
+        return replace(self._aged(entry), attempts=entry.attempts + counts, claim=self._claim)
 
-    def _is_ours(self, entry: Entry) -> bool:
-        if entry.state == "reserved" or entry.id in self._in_progress:
-            return False
-        # Claimed by a successor: then we are fenced, and will notice soon.
-        return entry.claim is None or entry.claim.generation <= self.lease.generation
+    # What became of them.
 
-    def _judged(self, entry: Entry, settings: TopicSettings) -> Entry:
-        begun = replace(self._aged(entry), attempts=entry.attempts - (entry.id in self._unserved))
-        if entry.state == "committed" and (reason := exhausted(begun, settings)):
-            return replace(entry, state="dead", reason=reason)
-        return entry
+    def _lettered(self, entries: Sequence[Entry]) -> set[str]:
+        """Write dead letters, before their entries are taken out: a next owner finishes that. Ids of those written."""
+        if not self._worker.valid(self.lease):
+            return set()
 
-    def _claim_one(self, entry: Entry) -> Entry | None:
-        attempts = entry.attempts + (entry.state == "committed" and entry.id not in self._unserved)
+        def write(entry: Entry) -> bool:
+            try:
+                self._queue.updates.create(
+                    dead_partition(entry.topic), letter_key(entry), encode_letter(entry)
+                )
+            except (UnavailableError, UnknownOutcomeError):
+                return False
+            return True
+
+        written = self._queue.shards.in_parallel(write, entries)
+        return {entry.id for entry, done in zip(entries, written, strict=True) if done}
+
+    def _change(self, changes: _Changes) -> dict[Place, frozenset[int] | None]:
+        """Change entries that are still this owner's; the numbers of those that were, None without an answer."""
+        places = list(changes)
+        answers = self._queue.shards.in_parallel(
+            lambda place: self._change_one(place, changes[place]), places
+        )
+        changed = dict(zip(places, answers, strict=True))
+        rooms = {
+            place: sum(changes[place][n] is None for n in numbers or ()) for place, numbers in changed.items()
+        }
+        self._queue.shards.give_back_rooms(rooms)
+        return changed
+
+    def _change_one(self, place: Place, changes: dict[int, Entry | None]) -> frozenset[int] | None:
+        def edit(found: Segment) -> tuple[Segment, frozenset[int]]:
+            mine = frozenset(
+                entry.n for entry in found.entries if entry.n in changes and entry.claim == self._claim
+            )
+            return found.edited(lambda entry: changes[entry.n] if entry.n in mine else entry), mine
+
         try:
-            return self._stamp(entry, replace(self._aged(entry), attempts=attempts, claim=self._claim))
+            edited = self._queue.shards.edit(place, edit, known=self._segments.get(place))
         except (UnavailableError, UnknownOutcomeError):
             return None
+        if edited is None:
+            return frozenset()
+        self._segments[place] = edited.segment
+        for entry in changes.values():
+            if entry is not None and entry.n in edited.result:
+                self._watch(entry).since = self.clock.monotonic()
+        return edited.result
 
-    def _stamp(self, entry: Entry, after: Entry) -> Entry | None:
-        """Replace the known version of the entry. Returns it as written; None if it has changed since."""
-        outcome = self._queue.shards.replace(entry, after)
-        if not isinstance(outcome, Stored):
-            return None
-        self._watch(entry).since = self.clock.monotonic()
-        return replace(after, version=outcome.version)
-
-    def _dead_letter(self, entry: Entry) -> None:
-        """The letter first, then the removal: if this is interrupted in between, the next owner finishes it."""
-        letter = encode_entry(replace(entry, claim=None))
-        try:
-            self._queue.updates.create(dead_partition(entry.topic), entry.key, letter)
-            if self._queue.shards.remove_one(entry) is True:
-                self._queue.shards.give_back([entry])
-        except (UnavailableError, UnknownOutcomeError):
-            return
-
-    def _remove_delivered(self) -> int:
-        delivered, self._delivered = tuple(self._delivered), []
-        removed, left = self._queue.shards.remove_each(delivered)
-        self._delivered = list(left)
-        self._in_progress -= {entry.id for entry in delivered} - {entry.id for entry in left}
-        self._queue.shards.give_back(removed)
-        self._queue.shards.count(removed, "delivered")
-        return len(removed)
+    def _forget_segments(self) -> None:
+        """Keep those of which entries are in progress, and the one where the next `take` continues."""
+        held = {*self._in_progress.values(), *(entry.place for entry in self._delivered)}
+        last = next(reversed(self._segments), None)
+        self._segments = {
+            place: found for place, found in self._segments.items() if place in held or place == last
+        }
 
     def _watch(self, entry: Entry) -> _Watch:
         now = self.clock.monotonic()

@@ -1,18 +1,16 @@
-"""The values of the notification queue, and the bytes they are stored as. Pure."""
+"""The values of the notification queue: topics, events and entries, and their names in the store. Pure."""
 
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from s3notify_platform.errors import CorruptError, UsageError
-from s3notify_platform.ports import ABSENT, ETag, IfMatch, Precondition, Record, Version
+from s3notify_platform.ports import ETag, Precondition, Record, Version
 from s3notify_platform.slots import SLOT_COUNT, check_slot_count
 
 TOPIC_NAME = re.compile(r"[a-z0-9_-]{1,63}")
-ERROR_MAX = 500
-"""Characters of an error that an entry keeps."""
-
 SHARDS_MAX = 64
 
 _UNWRITTEN = Version("")
@@ -28,13 +26,13 @@ class TopicSettings:
     capacity: int = 10_000
     """Entries, reservations included. Each shard has an equal part of it."""
     shards: int = 8
-    """Contiguous slot ranges, each consumed by one owner. 1 to 64, at most one for each slot."""
+    """Shares of the load, each delivered by one owner. 1 to 64."""
     max_attempts: int = 20
     """Deliveries of one entry before it goes to the dead letters."""
     ttl_seconds: float | None = 4 * 24 * 3600.0
     """Seconds for which owners try one entry, counted while they watch it; None: without limit."""
     max_event_bytes: int = 4096
-    """Size limit of one encoded entry, in bytes. A key has at most 1024 bytes."""
+    """Size limit of one entry, as it is stored, in bytes. A key has at most 1024 bytes."""
     slots: int = SLOT_COUNT
     """As in the keyspace of the bucket."""
     bucket: str = ""
@@ -101,16 +99,30 @@ State = Literal["reserved", "committed", "dead"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One notification of one topic. `topic`, `shard` and `version` say where its record is, not what it holds."""
+class Place:
+    """Where a segment is, and which counter counts its entries. It never changes."""
 
     topic: str
-    shard: int
     epoch: str
-    id: str
-    slot: int
+    shard: int
+    key: str
+    """Of the record: an id that begins with the time, and the slots of the entries."""
     quota: int
-    """Generation of the counter that counted it."""
+    """Generation of the shard's quota."""
+
+    @property
+    def partition(self) -> str:
+        """The record's partition."""
+        return queue_partition(self.topic, self.shard)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One notification of one topic: number `n` of the segment at `place`."""
+
+    place: Place
+    n: int
+    slot: int
     state: State
     event: Event
     attempts: int = 0
@@ -121,31 +133,29 @@ class Entry:
     reason: str = ""
     """Why it is dead."""
     claim: Claim | None = None
-    version: Version = field(default=_UNWRITTEN, compare=False)
 
     @property
-    def key(self) -> str:
-        """The record's key: the slot first, so that the entries of one slot are one scan."""
-        return f"{self.slot:03d}.{self.id}"
+    def id(self) -> str:
+        """The event's id, which it keeps as a dead letter."""
+        return f"{self.place.key.partition('.')[0]}.{self.n}"
 
     @property
-    def partition(self) -> str:
-        """The record's partition."""
-        return queue_partition(self.topic, self.shard)
+    def topic(self) -> str:
+        """The topic's name."""
+        return self.place.topic
+
+    @property
+    def epoch(self) -> str:
+        """The topic's epoch."""
+        return self.place.epoch
+
+    @property
+    def shard(self) -> int:
+        """The shard that it is in."""
+        return self.place.shard
 
 
 # Names
-
-
-def shard_of(slot: int, settings: TopicSettings) -> int:
-    """The shard of a slot. Shards are contiguous ranges; each slot is in one."""
-    return slot * settings.shards // settings.slots
-
-
-def shard_slots(shard: int, settings: TopicSettings) -> range:
-    """The slots of a shard."""
-    shards, slots = settings.shards, settings.slots
-    return range(-(-shard * slots // shards), -(-(shard + 1) * slots // shards))
 
 
 def shard_capacity(shard: int, settings: TopicSettings) -> int:
@@ -159,7 +169,7 @@ def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
 
 
 def queue_partition(topic: str, shard: int) -> str:
-    """Partition of the entries of one shard."""
+    """Partition of the segments of one shard."""
     return f"queue.{topic}.{shard:03d}"
 
 
@@ -189,9 +199,9 @@ def count_key(epoch: str, shard: int, kind: str) -> str:
 
 
 def keys_recur(partition: str) -> bool:
-    """Whether keys of a partition may come back after their removal: entries and dead letters never do.
+    """Whether keys of a partition may come back after their removal: those of segments and dead letters never do.
 
-    For `ObjectRecordStore`, which then leaves no tombstones of entries on stores like Ceph RGW.
+    For `ObjectRecordStore`, which then leaves no tombstones of them on stores like Ceph RGW.
     """
     return not partition.startswith(("queue.", "dead."))
 
@@ -201,9 +211,9 @@ def check_topic(name: str, settings: TopicSettings) -> None:
     if not TOPIC_NAME.fullmatch(name):
         raise UsageError(f"topic {name!r}: 1 to 63 of a-z, 0-9, - and _")
     check_slot_count(settings.slots)
-    if not 1 <= settings.shards <= min(SHARDS_MAX, settings.slots, settings.capacity):
+    if not 1 <= settings.shards <= min(SHARDS_MAX, settings.capacity):
         raise UsageError(
-            f"topic {name!r}: {settings.shards} shards; 1 to {SHARDS_MAX}, and no more than slots or capacity"
+            f"topic {name!r}: {settings.shards} shards; 1 to {SHARDS_MAX}, and no more than its capacity"
         )
     ttl = settings.ttl_seconds
     if settings.max_attempts < 1 or settings.max_event_bytes < 1 or (ttl is not None and ttl <= 0):
@@ -216,13 +226,13 @@ def check_topic(name: str, settings: TopicSettings) -> None:
 def encode_topic(topic: Topic) -> bytes:
     """The record of a topic."""
     body = {name: value for name, value in asdict(topic).items() if name not in ("name", "version")}
-    return _dump({"v": 1, **body, "quotas": [[quota.generation, quota.base] for quota in topic.quotas]})
+    return dump({"v": 1, **body, "quotas": [[quota.generation, quota.base] for quota in topic.quotas]})
 
 
 def decode_topic(record: Record) -> Topic:
     """The topic that a record holds."""
     try:
-        body = _load(record)
+        body = load(record)
         settings = TopicSettings(**body.pop("settings"))
         quotas = tuple(Quota(generation=number, base=base) for number, base in body.pop("quotas"))
         return Topic(name=record.key, settings=settings, quotas=quotas, version=record.version, **body)
@@ -230,70 +240,21 @@ def decode_topic(record: Record) -> Topic:
         raise CorruptError(f"topic {record.key!r} holds {record.value[:80]!r}") from error
 
 
-def encode_entry(entry: Entry) -> bytes:
-    """The record of an entry; what is as by default is left out."""
-    known = entry.event
-    event = _given(known)
-    if known.precondition is not None:
-        event["precondition"] = known.precondition.etag if isinstance(known.precondition, IfMatch) else "*"
-    if entry.state != "reserved":
-        event.pop("announced_to", None)
-    rounded = replace(entry, waited_seconds=round(entry.waited_seconds, 3))
-    body = {name: value for name, value in _given(rounded).items() if name not in _IN_ITS_PLACE}
-    claim = {"claim": asdict(entry.claim)} if entry.claim else {}
-    return _dump({"v": 1, **body, "event": event, **claim})
-
-
-_IN_ITS_PLACE = frozenset({"topic", "shard", "id", "slot", "version"})
-
-
-def _given(value: Event | Entry) -> dict[str, Any]:
-    found = ((field.name, getattr(value, field.name), field.default) for field in fields(value))
-    return {name: given for name, given, default in found if given != default}
-
-
-def decode_entry(topic: str, shard: int, record: Record) -> Entry:
-    """The entry that a record of this topic and shard holds."""
-    try:
-        body = _load(record)
-        slot, dot, name = record.key.partition(".")
-        if not dot or body["state"] not in ("reserved", "committed", "dead"):
-            raise CorruptError(f"{record.key!r} of topic {topic!r} is not an entry")
-        event, claim = body.pop("event"), body.pop("claim", None)
-        if (condition := event.pop("precondition", None)) is not None:
-            event["precondition"] = ABSENT if condition == "*" else IfMatch(etag=ETag(condition))
-        return Entry(
-            topic=topic,
-            shard=shard,
-            id=name,
-            slot=int(slot),
-            event=Event(**event | {"announced_to": tuple(event.get("announced_to", ()))}),
-            claim=Claim(**claim) if claim else None,
-            version=record.version,
-            **body,
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(f"entry {record.key!r} of topic {topic!r} holds {record.value[:80]!r}") from error
-
-
-def epoch_of(record: Record) -> str:
-    """The epoch that an entry belongs to."""
-    try:
-        return str(_load(record)["epoch"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"entry {record.key!r} holds {record.value[:80]!r}") from error
-
-
-def with_error(entry: Entry, error: str) -> Entry:
-    """The entry, with its last error, cut to `ERROR_MAX` characters."""
-    return replace(entry, last_error=error[:ERROR_MAX])
-
-
-def _dump(body: dict[str, object]) -> bytes:
+def dump(body: Mapping[str, object]) -> bytes:
+    """JSON, as short as it can be."""
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
-def _load(record: Record) -> dict[str, Any]:
+def epoch_of(record: Record) -> str:
+    """The epoch of the topic that a segment, a dead letter or the owners belong to."""
+    try:
+        return str(load(record)["epoch"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptError(f"{record.key!r} holds {record.value[:80]!r}") from error
+
+
+def load(record: Record) -> dict[str, Any]:
+    """What `dump` was given. `ValueError`, `KeyError` or `AttributeError` for foreign bytes."""
     body: dict[str, Any] = json.loads(record.value)
     if (version := body.pop("v")) != 1:
         raise CorruptError(f"{record.key!r} has version {version!r}; this release reads 1")

@@ -16,9 +16,9 @@ from s3notify_platform.protocols.notification_queue.entries import (
     WORKERS,
     Entry,
     Topic,
-    decode_entry,
 )
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
+from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.protocols.updates import ATTEMPTS, Stored
 
 LEASE_SECONDS = 5.0
@@ -115,7 +115,7 @@ class Worker:
         are kept even above the fair share.
 
         Requests: 1 write; scans of workers, topics and owners; 1 write for each topic whose owners change, and
-        for each shard taken 1 scan and 1 write for each entry that a former owner has claimed.
+        for each shard taken 1 scan and 1 write for each segment of which a former owner has claimed entries.
         `UnavailableError` or `UnknownOutcomeError`: call again; leases stay valid for `lease_seconds`.
         """
         self._renew()
@@ -287,24 +287,32 @@ class Worker:
                 )
 
     def _take_over(self, topic: Topic, shard: int, generation: int) -> None:
-        """Rewrite the entries that a former owner has claimed, since it removes by the version that it knows.
+        """Drop the claims of former owners, whose replacing then fails.
 
         A former owner that claims after this scan reads the owners after that (`verify`), and serves nothing.
         """
-        claimed = [entry for entry in self.queue.shards.scan(topic, shard) if _of_former(entry, generation)]
-        self.queue.shards.in_parallel(lambda entry: self._free(entry, generation), claimed)
 
-    def _free(self, found: Entry, generation: int) -> None:
-        entry: Entry | None = found
-        while entry is not None and _of_former(entry, generation):
-            outcome = self.queue.shards.replace(entry, replace(entry, claim=None))
-            if isinstance(outcome, Stored) or outcome.record is None:
-                return
-            entry = decode_entry(entry.topic, entry.shard, outcome.record)
+        def free(segment: Segment) -> tuple[Segment, None]:
+            return without_former(segment, generation), None
+
+        claimed = [
+            segment
+            for segment in self.queue.shards.scan(topic, shard)
+            if without_former(segment, generation) != segment
+        ]
+        self.queue.shards.in_parallel(
+            lambda segment: self.queue.shards.edit(segment.place, free, known=segment), claimed
+        )
 
 
-def _of_former(entry: Entry, generation: int) -> bool:
-    return entry.claim is not None and entry.claim.generation < generation
+def without_former(segment: Segment, generation: int) -> Segment:
+    """Without the claims of owners before this generation. Pure."""
+
+    def freed(entry: Entry) -> Entry:
+        former = entry.claim is not None and entry.claim.generation < generation
+        return replace(entry, claim=None) if former else entry
+
+    return segment.edited(freed)
 
 
 def _owners_of(topic: Topic, record: Record | None) -> tuple[_Owner, ...]:

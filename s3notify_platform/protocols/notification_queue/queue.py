@@ -3,37 +3,33 @@
 See the package's docstring for the protocol.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import RecordStore
+from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
+from s3notify_platform.ports import Record, RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
+    Place,
     Topic,
     counts_partition,
     dead_partition,
-    decode_entry,
-    shard_of,
-    shard_slots,
     takes,
 )
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation, Reservations
-from s3notify_platform.protocols.notification_queue.shards import Shards
+from s3notify_platform.protocols.notification_queue.segments import Segment, decode_letter, may_hold
+from s3notify_platform.protocols.notification_queue.shards import Shards, by_place
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
-from s3notify_platform.protocols.updates import Stored, Updates
+from s3notify_platform.protocols.updates import Updates
 
 PARALLELISM = 32
 """Requests in flight of one batch."""
 
 STALE_SECONDS = 120.0
 """A reservation older than this, by the reconciler's clock, is resolved without its writer (Ceph: 120 s)."""
-
-WHOLE_SHARD = 0.25
-"""If at least this part of a shard's slots is wanted, the whole shard is scanned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +62,7 @@ class TopicStats:
 
     topic: str
     depth: int
-    """Records in the queue: reserved, committed and in flight."""
+    """Entries in the queue: reserved, committed and in flight."""
     counted: int
     """What the bound counts with: `depth`, and space lost to crashes that is not yet given back."""
     capacity: int
@@ -140,9 +136,10 @@ class NotificationQueue:
     def reserve_many(self, topic: str, events: Iterable[Event]) -> tuple[Reservation | QuotaExceeded, ...]:
         """Room for these notifications, durable before their objects are written; an outcome for each.
 
-        Strict: reservations and what became of them never number more than the topic's capacity. Where a
-        shard has space for some, its first ones get it. Requests: 1 `add` for each shard touched (bucket
-        alone: 2), 1 for each event, 1 read of the topic. `UsageError` for an event above `max_event_bytes`,
+        Strict: reservations and what became of them never number more than the topic's capacity. If there is space for
+        some, the first ones get it. Up to 256 of them, of 128 KB, are a segment, and go to one shard if it has space;
+        each reservation begins with another shard. Requests: for each segment 1 `add` (bucket alone: 2) and 1 write, 1
+        read of the topic; 1 `add` more for each shard that is full. `UsageError` for an event above `max_event_bytes`,
         `NotFoundError` without such a topic, `UnavailableError`: nothing reserved, do not write the objects.
         """
         return self._reservations.grant(topic, tuple(events))
@@ -157,7 +154,15 @@ class NotificationQueue:
         Reserved and committed at once, for the errors and requests of both. After an error some may be in
         the queue: push all again, duplicates are harmless.
         """
-        return tuple(self.shards.in_parallel(self._commit_or_raise, self.reserve_many(topic, events)))
+        outcomes = self.reserve_many(topic, events)
+        held = [outcome for outcome in outcomes if isinstance(outcome, Reservation)]
+        committed = dict(zip((one.entry.id for one in held), self.commit_many(held), strict=True))
+        return tuple(
+            _committed_or_raise(outcome, committed[outcome.entry.id])
+            if isinstance(outcome, Reservation)
+            else outcome
+            for outcome in outcomes
+        )
 
     def fits(self, topic: str, event: Event) -> bool:
         """Whether the topic takes an event of this size. Once the topic is known, no request."""
@@ -172,79 +177,128 @@ class NotificationQueue:
         return self._reservations.fresh_since(moment)
 
     def commit(self, reservation: Reservation) -> EntryOutcome:
-        """The object is written (`reservation.wrote(…)`): its notification is to be delivered. 1 request.
-
-        May be repeated. Does not raise the store's errors, since the object is written in any case.
-        """
-        try:
-            outcome = self.shards.replace(reservation.entry, replace(reservation.entry, state="committed"))
-        except (UnavailableError, UnknownOutcomeError) as error:
-            return Undecided(cause=str(error))
-        there = isinstance(outcome, Stored) or outcome.record is not None
-        return EntryCommitted() if there else Expired()
+        """See `settle`, for one object that is written: 1 request."""
+        return self.settle([reservation])[0]
 
     def commit_many(self, reservations: Iterable[Reservation]) -> tuple[EntryOutcome, ...]:
-        """See `commit`; in parallel."""
-        return tuple(self.shards.in_parallel(self.commit, tuple(reservations)))
+        """See `settle`."""
+        return self.settle(reservations)
 
     def abort_many(self, reservations: Iterable[Reservation]) -> None:
-        """The objects certainly were not written, and will not be: free their space. 2 requests for each.
+        """See `settle`, for objects that were not written."""
+        self.settle((), reservations)
 
-        Does not raise the store's errors: a reservation that stays is resolved by HEAD.
+    def settle(
+        self, written: Iterable[Reservation], unwritten: Iterable[Reservation] = ()
+    ) -> tuple[EntryOutcome, ...]:
+        """Have notifications of `written` objects (`reservation.wrote(…)`) delivered; an outcome for each.
+
+        Those of objects that certainly are `unwritten`, and will stay so, are taken out, and their space is freed; one
+        that stays is resolved by HEAD. Other reservations of the same segments are left as they are. May be repeated.
+        Does not raise the store's errors, since objects are written in any case. Requests: 1 for each segment, where
+        nobody else has changed it, and 1 `add` for each shard in which space was freed.
         """
-        removed, _ = self.shards.remove_each(tuple(reservation.entry for reservation in reservations))
-        self.shards.give_back(removed)
+        done, undone = tuple(written), tuple(unwritten)
+        segments = {each.entry.place: each.segment for each in (*done, *undone)}
+        events: dict[Place, dict[int, Event]] = {place: {} for place in segments}
+        for each in done:
+            events[each.entry.place][each.entry.n] = each.entry.event
+        out = {place: {entry.n for entry in of} for place, of in by_place(e.entry for e in undone).items()}
+
+        def settle_one(place: Place) -> Mapping[int, EntryOutcome]:
+            return self._settle(segments[place], events[place], out.get(place, set()))
+
+        found = dict(zip(segments, self.shards.in_parallel(settle_one, list(segments)), strict=True))
+        return tuple(found[each.entry.place][each.entry.n] for each in done)
+
+    def _settle(
+        self, segment: Segment, events: Mapping[int, Event], out: Collection[int]
+    ) -> Mapping[int, EntryOutcome]:
+        def edit(found: Segment) -> tuple[Segment, tuple[list[Entry], set[int]]]:
+            def settled(entry: Entry) -> Entry | None:
+                if entry.state != "reserved":
+                    return entry
+                if entry.n in events:
+                    return replace(entry, state="committed", event=events[entry.n])
+                return None if entry.n in out else entry
+
+            after = found.edited(settled)
+            left = {entry.n for entry in after.entries}
+            return after, ([entry for entry in found.entries if entry.n not in left], left)
+
+        try:
+            edited = self.shards.edit(segment.place, edit, known=segment)
+        except (UnavailableError, UnknownOutcomeError) as error:
+            return dict.fromkeys(events, Undecided(cause=str(error)))
+        aborted, there = edited.result if edited is not None else ([], set())
+        self.shards.give_back(aborted)
+        return {n: EntryCommitted() if n in there else Expired() for n in events}
 
     # A pulling consumer.
 
     def entries(self, topic: str, slots: Iterable[int]) -> tuple[Entry, ...]:
         """The committed entries of these slots, in order of slot; not claimed, so another caller sees them too.
 
-        Requests: 1 scan for each shard of which a quarter or more is asked for, 1 for each other slot, in parallel.
+        Requests: 1 scan for each shard, which on a bucket alone reads only segments that may have such entries.
         """
         found = self._known.current(topic)
         wanted = set(slots)
         if wrong := [slot for slot in wanted if not 0 <= slot < found.settings.slots]:
             raise UsageError(f"slots {sorted(wrong)[:5]} of topic {topic!r}: it has {found.settings.slots}")
-        scans: list[tuple[int, str]] = []
-        for shard in range(found.settings.shards):
-            whole = shard_slots(shard, found.settings)
-            asked = [slot for slot in whole if slot in wanted]
-            if len(asked) >= len(whole) * WHOLE_SHARD:
-                scans.append((shard, ""))
-            else:
-                scans.extend((shard, f"{slot:03d}.") for slot in asked)
 
-        def committed(scan: tuple[int, str]) -> list[Entry]:
-            entries = self.shards.scan(found, scan[0], prefix=scan[1])
-            return [entry for entry in entries if entry.state == "committed" and entry.slot in wanted]
+        def committed(shard: int) -> list[Entry]:
+            return [
+                entry
+                for segment in self.shards.scan(found, shard, wanted=may_hold(wanted))
+                for entry in segment.entries
+                if entry.state == "committed" and entry.slot in wanted
+            ]
 
-        return tuple(entry for part in self.shards.in_parallel(committed, scans) for entry in part)
+        shards = range(found.settings.shards) if wanted else ()
+        entries = [entry for part in self.shards.in_parallel(committed, shards) for entry in part]
+        return tuple(sorted(entries, key=lambda entry: entry.slot))
 
     def remove(self, entries: Iterable[Entry]) -> int:
-        """Remove entries that were consumed, each in the version that was listed; how many this call removed.
+        """Remove committed entries that were consumed; how many this call removed.
 
-        May be repeated. An entry that is gone, or was claimed by an owner since, is skipped. Requests: 1 for each entry
-        (bucket alone: 2), 2 counters for each shard touched. `UnavailableError` or `UnknownOutcomeError`: some
-        are left; remove again.
+        May be repeated. An entry that is gone, or claimed by an owner, is skipped. Requests: 2 for each segment (bucket
+        alone: 3 for one that is removed as a whole), 2 counters for each shard touched. `UnavailableError` or
+        `UnknownOutcomeError`: some are left; remove again.
         """
-        removed, left = self.shards.remove_each(tuple(entries))
+        errors: list[S3NotifyError] = []
+
+        def take_out(of_segment: tuple[Place, list[Entry]]) -> list[Entry]:
+            place, consumed = of_segment
+            numbers = {entry.n for entry in consumed}
+
+            def done(entry: Entry) -> bool:
+                return entry.n in numbers and entry.state == "committed" and entry.claim is None
+
+            try:
+                return self.shards.take_out(place, done)
+            except (UnavailableError, UnknownOutcomeError) as error:
+                errors.append(error)
+                return []
+
+        taken = self.shards.in_parallel(take_out, list(by_place(entries).items()))
+        removed = [entry for part in taken for entry in part]
         self.shards.give_back(removed)
         self.shards.count(removed, "delivered")
-        if left:
-            raise next(iter(left.values()))
+        if errors:
+            raise errors[0]
         return len(removed)
 
     # Dead letters.
 
     def dead(self, topic: str) -> tuple[Entry, ...]:
         """The dead letters, with reason and last error. One scan."""
-        found = self._known.current(topic)
-        letters = []
+        return tuple(letter for _, letter in self._letters(topic))
+
+    def _letters(self, topic: str) -> Iterator[tuple[Record, Entry]]:
+        epoch = self._known.current(topic).epoch
         for record in self.records.scan(dead_partition(topic)):
-            shard = shard_of(int(record.key.partition(".")[0]), found.settings)
-            letters.append(decode_entry(topic, shard, record))
-        return tuple(letter for letter in letters if letter.epoch == found.epoch)
+            if (letter := decode_letter(topic, record)).epoch == epoch:
+                yield record, letter
 
     def redrive(self, topic: str, keys: Iterable[str] | None = None) -> int | QuotaExceeded:
         """Put dead letters (all, or those of these object keys) back, with attempts from 0; how many.
@@ -255,22 +309,23 @@ class NotificationQueue:
         """
         wanted = None if keys is None else set(keys)
         moved = 0
-        for letter in self.dead(topic):
+        for record, letter in tuple(self._letters(topic)):
             if wanted is not None and letter.event.key not in wanted:
                 continue
             if isinstance(again := self.push(topic, letter.event), QuotaExceeded):
                 return again
-            self.updates.remove(dead_partition(topic), letter.key, expected=letter.version)
+            self.updates.remove(dead_partition(topic), record.key, expected=record.version)
             moved += 1
         return moved
 
     # Facts.
 
     def stats(self, topic: str) -> TopicStats:
-        """Facts of a topic. One scan of its entries and dead letters, 2 requests a shard and more."""
+        """Facts of a topic. One scan of its segments and dead letters, 2 requests a shard and more."""
         found = self._known.current(topic)
         shards = range(found.settings.shards)
-        entries = [entry for shard in shards for entry in self.shards.scan(found, shard)]
+        scans = (self.shards.scan(found, shard) for shard in shards)
+        entries = [entry for scan in scans for segment in scan for entry in segment.entries]
         oldest = min((entry.event.time_ms for entry in entries if entry.event.time_ms), default=None)
         totals = {"delivered": 0, "failed": 0}
         for record in self.records.scan(counts_partition(topic), prefix=f"{found.epoch}."):
@@ -289,17 +344,15 @@ class NotificationQueue:
             dead=len(self.dead(topic)),
         )
 
-    def _commit_or_raise(self, reservation: Reservation | QuotaExceeded) -> EntryCommitted | QuotaExceeded:
-        if isinstance(reservation, QuotaExceeded):
-            return reservation
-        match self.commit(reservation):
-            case EntryCommitted() as committed:
-                return committed
-            case Undecided(cause=cause):
-                raise UnknownOutcomeError(f"{reservation.entry.event.key!r}: {cause}; push it again")
-            case Expired():
-                raise UnavailableError(
-                    f"{reservation.entry.event.key!r} was not pushed in time; push it again"
-                )
-            case _ as unreachable:
-                assert_never(unreachable)
+
+def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:
+    key = reservation.entry.event.key
+    match outcome:
+        case EntryCommitted():
+            return outcome
+        case Undecided(cause=cause):
+            raise UnknownOutcomeError(f"{key!r}: {cause}; push it again")
+        case Expired():
+            raise UnavailableError(f"{key!r} was not pushed in time; push it again")
+        case _ as unreachable:
+            assert_never(unreachable)

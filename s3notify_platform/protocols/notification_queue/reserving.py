@@ -1,9 +1,10 @@
 """How space is counted and granted: the writers' side of the queue, up to a durable reservation."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 
 from s3notify_platform.clock import Clock, backoff_seconds, unique_name
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
@@ -11,20 +12,22 @@ from s3notify_platform.ports import Conflict, ETag, RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
+    Place,
     Topic,
     depth_key,
     depth_partition,
-    encode_entry,
     shard_capacity,
-    shard_of,
+)
+from s3notify_platform.protocols.notification_queue.segments import (
+    ENTRIES_MAX,
+    Segment,
+    parts_of,
+    row_bytes,
+    segment_key,
 )
 from s3notify_platform.protocols.notification_queue.shards import Shards
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics
-from s3notify_platform.protocols.updates import (
-    ATTEMPTS,
-    Stored,
-    Updates,
-)
+from s3notify_platform.protocols.updates import ATTEMPTS
 from s3notify_platform.slots import slot_of
 
 CLOCK_SKEW = 3.0
@@ -39,6 +42,8 @@ class Reservation:
     """Promised space for one notification. The entry is durable before the object is written."""
 
     entry: Entry
+    segment: Segment
+    """The entry's, as it was created."""
     since: float
     """Start of the reservation on the monotonic clock of the process that made it."""
 
@@ -55,71 +60,81 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaExceeded:
-    """The shard is full; nothing was written. Do not write the object; try again after `retry_after_seconds`."""
+    """The topic is full; nothing was written. Do not write the object; try again after `retry_after_seconds`."""
 
     retry_after_seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """An event that is to be reserved."""
+
+    number: int
+    slot: int
+    event: Event
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Created:
+    """A segment that was to be created for these drafts. `unsent`: it certainly was not."""
+
+    drafts: Sequence[_Draft]
+    segment: Segment | None = None
+    error: S3NotifyError | None = None
+    unsent: Place | None = None
+
+
 class Reservations:
-    """Reservations in the topics of one record store. Thread-safe; holds no state."""
+    """Reservations in the topics of one record store. Thread-safe; remembers whose turn it is among the shards."""
 
     def __init__(
         self, records: RecordStore, clock: Clock, *, shards: Shards, topics: KnownTopics, stale_seconds: float
     ) -> None:
         self._records = records
         self._clock = clock
-        self._updates = Updates(records, clock)
         self._shards = shards
         self._topics = topics
         self._stale_seconds = stale_seconds
+        # Processes begin with different ones.
+        self._turns = count(int.from_bytes(clock.random_bytes(2), "little"))
 
     def grant(self, name: str, events: tuple[Event, ...]) -> tuple[Reservation | QuotaExceeded, ...]:
         """Count, create, then read the topic again; if its epoch or quota changed, undo and repeat.
 
-        The last read makes both the bound and `delete` strict. An entry that existed while its topic still had this
+        The last read makes both the bound and `delete` strict. A segment that existed while its topic still had this
         epoch and this quota generation is found by every later deletion or recount.
         """
-        for attempt in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS if events else 0):
             if attempt:
                 self._clock.sleep(backoff_seconds(attempt, self._clock))
             since = self._clock.monotonic()
             topic = self._topics.get(name)
-            drafts = [self._draft(topic, event) for event in events]
-            spaces = self._spaces(topic, drafts)
-            accepted = _first(drafts, spaces)
-            results = self._shards.in_parallel(lambda draft: self._create(topic, draft, since), accepted)  # noqa: B023
-            errors = [result for result in results if isinstance(result, S3NotifyError)]
+            drafts = [self._draft(topic, number, event) for number, event in enumerate(events)]
+            rooms = self._rooms(topic, len(drafts))
+            accepted = drafts[: sum(number for _, number in rooms)]
+            created = self._create_all(topic, rooms, accepted)
+            errors = [each.error for each in created if each.error is not None]
             try:
                 now = self._topics.current(name)
             except S3NotifyError as error:
                 now, errors = topic, [error, *errors]
-            created = {
-                id(draft): result
-                for draft, result in zip(accepted, results, strict=True)
-                if isinstance(result, Reservation)
-            }
-            held = _unchanged(topic, now, spaces, refused=len(accepted) < len(drafts))
+            held = _unchanged(topic, now, {shard for shard, _ in rooms}, refused=len(accepted) < len(drafts))
             in_time = self.fresh_since(since)
             if held and in_time and not errors:
-                refusal = QuotaExceeded(retry_after_seconds=RETRY_AFTER_SECONDS)
-                return tuple(created.get(id(draft), refusal) for draft in drafts)
-            removed, _ = self._shards.remove_each([reservation.entry for reservation in created.values()])
-            unsent = [
-                draft
-                for draft, result in zip(accepted, results, strict=True)
-                if isinstance(result, UnavailableError)
-            ]
-            if in_time:  # else a reconciler may have given some of it back already
-                self._shards.give_back([*removed, *unsent])
+                return _outcomes(len(drafts), created, since)
+            self._undo(created, in_time=in_time)
             if errors:
                 raise errors[0]
+        if not events:
+            return ()
         raise UnavailableError(f"topic {name!r} kept changing; nothing was reserved, try again")
 
     def fits(self, name: str, event: Event) -> bool:
         """See `NotificationQueue.fits`."""
         found = self._topics.get(name)
         try:
-            self._draft(found, event)
+            self._draft(found, 0, event)
         except UsageError:
             return False
         return True
@@ -128,52 +143,62 @@ class Reservations:
         """See `NotificationQueue.fresh_since`."""
         return self._clock.monotonic() - moment < self._stale_seconds / CLOCK_SKEW
 
-    def _draft(self, topic: Topic, event: Event) -> Entry:
+    def _draft(self, topic: Topic, number: int, event: Event) -> _Draft:
         settings, wall_ms = topic.settings, self._clock.wall_ms()
         slot = slot_of(event.key, settings.slots)
-        shard = shard_of(slot, settings)
-        entry = Entry(
-            topic=topic.name,
-            shard=shard,
-            epoch=topic.epoch,
-            id=_entry_id(self._clock),
-            slot=slot,
-            quota=topic.quotas[shard].generation,
-            state="reserved",
-            event=replace(
-                event,
-                time_ms=event.time_ms or wall_ms,
-                sequencer=event.sequencer or f"{wall_ms:016X}{self._clock.random_bytes(2).hex().upper()}",
-            ),
+        known = replace(
+            event,
+            time_ms=event.time_ms or wall_ms,
+            sequencer=event.sequencer or f"{wall_ms:016X}{self._clock.random_bytes(2).hex().upper()}",
         )
-        # The size as delivered: a committed entry no longer holds `announced_to`.
-        if (size := len(encode_entry(replace(entry, state="committed")))) > settings.max_event_bytes:
+        place = Place(topic=topic.name, epoch=topic.epoch, shard=0, key="", quota=0)
+        size = row_bytes(Entry(place=place, n=ENTRIES_MAX, slot=slot, state="committed", event=known))
+        if size > settings.max_event_bytes:
             raise UsageError(
                 f"the event of {event.key[:60]!r} has {size} bytes; topic {topic.name!r} takes "
                 f"{settings.max_event_bytes} (max_event_bytes)"
             )
-        return entry
+        return _Draft(number=number, slot=slot, event=known, bytes=size)
 
-    def _spaces(self, topic: Topic, drafts: Sequence[Entry]) -> dict[int, int]:
-        """How many entries each shard takes, counted already."""
-        wanted = sorted(Counter(draft.shard for draft in drafts).items())
+    # Space.
 
-        def take(shard_and_number: tuple[int, int]) -> int | S3NotifyError:
-            try:
-                return self._space(topic, *shard_and_number)
-            except S3NotifyError as error:
-                return error
+    def _rooms(self, topic: Topic, wanted: int) -> list[tuple[int, int]]:
+        """Shards, and how many entries each takes, counted already: `wanted`, or as many as there is space for.
 
-        answers = self._shards.in_parallel(take, wanted)
-        errors = [answer for answer in answers if isinstance(answer, S3NotifyError)]
-        spaces = {
-            shard: 0 if isinstance(answer, S3NotifyError) else answer
-            for (shard, _), answer in zip(wanted, answers, strict=True)
-        }
-        if errors:
-            self._shards.give_back(_first(drafts, spaces))
-            raise errors[0]
-        return spaces
+        A segment's worth is asked of the shard whose turn it is, then of the others.
+        """
+        shards, first = topic.settings.shards, next(self._turns)
+        in_turn = [(first + turn) % shards for turn in range(shards)]
+        full: set[int] = set()
+        rooms: list[tuple[int, int]] = []
+        asks = [min(ENTRIES_MAX, wanted - start) for start in range(0, wanted, ENTRIES_MAX)]
+        while asks:
+            if not (left := [shard for shard in in_turn if shard not in full]):
+                break
+            together: Counter[int] = Counter()
+            for turn, ask in enumerate(asks):
+                together[left[turn % len(left)]] += ask
+            answers = self._shards.in_parallel(
+                lambda asked: self._try_space(topic, *asked), list(together.items())
+            )
+            short = 0
+            for (shard, asked), answer in zip(together.items(), answers, strict=True):
+                got = answer if isinstance(answer, int) else 0
+                rooms += [(shard, got)] if got else []
+                if got < asked:
+                    full.add(shard)
+                    short += asked - got
+            if errors := [answer for answer in answers if isinstance(answer, S3NotifyError)]:
+                self._give_back(topic, rooms)
+                raise errors[0]
+            asks = [short] if short else []
+        return rooms
+
+    def _try_space(self, topic: Topic, shard: int, wanted: int) -> int | S3NotifyError:
+        try:
+            return self._space(topic, shard, wanted)
+        except S3NotifyError as error:
+            return error
 
     def _space(self, topic: Topic, shard: int, wanted: int) -> int:
         """Take space for up to `wanted` entries; how many it is."""
@@ -198,36 +223,101 @@ class Reservations:
             self._clock.sleep(backoff_seconds(attempt, self._clock))
         raise UnavailableError(f"no space could be counted in topic {topic.name!r}, shard {shard}; try again")
 
-    def _create(self, topic: Topic, draft: Entry, since: float) -> Reservation | S3NotifyError:
-        """Create the entry. One in doubt is left to the reconciler with its space, and another one is made."""
-        try:
-            for _ in range(ATTEMPTS):
-                entry = replace(draft, id=_entry_id(self._clock))
-                with suppress(UnknownOutcomeError):
-                    outcome = self._updates.create(entry.partition, entry.key, encode_entry(entry), once=True)
-                    if isinstance(outcome, Stored):
-                        return Reservation(entry=replace(entry, version=outcome.version), since=since)
-                if not self._space(topic, entry.shard, 1):
+    def _give_back(self, topic: Topic, rooms: Iterable[tuple[int, int]]) -> None:
+        places: Counter[Place] = Counter()
+        for shard, number in rooms:
+            places[_place(topic, shard, "")] += number
+        self._shards.give_back_rooms(places)
+
+    # Segments.
+
+    def _create_all(
+        self, topic: Topic, rooms: Iterable[tuple[int, int]], drafts: Sequence[_Draft]
+    ) -> list[_Created]:
+        """The first drafts go where the first space was found."""
+        parts: list[tuple[int, Sequence[_Draft]]] = []
+        start = 0
+        for shard, number in rooms:
+            of_shard = drafts[start : start + number]
+            parts += [(shard, of_shard[part]) for part in parts_of([draft.bytes for draft in of_shard])]
+            start += number
+        return self._shards.in_parallel(lambda part: self._create(topic, *part), parts)
+
+    def _create(self, topic: Topic, shard: int, drafts: Sequence[_Draft]) -> _Created:
+        """Create the segment. One in doubt is left to the reconciler with its space, and another one is made."""
+        place = _place(topic, shard, "")
+        for attempt in range(ATTEMPTS):
+            try:
+                if attempt and (got := self._space(topic, shard, len(drafts))) < len(drafts):
+                    self._give_back(topic, [(shard, got)])
                     break
-        except (UnavailableError, UsageError) as error:
-            return error
-        return UnknownOutcomeError(f"no reservation for {draft.event.key!r} could be confirmed; try again")
+            except S3NotifyError as error:
+                return _Created(drafts=drafts, error=error)
+            try:
+                place = _place(
+                    topic, shard, segment_key(_name(self._clock), (draft.slot for draft in drafts))
+                )
+                with suppress(UnknownOutcomeError):
+                    if (segment := self._shards.create(_segment(place, drafts))) is not None:
+                        return _Created(drafts=drafts, segment=segment)
+            except (UnavailableError, UsageError) as error:
+                return _Created(drafts=drafts, error=error, unsent=place)
+        key = drafts[0].event.key
+        doubt = UnknownOutcomeError(f"no reservation for {key!r} could be confirmed; try again")
+        return _Created(drafts=drafts, error=doubt)
+
+    def _undo(self, created: Sequence[_Created], *, in_time: bool) -> None:
+        """Remove what was created. Late, a reconciler may have given some of its space back already."""
+        segments = [each.segment for each in created if each.segment is not None]
+
+        def remove(segment: Segment) -> int:
+            with suppress(UnavailableError, UnknownOutcomeError):
+                edited = self._shards.edit(
+                    segment.place,
+                    lambda found: (replace(found, entries=()), len(found.entries)),
+                    known=segment,
+                )
+                return edited.result if edited is not None else 0
+            return 0
+
+        removed = self._shards.in_parallel(remove, segments)
+        if in_time:
+            rooms = {segment.place: number for segment, number in zip(segments, removed, strict=True)}
+            unsent = {each.unsent: len(each.drafts) for each in created if each.unsent is not None}
+            self._shards.give_back_rooms(rooms | unsent)
 
 
-def _entry_id(clock: Clock) -> str:
-    """Unique. The time comes first, so that the entries of a slot are listed roughly by age."""
+def _place(topic: Topic, shard: int, key: str) -> Place:
+    quota = topic.quotas[shard].generation
+    return Place(topic=topic.name, epoch=topic.epoch, shard=shard, key=key, quota=quota)
+
+
+def _name(clock: Clock) -> str:
+    """Unique. The time comes first, so that segments are listed roughly by age."""
     return f"{clock.wall_ms():012x}-{unique_name(clock)[:16]}"
 
 
-def _first(drafts: Iterable[Entry], spaces: Mapping[int, int]) -> list[Entry]:
-    """The first drafts of each shard, as many as it has space for."""
-    left = dict(spaces)
-    accepted = []
-    for draft in drafts:
-        if left[draft.shard] > 0:
-            left[draft.shard] -= 1
-            accepted.append(draft)
-    return accepted
+def _segment(place: Place, drafts: Sequence[_Draft]) -> Segment:
+    return Segment(
+        place=place,
+        entries=tuple(
+            Entry(place=place, n=n, slot=draft.slot, state="reserved", event=draft.event)
+            for n, draft in enumerate(drafts)
+        ),
+    )
+
+
+def _outcomes(
+    number: int, created: Sequence[_Created], since: float
+) -> tuple[Reservation | QuotaExceeded, ...]:
+    outcomes: list[Reservation | QuotaExceeded] = [
+        QuotaExceeded(retry_after_seconds=RETRY_AFTER_SECONDS)
+    ] * number
+    for each in created:
+        assert each.segment is not None, "nothing is granted after an error"
+        for draft, entry in zip(each.drafts, each.segment.entries, strict=True):
+            outcomes[draft.number] = Reservation(entry=entry, segment=each.segment, since=since)
+    return tuple(outcomes)
 
 
 def _unchanged(before: Topic, after: Topic, shards: Iterable[int], *, refused: bool) -> bool:

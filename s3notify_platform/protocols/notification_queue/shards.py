@@ -1,28 +1,45 @@
-"""The shards of the topics: their entries, and the counters that bound them. What every side of the queue builds on."""
+"""The shards of the topics: their segments, and the counters that bound them. Every side of the queue builds on it."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
-from s3notify_platform.clock import Clock, backoff_seconds
-from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError
+from s3notify_platform.clock import Clock, backoff_seconds, unique_name
+from s3notify_platform.errors import UnavailableError
 from s3notify_platform.parallel import in_parallel
-from s3notify_platform.ports import RecordStore
+from s3notify_platform.ports import Record, RecordStore
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
+    Place,
     Topic,
     count_key,
     counts_partition,
-    decode_entry,
     depth_key,
     depth_partition,
-    encode_entry,
     queue_partition,
 )
-from s3notify_platform.protocols.updates import ATTEMPTS, RecordOutcome, Stored, Updates
+from s3notify_platform.protocols.notification_queue.segments import (
+    Segment,
+    decode_segment,
+    encode_segment,
+)
+from s3notify_platform.protocols.updates import ATTEMPTS, REMOVE, Remove, Stored, Updates
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edited(Generic[T]):
+    """A segment as it is after an edit, and what the edit returned. Without entries, its record is removed."""
+
+    segment: Segment
+    result: T
+
+
+Edit = Callable[[Segment], tuple[Segment, T]]
+"""The segment as it is to be, and a result. Called again if the segment has changed meanwhile."""
 
 
 class Shards:
@@ -34,16 +51,61 @@ class Shards:
         self._updates = Updates(records, clock)
         self._parallelism = parallelism
 
-    def scan(self, topic: Topic, shard: int, *, prefix: str = "") -> Iterator[Entry]:
-        """The shard's entries of this epoch of the topic, in every state. One scan."""
-        for record in self._records.scan(queue_partition(topic.name, shard), prefix=prefix):
-            entry = decode_entry(topic.name, shard, record)
-            if entry.epoch == topic.epoch:
-                yield entry
+    def scan(
+        self, topic: Topic, shard: int, *, wanted: Callable[[str], bool] | None = None
+    ) -> Iterator[Segment]:
+        """The shard's segments of this epoch of the topic whose keys are `wanted`, old ones first. One scan."""
+        for record in self._records.scan(queue_partition(topic.name, shard), wanted=wanted):
+            segment = decode_segment(topic.name, shard, record)
+            if segment.place.epoch == topic.epoch:
+                yield segment
 
-    def replace(self, entry: Entry, after: Entry) -> RecordOutcome:
-        """Replace an entry in the version that is known. 1 request."""
-        return self._updates.replace(entry.partition, entry.key, encode_entry(after), expected=entry.version)
+    def create(self, segment: Segment) -> Segment | None:
+        """The segment as it was created; None if its key is taken. `UnknownOutcomeError`: it may be created yet."""
+        value = encode_segment(segment, unique_name(self._clock)[:16])
+        outcome = self._updates.create(segment.place.partition, segment.place.key, value, once=True)
+        return replace(segment, version=outcome.version) if isinstance(outcome, Stored) else None
+
+    def edit(self, place: Place, edit: Edit[T], *, known: Segment | None = None) -> Edited[T] | None:
+        """Edit a segment, as often as others come between; None if it is gone. An equal segment is not written.
+
+        `known`: the segment as the caller read or wrote it last. The result is of the edit that certainly was applied:
+        after a lost answer, an edit that finds its work done counts as another's. 1 write; 1 read if it is not known,
+        2 requests for each conflict. `UnavailableError`: nothing was applied; `UnknownOutcomeError`: look again.
+        """
+        write = unique_name(self._clock)[:16]
+        first = Record(key=place.key, value=b"", version=known.version) if known and known.version else None
+
+        def decide(record: Record | None) -> tuple[bytes | Remove | None, Edited[T] | None]:
+            if record is None:
+                return None, None
+            known_still = known if record is first else None
+            before = known_still or decode_segment(place.topic, place.shard, record)
+            after, result = edit(before)
+            if after == before:
+                return None, Edited(segment=before, result=result)
+            value = encode_segment(after, write) if after.entries else REMOVE
+            return value, Edited(segment=after, result=result)
+
+        edited, record = self._updates.change(place.partition, place.key, decide, known=first, patient=True)
+        if edited is None or record is None:
+            return edited
+        return replace(edited, segment=replace(edited.segment, version=record.version))
+
+    def take_out(
+        self, place: Place, take: Callable[[Entry], bool], *, known: Segment | None = None
+    ) -> list[Entry]:
+        """Take those entries out; those that this call certainly took out: `give_back` their space.
+
+        Requests and errors of `edit`.
+        """
+
+        def edit(segment: Segment) -> tuple[Segment, list[Entry]]:
+            taken = [entry for entry in segment.entries if take(entry)]
+            return segment.without({entry.n for entry in taken}), taken
+
+        edited = self.edit(place, edit, known=known)
+        return edited.result if edited is not None else []
 
     def counted(self, topic: Topic, shard: int) -> int:
         """The shard's counter, without the base. 1 request."""
@@ -52,19 +114,23 @@ class Shards:
         return int(record.value) if record is not None else 0
 
     def give_back(self, entries: Iterable[Entry]) -> None:
-        """Free the space of entries that this process removed, each of them once. 1 `add` for each shard.
+        """Free the space of entries that this process took out, each of them once. 1 `add` for each shard.
 
         Sent once: if its answer is lost the space is too, until the reconciler counts again; never given twice.
         A counter of an older generation is no longer read, and may be gone.
         """
-        counters = Counter(
-            (depth_partition(entry.topic), depth_key(entry.epoch, entry.shard, entry.quota))
-            for entry in entries
-        )
-        self._add_each({place: -number for place, number in counters.items()})
+        self.give_back_rooms(Counter(entry.place for entry in entries))
+
+    def give_back_rooms(self, rooms: Mapping[Place, int]) -> None:
+        """Free space of these counters: see `give_back`."""
+        counters: Counter[tuple[str, str]] = Counter()
+        for place, number in rooms.items():
+            key = depth_key(place.epoch, place.shard, place.quota)
+            counters[depth_partition(place.topic), key] -= number
+        self._add_each({at: number for at, number in counters.items() if number})
 
     def count(self, entries: Iterable[Entry], kind: str) -> None:
-        """Add to the totals that people read."""
+        """Add to the totals that people read. 1 `add` for each shard."""
         self._add_each(
             Counter(
                 (counts_partition(entry.topic), count_key(entry.epoch, entry.shard, kind))
@@ -75,20 +141,6 @@ class Shards:
     def in_parallel(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """The results, in order, with at most `parallelism` calls at once."""
         return in_parallel(function, items, self._parallelism)
-
-    def remove_one(self, entry: Entry) -> bool | S3NotifyError:
-        """Whether this call, and no other, removed the entry in this version."""
-        try:
-            outcome = self._updates.remove(entry.partition, entry.key, expected=entry.version)
-        except (UnavailableError, UnknownOutcomeError) as error:
-            return error
-        return isinstance(outcome, Stored)
-
-    def remove_each(self, entries: Sequence[Entry]) -> tuple[list[Entry], dict[Entry, S3NotifyError]]:
-        """Those that this call removed, and the errors of those that may be left."""
-        results = list(zip(entries, self.in_parallel(self.remove_one, entries), strict=True))
-        removed = [entry for entry, result in results if result is True]
-        return removed, {entry: result for entry, result in results if isinstance(result, S3NotifyError)}
 
     def _add_each(self, amounts: Mapping[tuple[str, str], int]) -> None:
         self.in_parallel(lambda place: self._add_once(*place, amounts[place]), list(amounts))
@@ -101,3 +153,11 @@ class Shards:
                 self._clock.sleep(backoff_seconds(attempt, self._clock))
             else:
                 return
+
+
+def by_place(entries: Iterable[Entry]) -> dict[Place, list[Entry]]:
+    """The entries, by segment."""
+    found: dict[Place, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.place, []).append(entry)
+    return found

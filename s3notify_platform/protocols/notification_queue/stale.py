@@ -1,12 +1,12 @@
-"""Resolves stale reservations by HEAD, recovers space that crashes left in use, removes entries of deleted topics.
+"""Resolves stale reservations by HEAD, recovers space that crashes left in use, removes segments of deleted topics.
 
 Any process may do this for any shard, owner or not, several at once: each change is conditional on what was read.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import IfMatch, ObjectMeta, Record
@@ -15,12 +15,12 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Event,
     Quota,
     Topic,
-    decode_entry,
     depth_partition,
     queue_partition,
     shard_capacity,
 )
 from s3notify_platform.protocols.notification_queue.queue import NotificationQueue
+from s3notify_platform.protocols.notification_queue.segments import Segment, decode_segment
 from s3notify_platform.protocols.updates import Stored, written_by
 
 LEAK_SECONDS = 30.0
@@ -50,13 +50,15 @@ class Reconciled:
 
 @dataclass(slots=True, kw_only=True)
 class _Pass:
-    """What one scan found in one shard."""
+    """What one scan found in one shard. `current`, `older`: entries by the quota that counts them."""
 
     current: int = 0
     older: int = 0
-    foreign: list[Record] = field(default_factory=list)
-    reserved: list[Entry] = field(default_factory=list)
-    committed: list[Entry] = field(default_factory=list)
+    foreign: list[Segment] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+
+    def entries(self, state: str) -> list[Entry]:
+        return [entry for segment in self.segments for entry in segment.entries if entry.state == state]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,16 +66,13 @@ class _Shard:
     """What is remembered of one shard between passes."""
 
     since: dict[str, float] = field(default_factory=dict)
-    """When each reservation was first seen."""
+    """When each segment was first seen with a reservation, by key."""
     records: dict[str, Record] = field(default_factory=dict)
     """The records of the last scan, so that on a bucket alone only changed ones are read again."""
     unscanned: int = SCAN_EVERY
     """Passes since the last scan."""
     excess: tuple[int, float] | None = None
     """Generation of the quota whose counter is too high, and since when that was seen."""
-
-
-_Resolution = Literal["committed", "aborted", "waiting", "changed"]
 
 
 def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
@@ -97,9 +96,9 @@ class Reconciler:
     """Reconciles the shards of topics. One thread; keep it between passes: it remembers when it first saw what.
 
     A new one waits the full `stale_seconds` of the queue again before it resolves anything. A pass costs 1 read,
-    1 read for each shard, and 1 scan for each shard that is not empty (bucket alone: a LIST for each 1000 entries,
-    and a GET for each that changed since the last pass). Each stale reservation: 1 HEAD and 1 write, in parallel;
-    and 1 `add` for each shard in which some were aborted.
+    1 read for each shard, and 1 scan for each shard that is not empty (bucket alone: a LIST for each 1000 segments,
+    and a GET for each that changed since the last pass). Each stale reservation: 1 HEAD, in parallel; 1 write for each
+    segment that has some, and 1 `add` for each shard in which some were aborted.
     """
 
     def __init__(self, queue: NotificationQueue, *, leak_seconds: float = LEAK_SECONDS) -> None:
@@ -134,11 +133,11 @@ class Reconciler:
             if self._may_skip(found, shard, counted):
                 continue
             seen = self._scan(found, shard)
-            pending += seen.committed
-            stale = self._stale(self._at(found, shard), seen.reserved, bucket)
-            reconciled["waiting"] += len(seen.reserved) - len(stale)
-            resolved += self._resolve_stale(stale, head, announce, reconciled)
-            self._sweep(found.name, shard, seen.foreign, reconciled)
+            pending += seen.entries("committed")
+            stale = self._stale(self._at(found, shard), seen, bucket)
+            reconciled["waiting"] += len(seen.entries("reserved")) - len(stale)
+            resolved += self._resolve_stale(seen, stale, head, announce, reconciled)
+            self._sweep(found.name, seen.foreign, reconciled)
             self._shrink_base(found, shard, seen.older)
             if self._leaks(found, shard, counted - seen.current):
                 self._recount(found, shard, reconciled)
@@ -162,24 +161,75 @@ class Reconciler:
         known.excess = None
         return True
 
-    def _stale(self, known: _Shard, reserved: list[Entry], bucket: str) -> list[Entry]:
-        now = self._clock.monotonic()
-        known.since = {entry.id: known.since.get(entry.id, now) for entry in reserved}
+    def _stale(self, known: _Shard, seen: _Pass, bucket: str) -> list[Entry]:
+        now, before = self._clock.monotonic(), known.since
+        reserved = seen.entries("reserved")
+        known.since = {key: before.get(key, now) for key in {entry.place.key for entry in reserved}}
         return [
             entry
             for entry in reserved
-            if now - known.since[entry.id] >= self._queue.stale_seconds
+            if now - known.since[entry.place.key] >= self._queue.stale_seconds
             and (not bucket or entry.event.bucket in ("", bucket))
         ]
 
     def _resolve_stale(
-        self, stale: list[Entry], head: Head, announce: Callable[[Event], None], reconciled: Counter[str]
+        self,
+        seen: _Pass,
+        stale: list[Entry],
+        head: Head,
+        announce: Callable[[Event], None],
+        reconciled: Counter[str],
     ) -> list[Entry]:
         """Resolve stale reservations of one shard. Returns the entries that were committed."""
-        results = self._queue.shards.in_parallel(lambda entry: self._resolve(entry, head, announce), stale)
-        reconciled.update(result for result, _ in results if result != "changed")
-        self._queue.shards.give_back([entry for result, entry in results if result == "aborted"])
-        return [entry for result, entry in results if result == "committed"]
+        if not stale:
+            return []
+
+        def look(entry: Entry) -> tuple[Event | None] | None:
+            """The event if its change happened; nothing if that is not known, or could not be announced."""
+            try:
+                event = resolve(entry.event, head(entry.event.key))
+                if event is not None:
+                    announce(event)
+            except (UnavailableError, UnknownOutcomeError):
+                return None
+            return (event,)
+
+        answers = zip(stale, self._queue.shards.in_parallel(look, stale), strict=True)
+        known = {entry.id: answer[0] for entry, answer in answers if answer is not None}
+        touched = {entry.place for entry in stale if entry.id in known}
+        segments = [segment for segment in seen.segments if segment.place in touched]
+        changed = self._queue.shards.in_parallel(lambda segment: self._settle(segment, known), segments)
+        committed = [entry for part, _ in changed for entry in part]
+        aborted = [entry for _, part in changed for entry in part]
+        self._queue.shards.give_back(aborted)
+        reconciled["committed"] += len(committed)
+        reconciled["aborted"] += len(aborted)
+        reconciled["waiting"] += len(stale) - len(known)
+        return committed
+
+    def _settle(self, segment: Segment, known: Mapping[str, Event | None]) -> tuple[list[Entry], list[Entry]]:
+        """Commit and abort the reservations of which it is known what became of them; those that this call did."""
+
+        def edit(found: Segment) -> tuple[Segment, tuple[list[Entry], list[Entry]]]:
+            committed: list[Entry] = []
+            aborted: list[Entry] = []
+
+            def settled(entry: Entry) -> Entry | None:
+                if entry.state != "reserved" or entry.id not in known:
+                    return entry
+                if (event := known[entry.id]) is None:
+                    aborted.append(entry)
+                    return None
+                committed.append(replace(entry, state="committed", event=event))
+                return committed[-1]
+
+            return found.edited(settled), (committed, aborted)
+
+        try:
+            edited = self._queue.shards.edit(segment.place, edit, known=segment)
+        except (UnavailableError, UnknownOutcomeError):
+            return [], []
+        return edited.result if edited is not None else ([], [])
 
     def _scan(self, topic: Topic, shard: int) -> _Pass:
         seen = _Pass()
@@ -187,43 +237,27 @@ class Reconciler:
         before, known.records = known.records, {}
         for record in self._queue.records.scan(queue_partition(topic.name, shard), known=before):
             known.records[record.key] = record
-            entry = decode_entry(topic.name, shard, record)
-            if entry.epoch != topic.epoch:
-                seen.foreign.append(record)
+            segment = decode_segment(topic.name, shard, record)
+            if segment.place.epoch != topic.epoch:
+                seen.foreign.append(segment)
                 continue
-            if entry.quota == topic.quotas[shard].generation:
-                seen.current += 1
-            elif entry.quota < topic.quotas[shard].generation:
-                seen.older += 1
-            if entry.state == "reserved":
-                seen.reserved.append(entry)
-            elif entry.state == "committed":
-                seen.committed.append(entry)
+            seen.segments.append(segment)
+            generation = topic.quotas[shard].generation
+            seen.current += len(segment.entries) if segment.place.quota == generation else 0
+            seen.older += len(segment.entries) if segment.place.quota < generation else 0
         return seen
 
-    def _resolve(
-        self, entry: Entry, head: Head, announce: Callable[[Event], None]
-    ) -> tuple[_Resolution, Entry]:
-        try:
-            event = resolve(entry.event, head(entry.event.key))
-            if event is None:
-                return ("aborted" if self._queue.shards.remove_one(entry) is True else "changed"), entry
-            announce(event)
-            committed = replace(entry, state="committed", event=event)
-            outcome = self._queue.shards.replace(entry, committed)
-            return ("committed" if isinstance(outcome, Stored) else "changed"), committed
-        except (UnavailableError, UnknownOutcomeError):
-            return "waiting", entry
-
-    def _sweep(self, name: str, shard: int, foreign: list[Record], reconciled: Counter[str]) -> None:
+    def _sweep(self, name: str, foreign: list[Segment], reconciled: Counter[str]) -> None:
         if not foreign:
             return
-        # Read after the entries: an epoch that is no longer the topic's never returns.
+        # Read after the segments: an epoch that is no longer the topic's never returns.
         epoch = self._queue.topics.get(name).epoch
-        for record in foreign:
-            entry = decode_entry(name, shard, record)
-            if entry.epoch != epoch:
-                reconciled["swept"] += self._queue.shards.remove_one(entry) is True
+        for segment in foreign:
+            if segment.place.epoch != epoch:
+                place = segment.place
+                with suppress(UnavailableError, UnknownOutcomeError):
+                    outcome = self._queue.updates.remove(place.partition, place.key, expected=segment.version)
+                    reconciled["swept"] += len(segment.entries) if isinstance(outcome, Stored) else 0
 
     def _leaks(self, topic: Topic, shard: int, excess: int) -> bool:
         """Whether the counter was above the number of entries in every pass for `leak_seconds`."""

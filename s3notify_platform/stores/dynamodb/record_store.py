@@ -86,16 +86,20 @@ class DynamoRecordStore:
         prefix: str = "",
         known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
         keys_only: Callable[[str], bool] | None = None,
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Not a snapshot: each page is as it is when its turn comes.
 
-        A page holds whole records, so `known` is not used.
+        A page holds whole records, so `known` is not used, and what is not `wanted` is read too.
         """
         for item in self._table.query(
             "partition", self._partition(partition), sorted_by="key", prefix=prefix
         ):
             record = _record(item)
-            yield replace(record, value=b"") if keys_only is not None and keys_only(record.key) else record
+            if wanted is None or wanted(record.key):
+                yield (
+                    replace(record, value=b"") if keys_only is not None and keys_only(record.key) else record
+                )
 
     def add(
         self, partition: str, key: str, amount: int, *, ceiling: int | None = None

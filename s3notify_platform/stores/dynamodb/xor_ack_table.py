@@ -99,12 +99,13 @@ class XorAckTable:
         prefix: str = "",
         known: Mapping[str, Record] | None = None,  # noqa: ARG002 - a scan reads all there is anyway
         keys_only: Callable[[str], bool] | None = None,  # noqa: ARG002 - as above
+        wanted: Callable[[str], bool] | None = None,
     ) -> Iterator[Record]:
         """See `RecordStore.scan`. Each chain as it is when its turn comes."""
         if partition != self._partition:
             return
         found = {key.removesuffix(SUFFIX) for key in self._table.keys(self._key)}
-        tags = sorted(tag for tag in found if tag.startswith(prefix))
+        tags = sorted(tag for tag in found if tag.startswith(prefix) and (wanted is None or wanted(tag)))
         for first in range(0, len(tags), TAGS_TOGETHER):
             some = tags[first : first + TAGS_TOGETHER]
             items = self._table.get_together([item for tag in some for item in self._both(tag)])

@@ -4,8 +4,9 @@ import pytest
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.explain import explain
-from s3notify_platform.explain.look import CHAINS_MAX, ENTRIES_MAX
+from s3notify_platform.explain.look import CHAINS_MAX, SEGMENTS_MAX
 from s3notify_platform.protocols.notification_queue import EntryCommitted
+from s3notify_platform.protocols.notification_queue.segments import SLOTS_NAMED
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import slot_of
 from tests.support.explained import KEY, SLOT, ReadOnly
@@ -51,14 +52,14 @@ def test_it_works_beside_tombstones_with_read_permission_only(place):
 
 
 def test_only_its_slot_is_looked_at(place):
-    """Entries of the shard's other slots cost nothing, and hide nothing."""
+    """Segments that name only other slots cost nothing, and hide nothing."""
     place.put()
     place.ask()
     before = dict(place.reads.counts)
     others = [key for n in range(400) if slot_of(key := f"raw/{n}", 16) != SLOT]
-    assert all(
-        isinstance(made, EntryCommitted) for made in place.queue.push_many("orders", map(place.event, others))
-    )
+    for n in range(0, len(others), SLOTS_NAMED):
+        events = map(place.event, others[n:][:SLOTS_NAMED])
+        assert all(isinstance(made, EntryCommitted) for made in place.queue.push_many("orders", events))
     assert place.ask().verdict.kind == "waiting"
     assert dict(place.reads.counts) == before
 
@@ -69,8 +70,8 @@ def test_requests_are_bounded(place):
     place.commit(place.state(), follow=False)
     for number in range(300):
         place.commit(ObjectState(key=f"raw/o{number % 9}", etag="x", size=1), follow=False)
-    in_slot = [key for n in range(16 * (ENTRIES_MAX + 150)) if slot_of(key := f"raw/{n}", 16) == SLOT]
-    assert len(in_slot) > ENTRIES_MAX
+    in_slot = [key for n in range(16 * (SEGMENTS_MAX + 150)) if slot_of(key := f"raw/{n}", 16) == SLOT]
+    assert len(in_slot) > SEGMENTS_MAX
     for key in in_slot:
         assert isinstance(place.queue.push("orders", place.event(key)), EntryCommitted)
     for number in range(CHAINS_MAX + 50):
@@ -86,4 +87,4 @@ def test_requests_are_bounded(place):
     assert counts["HEAD"] == 3
     assert counts["LIST"] <= 6
     read_ahead = 16
-    assert counts["GET"] <= ENTRIES_MAX + CHAINS_MAX + read_ahead + 40
+    assert counts["GET"] <= SEGMENTS_MAX + CHAINS_MAX + read_ahead + 40

@@ -21,7 +21,8 @@ from s3notify_platform.ingest.wire import (
     ToRead,
     UnqueuedSlot,
 )
-from s3notify_platform.ports import ETag, Version
+from s3notify_platform.ports import ETag
+from s3notify_platform.protocols.notification_queue.entries import Place
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split, parts_of
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.failures import own_error, reason_of
@@ -74,10 +75,10 @@ def test_collected() -> None:
             key="k",
             shard=2,
             epoch="epoch",
-            id="id",
+            segment="0-a.4",
             quota=7,
+            n=9,
             time_ms=1000,
-            version=Version("v1"),
         ),
         UnqueuedSlot(slot=Slot(6)),
         head,
@@ -112,8 +113,8 @@ def test_collected() -> None:
     assert (found.unaddressable, found.unaddressable_keys) == (9, ["a/./b"])
     assert Slot(6) not in found.slots
     (entry,) = found.entries[Slot(4)]
-    assert (entry.topic, entry.shard, entry.epoch, entry.key) == ("topic", 2, "epoch", "004.id")
-    assert (entry.quota, entry.version, entry.event.key) == (7, "v1", "k")
+    assert entry.place == Place(topic="topic", epoch="epoch", shard=2, key="0-a.4", quota=7)
+    assert (entry.id, entry.event.key) == ("0-a.9", "k")
     assert found.overdue(now_ms=62_000, seconds=60) == {"k": 61.0}
     assert found.overdue(now_ms=61_000, seconds=60) == {}
 

@@ -3,22 +3,15 @@
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.rounds import Round
 from s3notify_platform.protocols.notification_queue import Entry, Event
+from s3notify_platform.protocols.notification_queue.entries import Place
 from s3notify_platform.slots import Slot
 
 COMMITTED, FAILED, INCOMPLETE, OF_ONE_TABLE = map(Slot, range(4))
 
 
 def entry(slot: Slot) -> Entry:
-    return Entry(
-        topic="t",
-        shard=0,
-        epoch="e",
-        id=f"id-{slot}",
-        slot=slot,
-        quota=0,
-        state="committed",
-        event=Event(key="k"),
-    )
+    place = Place(topic="t", epoch="e", shard=0, key="id.all", quota=0)
+    return Entry(place=place, n=slot, slot=slot, state="committed", event=Event(key="k"))
 
 
 def test_only_what_is_taken_in_whole_leaves_the_queue() -> None:

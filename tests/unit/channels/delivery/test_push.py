@@ -21,7 +21,7 @@ def test_what_a_receiver_gets(monkeypatch):
             for _ in range(3):
                 assert made.post("t", [entry(1), entry(2)]) == Delivered()
         assert server.connections == 1
-        assert server.seen == {"id-1": 3, "id-2": 3}
+        assert server.seen == {"id.1": 3, "id.2": 3}
         headers, _ = server.requests[0]
         named = {name.lower(): value for name, value in headers.items()}
         assert named["host"] == f"127.0.0.1:{server.port}"

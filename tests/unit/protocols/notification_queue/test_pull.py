@@ -10,7 +10,6 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     keys_recur,
 )
-from s3notify_platform.protocols.notification_queue.entries import shard_of
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
@@ -40,6 +39,7 @@ def test_removal_is_by_entry_and_idempotent(queue):
     """A second removal, or one by another consumer, removes and frees nothing more."""
     queue.push_many("t", events(3))
     first, second, third = all_entries(queue)
+    assert first.place == third.place
     assert queue.remove([first, third]) == 2
     assert queue.remove([first, third]) == 0
     assert all_entries(queue) == (second,)
@@ -48,9 +48,10 @@ def test_removal_is_by_entry_and_idempotent(queue):
 
 def test_a_removal_that_fails_is_reported(queue, records, clock):
     """What could be removed is, and the rest may be removed again."""
-    queue.push_many("t", events(3))
+    for event in events(3):
+        queue.push("t", event)
     entries = all_entries(queue)
-    failing = f"queue.t.000/{entries[1].key}"
+    failing = f"queue.t.000/{entries[1].place.key}"
     faulty = over(
         records,
         clock,
@@ -77,18 +78,17 @@ def test_requests(clock):
     held = []
     assert cost(lambda: held.append(queue.reserve("t", Event(key="a")))) == {"add": 1, "create": 1, "read": 1}
     assert cost(lambda: queue.commit(held[0])) == {"replace": 1}
-    many = events(100)
-    shards = len({shard_of(slot_of(event.key), TopicSettings()) for event in many})
-    assert cost(lambda: held.extend(queue.reserve_many("t", many))) == {
-        "add": shards,
-        "create": 100,
+    assert cost(lambda: held.extend(queue.reserve_many("t", events(200)))) == {
+        "add": 1,
+        "create": 1,
         "read": 1,
     }
-    assert cost(lambda: queue.commit_many(held[1:])) == {"replace": 100}
+    assert cost(lambda: queue.settle(held[1:200], held[200:])) == {"replace": 1, "add": 1}
     entries = []
     assert cost(lambda: entries.extend(all_entries(queue))) == {"read": 1, "scan": 8}
-    assert cost(lambda: queue.entries("t", [3, 4, 999])) == {"read": 1, "scan": 3}
-    assert cost(lambda: queue.remove(entries)) == {"remove": 101, "add": 2 * shards}
+    assert len(entries) == 200
+    assert cost(lambda: queue.remove(entries[:100])) == {"read": 2, "replace": 1, "remove": 1, "add": 4}
+    assert cost(lambda: queue.remove(entries[100:])) == {"read": 1, "remove": 1, "add": 2}
     last = queue.reserve("t", Event(key="z"))
     assert cost(lambda: queue.abort_many([last])) == {"remove": 1, "add": 1}
     reconciler = Reconciler(queue)
@@ -112,5 +112,20 @@ def test_requests_on_a_bucket_alone(clock):
     assert cost(lambda: queue.commit(held[0])) == {"PUT": 1}
     entries = []
     assert cost(lambda: entries.extend(all_entries(queue))) == {"GET": 1 + 2, "LIST": 1}
-    assert cost(lambda: queue.remove(entries)) == {"GET": 2, "PUT": 2 + 2, "DELETE": 2}
+    assert cost(lambda: queue.remove(entries)) == {"GET": 2 + 2, "PUT": 2 + 2, "DELETE": 2}
     assert store.store.list("r/queue").objects == ()
+    queue.push("t", Event(key="other"))
+    assert cost(lambda: queue.entries("t", [slot_of("a")])) == {"GET": 1, "LIST": 1}
+
+
+def test_requests_of_a_batch_on_a_bucket_alone(clock):
+    """200 changes on 8 shards: fewer than 0.1 requests each, from the reservation to the removal."""
+    store = CountingStore(MemoryObjectStore())
+    queue = NotificationQueue(ObjectRecordStore(store, "r/", keys_recur=keys_recur), clock=clock)
+    queue.topics.create("t", TopicSettings(capacity=2000))
+    for _ in range(2):
+        store.counts.clear()
+        queue.push_many("t", events(200))
+        entries = all_entries(queue)
+        assert queue.remove(entries) == 200
+    assert sum(store.counts.values()) <= 22

@@ -73,9 +73,11 @@ def test_a_new_reconciler_waits_again(queue, clock):
 def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
     """Two reconcilers on one stale reservation: one removal, one room."""
     first, _ = queue.reserve_many("t", events(2))
+    aborted = []
 
     def schedule(call):
-        if call.method == "remove" and call.key.endswith(first.entry.key):
+        if call.method == "replace" and call.key.endswith(first.entry.place.key) and not aborted:
+            aborted.append(first)
             queue.abort_many([first])
         return Fault.NONE
 

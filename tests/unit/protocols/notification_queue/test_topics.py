@@ -3,7 +3,6 @@
 import pytest
 
 from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UsageError
-from s3notify_platform.ports import IfMatch
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
     Event,
@@ -12,7 +11,8 @@ from s3notify_platform.protocols.notification_queue import (
     Reconciler,
     TopicSettings,
 )
-from s3notify_platform.protocols.notification_queue.entries import decode_entry, decode_topic, encode_entry
+from s3notify_platform.protocols.notification_queue.entries import decode_topic
+from s3notify_platform.protocols.notification_queue.segments import encode_letter
 from tests.support.faults import CrashedError, Fault
 from tests.unit.protocols.notification_queue.helpers import (
     ONE_SHARD,
@@ -45,7 +45,6 @@ def test_topics_are_created_once(queue):
         ("t", TopicSettings(shards=65)),
         ("t", TopicSettings(capacity=4, shards=5)),
         ("t", TopicSettings(slots=1001)),
-        ("t", TopicSettings(slots=4, shards=5)),
         ("t", TopicSettings(max_attempts=0)),
         ("t", TopicSettings(ttl_seconds=0)),
         ("t", TopicSettings(max_event_bytes=0)),
@@ -71,7 +70,7 @@ def test_deleting_a_topic_drops_what_is_pending(queue, records):
     """Entries, dead letters, counters, owners; and the name may be used again."""
     held = queue.reserve("t", Event(key="held"))
     queue.push("t", Event(key="a"))
-    records.create("dead.t", "001.x", encode_entry(held.entry))
+    records.create("dead.t", "001.x", encode_letter(held.entry))
     queue.remove(all_entries(queue))
     queue.topics.delete("t")
     for partition in ("queue.t.000", "dead.t", "depth.t", "counts.t", "owners", "topics"):
@@ -129,7 +128,7 @@ def test_a_writer_that_knew_the_old_topic_reserves_in_the_new(queue, records, cl
 
 
 def test_garbage_of_another_epoch_is_swept_and_never_seen(queue, records):
-    """An entry of a deleted topic that landed late."""
+    """A segment of a deleted topic that landed late."""
     reservation = queue.reserve("t", Event(key="old"))
     queue.commit(reservation)
     (record,) = records.scan("queue.t.000")
@@ -174,22 +173,3 @@ def test_foreign_bytes_are_an_error(queue, records):
     records.create("topics", "bad", b"{}")
     with pytest.raises(CorruptError):
         decode_topic(records.read("topics", "bad"))
-
-
-def test_entries_survive_their_encoding(queue, records):
-    """Every field, empty or not."""
-    full = Event(
-        key="日本 語/🙂",
-        op="delete",
-        bucket="b",
-        etag="e",
-        size=0,
-        precondition=IfMatch(etag="x"),
-        writer="w",
-        sequencer="0A",
-        time_ms=5,
-    )
-    for event in (full, Event(key="k")):
-        entry = queue.reserve("t", event).entry
-        assert decode_entry("t", 0, records.read("queue.t.000", entry.key)) == entry
-    assert queue.reserve("t", full).entry.event == full

@@ -1,5 +1,7 @@
 """The writers' side: room before the write, and what becomes of an outcome in doubt."""
 
+from collections import Counter
+
 import pytest
 
 from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError, UsageError
@@ -15,7 +17,7 @@ from s3notify_platform.protocols.notification_queue import (
     TopicSettings,
     Undecided,
 )
-from s3notify_platform.protocols.notification_queue.entries import shard_capacity, shard_of, shard_slots
+from s3notify_platform.protocols.notification_queue.entries import shard_capacity
 from s3notify_platform.slots import slot_of
 from tests.support.faults import Fault, FaultyStore, at
 from tests.unit.protocols.notification_queue.helpers import all_entries, events, keys, over, room
@@ -69,18 +71,45 @@ def test_one_full_shard_does_not_refuse_another(records, clock):
         assert len(mine) == shard_capacity(shard, settings)
 
 
-@pytest.mark.parametrize(("shards", "slots"), [(1, 1000), (8, 1000), (7, 1000), (3, 7), (64, 1000)])
-def test_shards_are_contiguous_and_hold_every_slot_once(shards, slots):
-    """Whatever the division leaves over."""
-    settings = TopicSettings(shards=shards, slots=slots)
-    assigned = [slot for shard in range(shards) for slot in shard_slots(shard, settings)]
-    assert assigned == list(range(slots))
-    assert all(slot in shard_slots(shard_of(slot, settings), settings) for slot in range(slots))
+def test_a_batch_is_one_segment_of_one_shard(queue, records):
+    """Reservations take shards in turn; what one shard has no space for goes to the next."""
+    queue.topics.create("wide", TopicSettings(capacity=12, shards=4))
+    batches = [queue.reserve_many("wide", events(2, f"{n}.")) for n in range(4)]
+    shards = [{item.entry.shard for item in batch} for batch in batches]
+    assert sorted(shard for (shard,) in shards) == [0, 1, 2, 3]
+    assert all(len({item.entry.place for item in batch}) == 1 for batch in batches)
+    rest = queue.reserve_many("wide", events(5, "rest"))
+    assert [isinstance(item, Reservation) for item in rest] == [True] * 4 + [False]
+    assert sum(1 for n in range(4) for _ in records.scan(f"queue.wide.00{n}")) == 8
+
+
+def test_a_large_reservation_is_several_segments(queue):
+    """At most 256 entries and 128 KB each; all are committed together, and none is lost."""
+    queue.topics.create("large", TopicSettings(capacity=2000, shards=2))
+    held = queue.reserve_many("large", events(600))
+    assert sorted(Counter(item.entry.place for item in held).values()) == [88, 256, 256]
+    assert queue.commit_many(held) == (EntryCommitted(),) * 600
+    assert keys(all_entries(queue, "large")) == sorted(event.key for event in events(600))
+    long = [Event(key=f"{n}" * 900) for n in range(10, 99)]
+    held = queue.reserve_many("large", long)
+    assert sorted(Counter(item.entry.place for item in held).values()) == [19, 70]
+
+
+def test_threads_that_share_a_segment_do_not_wait_for_each_other(queue):
+    """Each settles its own reservations; the others stay reserved."""
+    first, second, third = queue.reserve_many("t", events(3))
+    assert queue.settle([first.wrote(etag="e")], [second]) == (EntryCommitted(),)
+    assert keys(all_entries(queue)) == ["k0"]
+    assert queue.stats("t").reserved == 1
+    assert queue.remove(all_entries(queue)) == 1
+    assert queue.settle([second, third]) == (Expired(), EntryCommitted())
+    assert keys(all_entries(queue)) == ["k2"]
+    assert queue.stats("t").counted == 1
 
 
 def test_an_event_too_large_is_refused(queue, records):
     """Before anything is written, and naming the setting."""
-    queue.topics.create("small", TopicSettings(max_event_bytes=300))
+    queue.topics.create("small", TopicSettings(max_event_bytes=200))
     with pytest.raises(UsageError, match="max_event_bytes"):
         queue.reserve("small", Event(key="x" * 300))
     assert isinstance(queue.reserve("small", Event(key="x")), Reservation)
@@ -210,7 +239,10 @@ def test_room_of_a_reservation_that_took_too_long_is_not_given_back_twice(queue,
                 reconciler.resolve_stale("t", lambda _: None)
                 clock.now += queue.stale_seconds + 1
                 other = next(
-                    entry for entry in queue.shards.scan(queue.topics.get("t"), 0) if entry.key != key
+                    entry
+                    for segment in queue.shards.scan(queue.topics.get("t"), 0)
+                    for entry in segment.entries
+                    if segment.place.key != key
                 )
                 records.remove(partition, key, expected=records.read(partition, key).version)
                 queue.shards.give_back([other])

@@ -4,6 +4,8 @@ import pytest
 
 from s3notify_platform.errors import UnavailableError
 from s3notify_platform.protocols.notification_queue import (
+    Event,
+    Failure,
     NotificationQueue,
     ShardConsumer,
     TopicSettings,
@@ -108,7 +110,8 @@ def test_an_attempt_that_nobody_looked_at_is_taken_back(queue, clock):
     for _ in range(10):
         clock.now += 4
         worker.balance()
-        for outcome in consumer.failed_many(consumer.take(2), "refused", begun=False):
+        refused = Failure(entries=consumer.take(2), error="refused", begun=False)
+        for outcome in consumer.settle((), [refused]):
             assert isinstance(outcome, WillRetry)
     entries = queue.entries("t", range(1000))
     assert [(entry.attempts, entry.last_error) for entry in entries] == [(0, "refused")] * 2
@@ -195,11 +198,31 @@ def test_requests(clock):
     assert cost(worker.balance) == {"replace": 1, "scan": 3}
     consumer = ShardConsumer(worker, worker.leases[0])
     taken = []
-    assert cost(lambda: taken.extend(consumer.take(5))) == {"scan": 1, "replace": 5, "read": 1}
-    assert cost(lambda: consumer.done(taken)) == {"remove": 5, "add": 2}
+    assert cost(lambda: taken.extend(consumer.take(5))) == {"scan": 1, "replace": 1, "read": 1}
+    assert cost(lambda: consumer.done(taken)) == {"remove": 1, "add": 2}
     consumer.take(5)  # the end of the first round
     assert cost(lambda: consumer.take(5)) == {"scan": 1}
     push(queue, "f")
     (entry,) = consumer.take(5)
     assert cost(lambda: consumer.failed(entry, "no")) == {"replace": 1, "add": 1}
     assert cost(worker.stop) == {"read": 1, "replace": 1, "remove": 1}
+
+
+def test_what_was_delivered_and_what_failed_is_one_write(clock):
+    """Of one segment; what another thread of its writer commits meanwhile is left as it is."""
+    records = CountedRecords(MemoryRecordStore())
+    queue = NotificationQueue(records, clock=clock)
+    queue.topics.create("t", PUSHED)
+    *held, late = queue.reserve_many("t", [Event(key=key) for key in "abcd"])
+    queue.commit_many(held)
+    _, consumer = owner(queue)
+    first, second, third = consumer.take(5)
+    queue.commit(late)
+    outcomes = []
+    failures = [Failure(entries=(second,), error="no"), Failure(entries=(third,), error="down", begun=False)]
+    cost = records.cost(lambda: outcomes.extend(consumer.settle([first], failures)))
+    assert cost == {"replace": 2, "read": 1, "add": 3}  # one conflict
+    assert all(isinstance(outcome, WillRetry) for outcome in outcomes)
+    found = {entry.event.key: (entry.attempts, entry.last_error) for entry in queue.entries("t", range(1000))}
+    assert found == {"b": (1, "no"), "c": (0, "down"), "d": (0, "")}
+    assert queue.stats("t").in_flight == 0

@@ -1,0 +1,99 @@
+"""Changes that are announced after they were made: to topics that are new, or where their reservation has expired."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from s3notify_platform.channels.pending_change import PendingChange
+from s3notify_platform.clock import backoff_seconds
+from s3notify_platform.errors import (
+    NotFoundError,
+    S3NotifyError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from s3notify_platform.protocols.notification_queue import NotificationQueue, QuotaExceeded, Topic
+
+ATTEMPTS: Final = 5
+"""How often a writer tries again, if topics change meanwhile, or refuse a change that has to be announced."""
+
+
+class LateAnnouncements:
+    """Late announcements of changes of one bucket. Thread-safe; holds no state."""
+
+    def __init__(self, queue: NotificationQueue, *, bucket: str) -> None:
+        self._queue = queue
+        self._clock = queue.clock
+        self._bucket = bucket
+
+    def announce(self, works: Sequence[PendingChange]) -> None:
+        """Announce changes to topics that are new since they were reserved.
+
+        Before the commits: as long as there is a reservation, the reconciler does this if the writer is killed.
+        """
+        touched = [work for work in works if work.happened is not False]
+        topics = self._topics_now() if touched else ()
+        late: defaultdict[str, list[PendingChange]] = defaultdict(list)
+        for work in touched:
+            takers = self._queue.takers(topics or (), self._bucket, work.event.key)
+            work.taken = bool(topics is None or work.held or takers)
+            work.announced = bool(work.happened and work.taken and topics is not None)
+            work.left = topics is None
+            new = [taker for taker in takers if taker.epoch not in work.event.announced_to]
+            for taker in new:
+                late[taker.name].append(work)
+            work.event = replace(
+                work.event, announced_to=(*work.event.announced_to, *(taker.epoch for taker in new))
+            )
+        for topic, unannounced in late.items():
+            self.push_again(topic, [work for work in unannounced if work.happened])
+            self.reserve_again(topic, [work for work in unannounced if not work.happened])
+
+    def _topics_now(self) -> tuple[Topic, ...] | None:
+        """The topics; None if they could not be read. The signal is then not marked."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._queue.see_topics()
+            except UnavailableError:
+                self._clock.sleep(backoff_seconds(attempt, self._clock))
+            except S3NotifyError:
+                break  # an operator has to fix it; the caller still has to get the outcomes of the writes
+        return None
+
+    def push_again(self, topic: str, works: Sequence[PendingChange]) -> None:
+        """Push changes whose reservation was resolved meanwhile, or that a new topic has to get. There is no
+        reservation for the reconciler. The topic may be full now, or the event too large for it.
+        """
+        todo = list(works)
+        for attempt in range(ATTEMPTS):
+            try:
+                for work in todo:
+                    work.announced &= self._queue.fits(topic, work.event)
+                if not (todo := [work for work in todo if work.announced]):
+                    return
+                events = [replace(work.event, etag=work.etag) for work in todo]
+                outcomes = self._queue.push_many(topic, events)
+            except NotFoundError:
+                return  # it was deleted: it has no consumer
+            except (UnavailableError, UnknownOutcomeError):
+                pass
+            else:
+                todo = [
+                    work for work, room in zip(todo, outcomes, strict=True) if isinstance(room, QuotaExceeded)
+                ]
+                if not todo:
+                    return
+            self._clock.sleep(backoff_seconds(attempt, self._clock, base=0.5))
+        for work in todo:
+            work.announced, work.left = False, True
+
+    def reserve_again(self, topic: str, works: Iterable[PendingChange]) -> None:
+        """For writes still in doubt: a new reservation, which the reconciler resolves later.
+
+        If that fails too, the caller gets `Unknown`, and the signal is not marked.
+        """
+        for work in works:
+            with suppress(S3NotifyError):
+                self._queue.reserve(topic, work.event)

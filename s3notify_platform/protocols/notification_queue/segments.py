@@ -1,0 +1,279 @@
+"""Segments: what one reservation puts into one shard, as a value and as bytes. Pure.
+
+The key is `{milliseconds}-{random}.{slots}`, so that a scan lists old ones first, and reads only those of wanted slots.
+The value is JSON: what all entries share, and a row for each. A cell is null where it is as by default, or as of the
+whole segment; trailing ones are left out. `write` is random, so that no two writes are of equal bytes: who finds the
+value that it sent knows that it was applied.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import dropwhile
+from typing import Any, Final
+
+from s3notify_platform.errors import CorruptError
+from s3notify_platform.ports import ABSENT, ETag, IfMatch, Precondition, Record, Version
+from s3notify_platform.protocols.notification_queue.entries import (
+    Claim,
+    Entry,
+    Event,
+    Place,
+    State,
+    dump,
+    load,
+)
+
+ENTRIES_MAX: Final = 256
+"""Entries of a segment."""
+
+BYTES_MAX: Final = 128 * 1024
+"""Of all rows of a segment, when it is reserved. Later ETags, attempts and errors are added: see `ERRORS_BYTES`."""
+
+ERROR_MAX: Final = 500
+"""Characters of an error that an entry keeps."""
+
+ERRORS_BYTES: Final = 64 * 1024
+"""Of all errors of a segment: beyond, each is cut. So that it stays below the 400 KB of a DynamoDB item."""
+
+SLOTS_NAMED: Final = 12
+"""A segment of more slots names none in its key."""
+
+_ALL = "all"
+_UNWRITTEN = Version("")
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The entries of one record. Those that are claimed have the same claim."""
+
+    place: Place
+    entries: tuple[Entry, ...]
+    version: Version = field(default=_UNWRITTEN, compare=False)
+
+    def edited(self, change: Callable[[Entry], Entry | None]) -> "Segment":
+        """With the entries that `change` returns; those for which it returns None are taken out."""
+        return replace(self, entries=tuple(found for entry in self.entries if (found := change(entry))))
+
+    def without(self, numbers: Collection[int]) -> "Segment":
+        """Without the entries of these numbers."""
+        return self.edited(lambda entry: None if entry.n in numbers else entry)
+
+
+def parts_of(sizes: Sequence[int]) -> Iterator[slice]:
+    """Which entries of a reservation, given as sizes of their rows in bytes, are a segment together."""
+    start = total = 0
+    for place, size in enumerate(sizes):
+        if place > start and (place - start == ENTRIES_MAX or total + size > BYTES_MAX):
+            yield slice(start, place)
+            start, total = place, 0
+        total += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))
+
+
+def with_error(entry: Entry, error: str) -> Entry:
+    """The entry with its last error, printable and cut to `ERROR_MAX` characters."""
+    text = "".join(character if character.isprintable() else " " for character in error[:ERROR_MAX])
+    return replace(entry, last_error=text)
+
+
+# Keys
+
+
+def segment_key(name: str, slots: Iterable[int]) -> str:
+    """The key of a segment with this unique name and entries of these slots."""
+    distinct = sorted(set(slots))
+    named = "_".join(map(str, distinct)) if len(distinct) <= SLOTS_NAMED else _ALL
+    return f"{name}.{named}"
+
+
+def may_hold(slots: Collection[int]) -> Callable[[str], bool]:
+    """Whether the segment of a key may hold entries of these slots."""
+
+    def wanted(key: str) -> bool:
+        named = key.partition(".")[2]
+        # A key of another form is read too, so that foreign records are noticed.
+        return any(not slot.isdecimal() or int(slot) in slots for slot in named.split("_"))
+
+    return wanted
+
+
+# Bytes
+
+
+def encode_segment(segment: Segment, write: str) -> bytes:
+    """The record of a segment that is not empty; `write` is unique to this write."""
+    first = segment.entries[0].event
+    claim = next((entry.claim for entry in segment.entries if entry.claim is not None), None)
+    reserved = any(entry.state == "reserved" for entry in segment.entries)
+    body: dict[str, Any] = {
+        "v": 1,
+        "write": write,
+        "epoch": segment.place.epoch,
+        "quota": segment.place.quota,
+        "bucket": first.bucket,
+        "writer": first.writer,
+        "announced_to": first.announced_to if reserved else (),
+        "claim": [claim.worker, claim.generation] if claim else None,
+    }
+    errors = sum(len(entry.last_error.encode()) for entry in segment.entries)
+    most = ERROR_MAX if errors <= ERRORS_BYTES else ERROR_MAX // 8
+    rows = [_row(entry, first, most) for entry in segment.entries]
+    return dump(
+        {name: value for name, value in body.items() if value or name in _REQUIRED} | {"entries": rows}
+    )
+
+
+_REQUIRED = frozenset({"v", "epoch", "quota"})
+
+
+def decode_segment(topic: str, shard: int, record: Record) -> Segment:
+    """The segment that a record of this topic and shard holds."""
+    try:
+        body = load(record)
+        place = Place(topic=topic, epoch=body["epoch"], shard=shard, key=record.key, quota=int(body["quota"]))
+        return Segment(place=place, entries=_entries(place, body), version=record.version)
+    except _MALFORMED as error:
+        raise CorruptError(
+            f"segment {record.key!r} of topic {topic!r} holds {record.value[:80]!r}"
+        ) from error
+
+
+def encode_letter(entry: Entry) -> bytes:
+    """The record of a dead letter."""
+    place = entry.place
+    return dump(
+        {
+            "v": 1,
+            "epoch": place.epoch,
+            "quota": place.quota,
+            "shard": place.shard,
+            "segment": place.key,
+            "reason": entry.reason,
+            "entries": [_row(entry, Event(key=""), ERROR_MAX)],
+        }
+    )
+
+
+def decode_letter(topic: str, record: Record) -> Entry:
+    """The dead letter that a record of this topic holds."""
+    try:
+        body = load(record)
+        place = Place(
+            topic=topic, epoch=body["epoch"], shard=body["shard"], key=body["segment"], quota=body["quota"]
+        )
+        (entry,) = _entries(place, body)
+        return replace(entry, state="dead", reason=body["reason"])
+    except _MALFORMED as error:
+        raise CorruptError(f"letter {record.key!r} of topic {topic!r} holds {record.value[:80]!r}") from error
+
+
+def letter_key(entry: Entry) -> str:
+    """The key of an entry's dead letter: the slot first, so that the letters of one slot are one scan."""
+    return f"{entry.slot:03d}.{entry.id}"
+
+
+def row_bytes(entry: Entry) -> int:
+    """The size of an entry in a segment of its own, in bytes, as it is delivered."""
+    event = replace(entry.event, announced_to=())
+    return len(
+        json.dumps(_row(replace(entry, event=event), Event(key=""), ERROR_MAX), ensure_ascii=False).encode()
+    )
+
+
+_STATES: Final[dict[tuple[State, bool], str]] = {
+    ("reserved", False): "r",
+    ("committed", False): "c",
+    ("committed", True): "claimed",
+    ("dead", False): "dead",
+}
+_STATE_OF = {letter: state for (state, _), letter in _STATES.items()}
+
+
+def _row(entry: Entry, shared: Event, error_max: int) -> list[Any]:
+    event = entry.event
+    own_topics = entry.state == "reserved" and event.announced_to != shared.announced_to
+    cells = [
+        entry.n,
+        entry.slot,
+        event.key,
+        _STATES[entry.state, entry.claim is not None],
+        event.time_ms,
+        event.sequencer,
+        event.size,
+        event.etag,
+        event.op if event.op != "put" else None,
+        _condition(event.precondition),
+        entry.attempts or None,
+        round(entry.waited_seconds, 3) or None,
+        entry.last_error[:error_max] or None,
+        event.bucket if event.bucket != shared.bucket else None,
+        event.writer if event.writer != shared.writer else None,
+        event.announced_to if own_topics else None,
+    ]
+    return list(reversed([*dropwhile(lambda cell: cell is None, reversed(cells))]))
+
+
+_CELLS: Final = 16
+
+
+def _entries(place: Place, body: dict[str, Any]) -> tuple[Entry, ...]:
+    claim = Claim(worker=body["claim"][0], generation=int(body["claim"][1])) if body.get("claim") else None
+    bucket, writer = body.get("bucket", ""), body.get("writer", "")
+    announced_to = tuple(body.get("announced_to", ()))
+    return tuple(
+        _entry(place, row, claim, bucket=bucket, writer=writer, announced_to=announced_to)
+        for row in body["entries"]
+    )
+
+
+def _entry(
+    place: Place,
+    row: list[Any],
+    claim: Claim | None,
+    *,
+    bucket: str,
+    writer: str,
+    announced_to: tuple[str, ...],
+) -> Entry:
+    cells = row + [None] * (_CELLS - len(row))
+    n, slot, key, state, time_ms, sequencer, size, etag, op, condition, attempts, waited, error = cells[:13]
+    own_bucket, own_writer, own_topics = cells[13:]
+    topics = announced_to if own_topics is None else tuple(own_topics)
+    event = Event(
+        key=key,
+        op=op or "put",
+        bucket=bucket if own_bucket is None else own_bucket,
+        etag=etag,
+        size=size,
+        precondition=_conditioned(condition),
+        writer=writer if own_writer is None else own_writer,
+        announced_to=topics if state == "r" else (),
+        sequencer=sequencer,
+        time_ms=time_ms,
+    )
+    return Entry(
+        place=place,
+        n=int(n),
+        slot=int(slot),
+        state=_STATE_OF[state],
+        event=event,
+        attempts=attempts or 0,
+        waited_seconds=waited or 0.0,
+        last_error=error or "",
+        claim=claim if state == "claimed" else None,
+    )
+
+
+def _condition(precondition: Precondition | None) -> str | None:
+    if precondition is None:
+        return None
+    return precondition.etag if isinstance(precondition, IfMatch) else "*"
+
+
+def _conditioned(condition: str | None) -> Precondition | None:
+    if condition is None:
+        return None
+    return ABSENT if condition == "*" else IfMatch(etag=ETag(condition))

@@ -1,0 +1,133 @@
+"""What the notification queue asks of the store that holds it: requests for each notification, and for each put."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event
+from typing import Any
+
+from s3notify_platform.channels.delivery.endpoint import Egress
+from s3notify_platform.channels.delivery.worker import Delivery
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.ports import RecordStore, Written
+from s3notify_platform.protocols.keyspace import Publisher, Put
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.s3.fast import FastObjectStore
+from tests.benchmarks.figures import Figure, timed
+from tests.support.counted import CountedRecords
+from tests.support.programs.outlet import Place, endpoint
+from tests.support.recorder import Recorder
+
+BODY = b"x" * 2048
+WRITERS = 16
+BATCH = 200
+
+
+def _topic(queue: NotificationQueue, place: Place, name: str, **settings: Any) -> str:
+    queue.topics.create(name, TopicSettings(bucket=place.bucket.bucket, prefix="in/", **settings))
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A queue whose requests are counted: on a bucket alone those to the bucket, else those to the table."""
+
+    queue: NotificationQueue
+    requests: Callable[[], int]
+
+    @classmethod
+    def of(cls, place: Place) -> "_Counted":
+        if place.table is None:
+            store = CountingStore(FastObjectStore(place.bucket))
+            records: RecordStore = queue_records(place.bucket, store=store)
+            return cls(NotificationQueue(records), lambda: sum(store.counts.values()))
+        counted: Any = CountedRecords(queue_records(place.bucket, table=place.table))
+        return cls(NotificationQueue(counted), lambda: sum(counted.counts.values()))
+
+
+def _asked(place: Place, batches: int) -> float:
+    """Requests to the queue for each notification, from its reservation until it is delivered and taken out.
+
+    The worker is there before the first one, so that what it asks for while it is idle is left out.
+    """
+    counted = _Counted.of(place)
+    egress = Egress.of(["127.0.0.0/8"], allow_http=True)
+    stop = Event()
+    with Recorder() as recorder:
+        topic = _topic(counted.queue, place, "asked", endpoint=endpoint(recorder.url()))
+        plain = Publisher(
+            FastObjectStore(place.bucket), prefix="_keyspace/", parallelism=WRITERS, queued=True
+        )
+        publisher = QueuedPublisher(plain, counted.queue, bucket=place.bucket.bucket)
+        delivery = Delivery(counted.queue, egress=egress)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(delivery.run, stop, lambda _: None)
+            try:
+                publisher.put("in/first", BODY)
+                recorder.wait(1)
+                before = counted.requests()
+                for batch in range(batches):
+                    publisher.publish([Put(key=f"in/{batch}.{n}", body=BODY) for n in range(BATCH)])
+                recorder.wait(1 + batches * BATCH)
+                while counted.queue.stats(topic).depth:
+                    time.sleep(0.1)
+                found = counted.requests() - before
+            finally:
+                stop.set()
+            running.result()
+        counted.queue.topics.delete(topic)
+    return found / (batches * BATCH)
+
+
+def _shared(place: Place, puts: int) -> tuple[float, float]:
+    """Single puts of threads that share a publisher: requests each besides the object's own, and puts a second."""
+    counted = _Counted.of(place)
+    _topic(counted.queue, place, "shared", capacity=10 * puts * WRITERS)
+    store = CountingStore(FastObjectStore(place.bucket))
+    publisher = QueuedPublisher(
+        Publisher(store, prefix="_keyspace/", parallelism=WRITERS, queued=True),
+        counted.queue,
+        bucket=place.bucket.bucket,
+    )
+    publisher.put("in/warm", BODY)
+    before = counted.requests() + sum(store.counts.values())
+
+    def write(thread: int) -> None:
+        for number in range(puts):
+            assert isinstance(publisher.put(f"in/{thread}.{number}", BODY), Written)
+
+    def all_at_once() -> None:
+        with ThreadPoolExecutor(WRITERS) as pool:
+            list(pool.map(write, range(WRITERS)))
+
+    took, _ = timed(all_at_once)
+    asked, total = counted.requests() + sum(store.counts.values()) - before, puts * WRITERS
+    counted.queue.topics.delete("shared")
+    return (asked - total) / total, total / took
+
+
+def requests_figures(places: Mapping[str, Place], *, small: bool) -> list[Figure]:
+    """Of a queue in each of the places."""
+    asked = {name: _asked(place, 2 if small else 10) for name, place in places.items()}
+    shared = {name: _shared(place, 5 if small else 40) for name, place in places.items()}
+    return [*_figures(asked, shared)]
+
+
+def _figures(asked: dict[str, float], shared: dict[str, tuple[float, float]]) -> Iterator[Figure]:
+    for name, each in asked.items():
+        yield Figure(
+            what=f"requests to the queue for each notification, in batches of {BATCH}, pushed; queue: {name}",
+            ours=f"{each:.2f}, signals and the posts aside",
+            instead="RGW: not counted, it writes to its own omap",
+            ratio="–",
+        )
+    for name, (each, rate) in shared.items():
+        yield Figure(
+            what=f"requests of a put, {WRITERS} threads of one process, besides the object's own; queue: {name}",
+            ours=f"{each:.2f}, one of them the slot's signal; {rate:.0f} puts a second",
+            instead="alone: 8, or 7 with the queue in DynamoDB",
+            ratio="–",
+        )
