@@ -175,7 +175,8 @@ def _topic_view(queue: NotificationQueue, source: Source, topic: Topic, key: str
     slot = slot_of(key, topic.settings.slots)
     scans = (queue.shards.scan(topic, n, wanted=may_hold({slot})) for n in range(topic.settings.shards))
     segments = list(islice(chain.from_iterable(scans), SEGMENTS_MAX + 1))
-    waiting = [entry for each in segments[:SEGMENTS_MAX] for entry in each.entries if entry.slot == slot]
+    oldest_first = sorted(segments[:SEGMENTS_MAX], key=lambda segment: segment.place.key)
+    waiting = [entry for segment in oldest_first for entry in segment.entries if entry.slot == slot]
     dead = islice(queue.records.scan(dead_partition(topic.name), prefix=f"{slot:03d}."), LETTERS_MAX + 1)
     letters = [decode_letter(topic.name, record) for record in dead]
     found = [

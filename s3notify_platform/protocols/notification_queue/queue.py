@@ -237,9 +237,10 @@ class NotificationQueue:
     # A pulling consumer.
 
     def entries(self, topic: str, slots: Iterable[int]) -> tuple[Entry, ...]:
-        """The committed entries of these slots, in order of slot; not claimed, so another caller sees them too.
+        """The committed entries of these slots, in order of slot, then roughly of age.
 
-        Requests: 1 scan for each shard, which on a bucket alone reads only segments that may have such entries.
+        Nothing is claimed, so another caller sees them too. Requests: 1 scan for each shard, which on a bucket alone
+        reads only segments that may have such entries.
         """
         found = self._known.current(topic)
         wanted = set(slots)
@@ -256,7 +257,7 @@ class NotificationQueue:
 
         shards = range(found.settings.shards) if wanted else ()
         entries = [entry for part in self.shards.in_parallel(committed, shards) for entry in part]
-        return tuple(sorted(entries, key=lambda entry: entry.slot))
+        return tuple(sorted(entries, key=lambda entry: (entry.slot, entry.place.key, entry.n)))
 
     def remove(self, entries: Iterable[Entry]) -> int:
         """Remove committed entries that were consumed; how many this call removed.

@@ -3,7 +3,8 @@
 import pytest
 
 from s3notify_platform.errors import UnavailableError, UnknownOutcomeError
-from s3notify_platform.protocols.updates import ATTEMPTS, Changed, Stored, Updates
+from s3notify_platform.ports import Record
+from s3notify_platform.protocols.updates import ATTEMPTS, REMOVE, Changed, Stored, Updates
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault, FaultyStore, scripted
 
@@ -73,3 +74,42 @@ def test_no_answer_for_good(records):
     with pytest.raises(UnknownOutcomeError):
         Updates(faulty, HandClock()).create("p", "a", b"1")
     assert [call.method for call, _ in faulty.calls] == ["create", "read"] * ATTEMPTS
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_change_that_removes(records, doubt):
+    """Its result is that of a removal which certainly was its own: a record that is gone proves nothing."""
+    records.create("p", "a", b"1")
+
+    def empty(found):
+        return (REMOVE, found.value) if found is not None else (None, "gone")
+
+    result, left = writes(records, [Fault.NONE, doubt]).change("p", "a", empty)
+    assert left is records.read("p", "a") is None
+    assert result == ("gone" if doubt is Fault.LOST else b"1")
+
+
+def test_a_change_begins_with_what_is_known(records):
+    """Without a read, unless it has changed since."""
+    known = Record(key="a", value=b"1", version=records.create("p", "a", b"1").etag)
+    faulty = FaultyStore(records)
+    updates = Updates(faulty, HandClock())
+
+    def longer(found):
+        return found.value + b"+", found.value
+
+    assert updates.change("p", "a", longer, known=known)[0] == b"1"
+    assert [call.method for call, _ in faulty.calls] == ["replace"]
+    assert updates.change("p", "a", longer, known=known)[0] == b"1+"
+    assert [call.method for call, _ in faulty.calls[1:]] == ["replace", "read", "replace"]
+    assert records.read("p", "a").value == b"1++"
+
+
+def test_a_patient_change_outlasts_an_outage(records):
+    """If nothing is in doubt, others leave that to their callers."""
+    away = [Fault.THROTTLED] * 3
+    with pytest.raises(UnavailableError):
+        writes(records, away).change("p", "a", lambda _: (b"1", None))
+    assert writes(records, away).change("p", "a", lambda _: (b"1", None), patient=True)[1].value == b"1"
+    with pytest.raises(UnavailableError):
+        writes(records, [Fault.THROTTLED] * 100).change("p", "a", lambda _: (b"2", None), patient=True)
