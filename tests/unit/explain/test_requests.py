@@ -46,7 +46,7 @@ def test_it_works_beside_tombstones_with_read_permission_only(place):
     """A record that was removed where its object could not be deleted: read as absent, left as it is."""
     place.put()
     path = next(meta.key for meta in place.store.list("_s3notify/queue/queue").objects)
-    place.store.put(path, b"1 dead token\n")
+    place.store.put(path, b"1 - token\n")
     assert place.ask().verdict.kind == "unseen"
     assert place.store.get(path) is not None
 
