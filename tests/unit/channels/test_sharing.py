@@ -151,7 +151,7 @@ def test_16_threads_share_their_requests():
     store = CountingStore(MemoryObjectStore())
     queue = NotificationQueue(ObjectRecordStore(store, "q/", keys_recur=keys_recur))
     queue.topics.create("t", TopicSettings(bucket="b"))
-    publisher = QueuedPublisher(Publisher(store, prefix="ks/"), queue, bucket="b", linger_seconds=2.0)
+    publisher = QueuedPublisher(Publisher(store, prefix="ks/"), queue, bucket="b", linger_seconds=10.0)
     store.counts.clear()
     puts, threads = 20, 16
 
