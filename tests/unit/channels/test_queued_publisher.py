@@ -240,9 +240,9 @@ def test_requests(world):
     assert cost(lambda: publisher.delete("a")) == (one, {"DELETE": 1, "PUT": 2})
     refused = {"add": 2, "create": 1, "read": 1, "remove": 1}
     assert cost(lambda: publisher.put_if_absent("warm", b"1")) == (refused, {"PUT": 1})
-    batch = [Put(key=f"k{n}", body=b"1") for n in range(60)]
+    batch = [Put(key=f"k{n}", body=b"1") for n in range(40)]
     slots = {slot_of(change.key) for change in batch}
-    assert cost(lambda: publisher.publish(batch)) == (one, {"PUT": 60 + len(slots) + 1})
+    assert cost(lambda: publisher.publish(batch)) == (one, {"PUT": 40 + len(slots) + 1})
     world.clock.now += 31
     assert cost(lambda: publisher.put("b", b"1")) == (one | {"scan": 2}, {"PUT": 3})
 

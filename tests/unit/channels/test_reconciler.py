@@ -50,7 +50,7 @@ class World:
         queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
         reconciler = ReconcilerService(queue, self.objects, [Keyspace(publisher=self.publisher)], bucket="b")
         reconciler.reconcile()
-        self.clock.now += self.queue.stale_seconds
+        self.clock.now += self.queue.stale_seconds + 1
         return reconciler
 
     def keys(self, topic):
