@@ -256,9 +256,12 @@ class Supervisor:
         with os.fdopen(reading, "rb") as said, suppress(ValueError):
             for line in said:
                 self._note(worker, decoded(line))
-        worker.kill()  # whatever is left of its session
         assert worker.process is not None
         with worker.process as process:
+            # It has closed what it says: it ends, and how is known if it is not killed meanwhile.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+            worker.kill()  # whatever is left of its session
             code = process.wait()
         self._say(f"worker {worker.process.pid} of {worker.key.location} ended ({code})")
         with self._lock:
