@@ -19,7 +19,7 @@ Reading order. Imports point down only, without a circle; a contract in CI says 
     channels/       the publisher that queues, the reconciler, inlets, delivery
     explain/        where one object stands
     local/, defs/   the embedded S3 server, `dagster dev`, the demo and its source
-    orchestration/  Dagster: partitions, sensor, IO manager, assets, checks, component
+    orchestration/  Dagster: partitions, sensor, IO manager, assets, checks, component; warm/ keeps Spark between runs
     cli/            `s3notify ...`
 
 Where to look first: exactly-once is decided in `orchestration/io_manager.py`, and rows become visible by

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli import explain, ingest, inlet, quarantine, reconcile, schema, table, topics
+from s3notify_platform.cli import explain, ingest, inlet, quarantine, reconcile, schema, table, topics, warm
 from s3notify_platform.cli.common import (
     BucketPlace,
     bucket_options,
@@ -340,5 +340,6 @@ for _command in (
     quarantine.quarantine,
     table.table,
     schema.schema,
+    warm.warm,
 ):
     main.add_command(_command)

@@ -2,11 +2,30 @@
 
 `partitions` defines the slots of a run. `sensor` requests batches, as `ingest.scheduler` decides. `assets` is the step
 that ingests; `io_manager` commits, reports and loads. `bucket_assets` and `checks` show the whole bucket; `component`
-builds one source from YAML, and `source_assets` is what all parts of it are given.
+builds one source from YAML, and `source_assets` is what all parts of it are given. `warm` has the run launcher that
+hands runs over to workers which have all of it started.
 """
 
-from s3notify_platform.orchestration.component import S3NotifyComponent
-from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.source_assets import SlotAsset, s3_slot_asset
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from s3notify_platform.orchestration.component import S3NotifyComponent
+    from s3notify_platform.orchestration.io_manager import SlotIOManager
+    from s3notify_platform.orchestration.source_assets import SlotAsset, s3_slot_asset
 
 __all__ = ["S3NotifyComponent", "SlotAsset", "SlotIOManager", "s3_slot_asset"]
+
+_MODULES: Final = {
+    "S3NotifyComponent": "component",
+    "SlotAsset": "source_assets",
+    "SlotIOManager": "io_manager",
+    "s3_slot_asset": "source_assets",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy: daemon and webserver import the run launcher from here, and have no use for Spark.
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -46,6 +46,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             f"slot asset {wrong[0].name!r} is of source {wrong[0].source!r}, not {settings.name!r}"
         )
     where = f"s3://{io.bucket}/{io.prefix}"
+    common = settings.spec | {"tags": settings.spec["tags"] | settings.warm_tags}
     specs = [
         dg.AssetSpec(
             settings.name,
@@ -60,7 +61,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             },
             skippable=True,
             code_version=io.code_version,
-            **settings.spec,
+            **common,
         ),
         *(
             dg.AssetSpec(
@@ -70,7 +71,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
                 kinds={"pyspark", "parquet"},
                 skippable=True,
                 automation_condition=follow_slots(asset.name),
-                **settings.spec | {"owners": asset.owners or settings.owners},
+                **common | {"owners": asset.owners or settings.owners},
             )
             for asset in settings.slot_assets
         ),

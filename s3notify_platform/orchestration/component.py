@@ -138,6 +138,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             description=f"Ingests slots of {self.name!r}; requested by its sensor.",
             # One step: a second process would only start Python and Spark's client again.
             executor_def=dg.in_process_executor,
+            tags=assets.warm_tags,
         )
         sweep_job = dg.define_asset_job(
             f"{self.name}_sweep",

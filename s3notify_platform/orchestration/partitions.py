@@ -12,6 +12,8 @@ from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_
 BATCH_TAG: Final = "s3notify/batch"
 SOURCE_TAG: Final = "s3notify/source"
 PART_TAG: Final = "s3notify/part"
+WARM_TAG: Final = "s3notify/spark"
+"""Of jobs and assets whose runs a warm worker may take: digest of the Spark configuration that it has to have."""
 
 
 @cache

@@ -1,5 +1,7 @@
 """Resources: Spark and DynamoDB by configuration, and the runs' heartbeat."""
 
+import hashlib
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -54,6 +56,12 @@ class SlotSpark(PySparkResource):
             self._spark_session = builder.getOrCreate()
         session: SparkSession = self._spark_session
         return session
+
+
+def spark_digest(spark: SlotSpark) -> str:
+    """Differs for resources that cannot share a Spark session."""
+    conf = json.dumps([spark.master, spark.remote, spark.spark_config], sort_keys=True, default=str)
+    return hashlib.blake2b(conf.encode(), digest_size=6).hexdigest()
 
 
 class NamedS3(S3Resource):

@@ -9,7 +9,8 @@ import dagster as dg
 
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.partitions import SOURCE_TAG
+from s3notify_platform.orchestration.partitions import SOURCE_TAG, WARM_TAG
+from s3notify_platform.orchestration.resources import spark_digest
 from s3notify_platform.spark.batch_schema import Transform
 
 
@@ -64,6 +65,11 @@ class SourceAssets:
         """The IO manager in a step or a tick, with what its environment variables hold."""
         io: SlotIOManager = getattr(context.resources, self.io_key)
         return io
+
+    @property
+    def warm_tags(self) -> dict[str, str]:
+        """Tags of jobs and assets whose runs a warm worker may take."""
+        return {WARM_TAG: spark_digest(self.io.spark)}
 
     @property
     def spec(self) -> dict[str, Any]:

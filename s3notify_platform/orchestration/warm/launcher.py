@@ -1,0 +1,116 @@
+"""The run launcher: hands runs over to the supervisor of the home, and leaves all others to Dagster's default one."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from dagster._core.launcher import LaunchRunContext
+from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
+from dagster._core.remote_representation.code_location import GrpcServerCodeLocation
+from dagster._core.storage.dagster_run import DagsterRun
+from dagster._serdes import ConfigurableClassData, serialize_value
+
+from s3notify_platform.orchestration.partitions import WARM_TAG
+from s3notify_platform.orchestration.warm.handover import Home, NoAnswerError, NobodyThereError, WorkerKey
+
+
+class WarmRunLauncher(DefaultRunLauncher):
+    """`DefaultRunLauncher`, which starts a process for each run, except for those that a warm worker takes."""
+
+    @classmethod
+    def from_config_value(cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]) -> Self:
+        """See `ConfigurableClass`; there is nothing to configure."""
+        return cls(inst_data=inst_data, **config_value)
+
+    @property
+    def _home(self) -> Home:
+        return Home(Path(self._instance.root_directory))
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Launch a run, in one way or the other."""
+        if not self._hand_over(context):
+            super().launch_run(context)
+
+    def _hand_over(self, context: LaunchRunContext) -> bool:
+        run, home = context.dagster_run, self._home
+        if not home.folder.exists() or (key := _key_of(context)) is None:
+            return False
+        message = {
+            "do": "prepare" if takes_in_everything(run) else "run",
+            "run": run.run_id,
+            "job": run.job_name,
+            "key": key.message(),
+        }
+        try:
+            return bool(home.ask(message)["yes"])
+        except NobodyThereError:
+            return False
+        except NoAnswerError:
+            # It may have been taken. Once the claim is ours, the supervisor refuses it, however late.
+            return not home.claim(run.run_id, "cold")
+
+    def terminate(self, run_id: str) -> bool:
+        """Terminate a run. True if it was told to end; it is reported once it has."""
+        if self._home.claimant(run_id) != "warm":
+            return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return False
+        self._instance.report_run_canceling(run)
+        with suppress(NobodyThereError, NoAnswerError):
+            return bool(self._home.ask({"do": "terminate", "run": run_id})["yes"])
+        self._instance.report_engine_event("The supervisor of warm runs does not answer.", run)
+        return False
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        """Of warm runs, if run monitoring is enabled."""
+        return True
+
+    def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
+        """Whether the run's worker lives. Of other runs the default launcher knows nothing, and leaves them alone."""
+        if self._home.claimant(run.run_id) != "warm":
+            return CheckRunHealthResult(WorkerStatus.RUNNING)
+        try:
+            lives = bool(self._home.ask({"do": "look", "run": run.run_id})["yes"])
+        except NoAnswerError:
+            return CheckRunHealthResult(WorkerStatus.RUNNING)
+        except NobodyThereError:
+            lives = False
+        if lives:
+            return CheckRunHealthResult(WorkerStatus.RUNNING)
+        return CheckRunHealthResult(WorkerStatus.FAILED, "its warm worker has ended")
+
+
+def _key_of(context: LaunchRunContext) -> WorkerKey | None:
+    """What a run's worker has to be made for; None for runs that are not to be warm."""
+    run, code = context.dagster_run, context.job_code_origin
+    if context.workspace is None or run.remote_job_origin is None or code is None:
+        return None
+    origin = run.remote_job_origin.repository_origin
+    location = context.workspace.get_code_location(origin.code_location_origin.location_name)
+    # Code on other machines is not ours to start.
+    if not isinstance(location, GrpcServerCodeLocation):
+        return None
+    spark = run.tags.get(WARM_TAG)
+    if spark is None and run.asset_selection and not run.asset_check_selection:
+        # From the UI, or of a backfill: Dagster's own job of all assets.
+        graph = location.get_repository(origin.repository_name).asset_graph
+        tags = {graph.get(key).tags.get(WARM_TAG) for key in run.asset_selection if graph.has(key)}
+        spark = tags.pop() if len(tags) == 1 else None
+    if spark is None:
+        return None
+    return WorkerKey(
+        location=location.name,
+        origin=serialize_value(code.repository_origin),
+        spark=spark,
+        server_id=location.client.get_server_id(),  # not the location's, which may be of before a reload
+    )
+
+
+def takes_in_everything(run: DagsterRun) -> bool:
+    """Whether it is a first batch: it takes long, and has a process of its own."""
+    steps: Any = run.run_config.get("ops") or {}
+    return any((step.get("config") or {}).get("everything") for step in steps.values())

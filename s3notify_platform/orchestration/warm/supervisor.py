@@ -1,0 +1,313 @@
+"""The supervisor: owns the workers of one DAGSTER_HOME, and is alone to report a run whose worker has died."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import dagster as dg
+from dagster._core.origin import RepositoryPythonOrigin
+from dagster._serdes import deserialize_value
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import UsageError
+from s3notify_platform.local.process import locked
+from s3notify_platform.orchestration.warm.handover import (
+    Home,
+    Message,
+    WorkerKey,
+    decoded,
+    encoded,
+    received,
+)
+
+BEGIN_AGAIN_SECONDS: Final = 30.0
+"""A worker that ended before it was ready is not started again for so long."""
+
+END_SECONDS: Final = 5.0
+"""The same for all runs when the supervisor is told to end, which commands do within `DRAIN_SECONDS`."""
+
+WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of the workers of a supervisor. `bytes`: of a worker's Python process; its JVM has Spark's own limit.
+
+    `terminate_seconds`: after so long a run that is terminated is killed, with its worker.
+    """
+
+    workers: int = 4
+    runs: int = 200
+    bytes: int = 2 << 30
+    terminate_seconds: float = 10.0
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Worker:
+    key: WorkerKey
+    job: str
+    """One of its code, which names the resources that it starts."""
+    process: subprocess.Popen[bytes] | None = None
+    ready: bool = False
+    run: str = ""
+    """The run that it executes; empty for none."""
+    runs: int = 0
+    used_ms: int = 0
+    terminating: bool = False
+    leaving: bool = False
+    """It ends as soon as it has no run."""
+    replaced: bool = False
+    """There is, or was no room for, another of its place: it is started again when it is asked for."""
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def send(self, message: Message) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        with suppress(OSError):  # it has ended, which `_follow` sees
+            self.process.stdin.write(encoded(message))
+
+    def kill(self) -> None:
+        """End its session: it, its JVM, and Spark's Python workers, which end with the JVM."""
+        if self.process is not None and not self.ended.is_set():
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+
+class Supervisor:
+    """Serves one home until it is stopped. `UsageError` if another one does.
+
+    `worker`: the arguments of Python that start one.
+    """
+
+    def __init__(
+        self,
+        instance: dg.DagsterInstance,
+        *,
+        limits: Limits | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        worker: tuple[str, ...] = WORKER,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.home = Home(Path(instance.root_directory))
+        self._instance = instance
+        self._limits = limits or Limits()
+        self._say = say
+        self._command = worker
+        self._clock = clock
+        self._workers: list[_Worker] = []
+        self._not_before: dict[WorkerKey, float] = {}
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until `stop`; then terminate what runs, and end all workers."""
+        self.home.make()
+        lock = locked(self.home.folder / "lock")
+        if lock is None:
+            raise UsageError(f"{self.home.folder} is served by another supervisor: end that one")
+        with lock, self.home.listen() as listening:
+            self._report_left()
+            listening.settimeout(0.5)
+            self._say(f"warm runs of {self._instance.root_directory}")
+            try:
+                while not stop.is_set():
+                    with suppress(TimeoutError):
+                        connection, _ = listening.accept()
+                        threading.Thread(target=self._serve, args=[connection], daemon=True).start()
+            finally:
+                self._end()
+
+    def _report_left(self) -> None:
+        """Of a supervisor that died: its workers have ended, whatever they did. Claims of ended runs are removed."""
+        for run_id, claimant in [*self.home.claimed()]:
+            if claimant == "warm":
+                self._report(run_id, "its warm worker ended together with the supervisor", canceled=False)
+            run = self._instance.get_run_by_id(run_id)
+            if run is None or run.is_finished:
+                self.home.forget(run_id)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._stopping.set()
+            workers = [*self._workers]
+            seconds = min(self._limits.terminate_seconds, END_SECONDS)
+            for worker in workers:
+                self._leave(worker)
+                if worker.run:
+                    self._terminate(worker, seconds)
+        for worker in workers:
+            worker.ended.wait(seconds + 2)
+
+    # Requests
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError, ValueError, KeyError):
+            connection.settimeout(5.0)
+            message = received(connection)
+            connection.sendall(encoded({"yes": self._answer(message)}))
+
+    def _answer(self, message: Message) -> bool:
+        run = str(message["run"])
+        with self._lock:
+            if message["do"] in ("run", "prepare"):
+                key, job = WorkerKey.of(message["key"]), str(message["job"])
+                if message["do"] == "run" and self._take(run, job, key):
+                    return True
+                self._prepare(key, job)
+                return False
+            worker = next((worker for worker in self._workers if worker.run == run), None)
+            if worker is not None and message["do"] == "terminate":
+                self._terminate(worker, self._limits.terminate_seconds)
+            return worker is not None
+
+    def _take(self, run: str, job: str, key: WorkerKey) -> bool:
+        """Hand the run to an idle worker, if there is one. The same request again has the same answer."""
+        if any(worker.run == run for worker in self._workers):
+            return True
+        idle = next((w for w in self._workers if w.key == key and self._idle(w)), None)
+        if idle is None or not self.home.claim(run, "warm"):
+            return False
+        idle.run, idle.used_ms = run, self._clock.wall_ms()
+        idle.send({"run": run, "job": job})
+        return True
+
+    @staticmethod
+    def _idle(worker: _Worker) -> bool:
+        return worker.ready and not worker.run and not worker.leaving
+
+    # Workers
+
+    def _prepare(self, key: WorkerKey, job: str) -> None:
+        """Start a worker for this key if there is none, and there is room. Those of other versions of its code end."""
+        for worker in self._workers:
+            if worker.key.place == key.place and worker.key != key:
+                worker.replaced = True
+                self._leave(worker)
+        present = [worker for worker in self._workers if not worker.leaving]
+        if self._stopping.is_set() or any(worker.key == key for worker in present):
+            return
+        if self._clock.monotonic() < self._not_before.get(key, 0.0) or not self._is_here(key):
+            return
+        if len(present) >= self._limits.workers:
+            idle = sorted((w for w in present if self._idle(w)), key=lambda w: w.used_ms)
+            if not idle:
+                return
+            idle[0].replaced = True
+            self._leave(idle[0])
+        self._start(key, job)
+
+    @staticmethod
+    def _is_here(key: WorkerKey) -> bool:
+        """Whether the code is on this machine, and not in an image."""
+        origin = deserialize_value(key.origin, RepositoryPythonOrigin)
+        return origin.container_image is None and Path(origin.executable_path).exists()
+
+    def _start(self, key: WorkerKey, job: str) -> None:
+        worker = _Worker(key=key, job=job, used_ms=self._clock.wall_ms())
+        self._workers.append(worker)
+        threading.Thread(target=self._follow, args=[worker], daemon=True).start()
+
+    def _spawn(self, worker: _Worker) -> int:
+        """Start its process. The descriptor from which to read what it says."""
+        python = (
+            deserialize_value(worker.key.origin, RepositoryPythonOrigin).executable_path or sys.executable
+        )
+        reading, writing = os.pipe()
+        with self._lock, self.home.log.open("ab") as log:
+            worker.process = subprocess.Popen(
+                [python, *self._command, str(writing)],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=[writing],
+                start_new_session=True,
+                env={**os.environ, "DAGSTER_HOME": self._instance.root_directory},
+            )
+            os.close(writing)
+            worker.send({"job": worker.job, "parent": os.getpid(), **worker.key.message()})
+            if worker.leaving:
+                worker.kill()
+        self._say(f"worker {worker.process.pid} of {worker.key.location} starts")
+        return reading
+
+    def _follow(self, worker: _Worker) -> None:
+        """Start a worker, and take note of what it says, until it has ended.
+
+        In one thread, since the kernel ends it as soon as the thread that started it has ended.
+        """
+        try:
+            reading = self._spawn(worker)
+        except OSError as error:
+            self._say(f"no worker of {worker.key.location} could be started: {error}")
+            with self._lock:
+                self._workers.remove(worker)
+                self._not_before[worker.key] = self._clock.monotonic() + BEGIN_AGAIN_SECONDS
+            worker.ended.set()
+            return
+        with os.fdopen(reading, "rb") as said, suppress(ValueError):
+            for line in said:
+                self._note(worker, decoded(line))
+        assert worker.process is not None
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(1.0)  # it may just be ending, by itself
+        worker.kill()  # whatever is left of its session
+        with worker.process as process:
+            code = process.wait()
+        self._say(f"worker {worker.process.pid} of {worker.key.location} ended ({code})")
+        with self._lock:
+            self._workers.remove(worker)
+            run, worker.run = worker.run, ""
+            if not worker.ready:
+                self._not_before[worker.key] = self._clock.monotonic() + BEGIN_AGAIN_SECONDS
+            # One that was never of use is started when it is asked for, so that none is all the time.
+            if (worker.runs or run) and not worker.replaced:
+                self._prepare(worker.key, worker.job)
+        if run:
+            how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+            self._report(run, f"its warm worker ended under it, {how}", canceled=worker.terminating)
+            self.home.forget(run)
+        worker.ended.set()
+
+    def _note(self, worker: _Worker, message: Message) -> None:
+        with self._lock:
+            if "ready" in message:
+                worker.ready = True
+                self._say(f"a worker of {worker.key.location} is ready")
+            if message.get("done") and message["done"] == worker.run:
+                worker.run, run = "", worker.run
+                worker.runs += 1
+                self.home.forget(run)
+                used_up = worker.runs >= self._limits.runs or message["bytes"] > self._limits.bytes
+                if worker.leaving or used_up:
+                    self._leave(worker)
+
+    def _leave(self, worker: _Worker) -> None:
+        worker.leaving = True
+        if not worker.run:
+            worker.kill()
+
+    def _terminate(self, worker: _Worker, seconds: float) -> None:
+        """Interrupt its run. It leaves, and is killed after `seconds`."""
+        if worker.terminating:
+            return
+        worker.terminating = worker.leaving = True
+        worker.send({"terminate": worker.run})
+        timer = threading.Timer(seconds, worker.kill)
+        timer.daemon = True
+        timer.start()
+
+    def _report(self, run_id: str, why: str, *, canceled: bool) -> None:
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return
+        report = self._instance.report_run_canceled if canceled else self._instance.report_run_failed
+        report(run, f"The run was ended: {why}." if canceled else f"The run failed: {why}.")

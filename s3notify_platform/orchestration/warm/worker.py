@@ -1,0 +1,207 @@
+"""A worker: has loaded the definitions and started Spark, and executes runs one after another in its main thread.
+
+Signal handlers work nowhere else, and Dagster interrupts a run by one. A worker ends with its supervisor: at the end of
+its standard input, or, should a run keep the interpreter busy, by the kernel.
+"""
+
+import ctypes
+import gc
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import dagster as dg
+from dagster._core.code_pointer import CodePointer
+from dagster._core.definitions.reconstruct import ReconstructableRepository
+from dagster._core.definitions.repository_definition import RepositoryDefinition
+from dagster._core.events import EngineEventData
+from dagster._core.origin import RepositoryPythonOrigin
+from dagster._grpc.impl import core_execute_run
+from dagster._serdes import deserialize_value
+from dagster._utils.interrupts import capture_interrupts
+from pyspark.sql import SparkSession
+
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.resources import spark_digest
+from s3notify_platform.orchestration.warm.handover import Message, decoded, encoded
+from s3notify_platform.spark.warm import fresh_session, interrupt_jobs, warm_up
+
+PDEATHSIG: Final = 1
+KEEP_SECONDS: Final = 40.0
+"""Without a run for so long, Spark's Python workers get something to do."""
+
+
+def main() -> None:
+    """Serve the supervisor: orders on standard input, what became of them on the descriptor that is given."""
+    said = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
+    os.set_inheritable(said.fileno(), False)
+    orders = _own_input()
+    start = decoded(orders.readline())
+    _end_with(int(start["parent"]))
+    with dg.DagsterInstance.get() as instance:
+        instance.inject_env_vars(start["location"])
+        repository = _Loaded.of(deserialize_value(start["origin"], RepositoryPythonOrigin))
+        with _own_output():
+            spark = _started(instance, repository, start)
+        todo: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        threading.Thread(target=_listen, args=[orders, todo.put], daemon=True).start()
+        said.write(encoded({"ready": True}))
+        while True:
+            try:
+                order = todo.get(timeout=KEEP_SECONDS)
+            except queue.Empty:
+                warm_up(spark)
+                continue
+            _execute(instance, repository, order)
+            said.write(encoded({"done": order["run"], "bytes": _resident_bytes()}))
+            spark = _ready_again(spark)
+
+
+# The process
+
+
+def _own_input() -> BinaryIO:
+    """Standard input under another number, which no process that a run starts has."""
+    orders = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return os.fdopen(orders, "rb")
+
+
+@contextmanager
+def _own_output() -> Iterator[None]:
+    """What is started in here, and all it starts, writes where this process writes at the time.
+
+    During a run that is the run's compute log, into which Dagster redirects descriptors 1 and 2. Given these
+    themselves, the JVM would write to where they led when it began, for good.
+    """
+    reading, writing = os.pipe()
+    kept = [os.dup(number) for number in (1, 2)]
+    for number in (1, 2):
+        os.dup2(writing, number)
+    os.close(writing)
+    started = threading.Event()
+
+    def copy() -> None:
+        while data := os.read(reading, 65_536):
+            with suppress(OSError):
+                os.write(2 if started.is_set() else kept[1], data)
+
+    threading.Thread(target=copy, name="output", daemon=True).start()
+    try:
+        yield
+    finally:
+        for number, before in zip((1, 2), kept, strict=True):
+            os.dup2(before, number)
+        started.set()
+
+
+def _end_with(parent: int) -> None:
+    """End when the supervisor does, whatever runs."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _listen(orders: BinaryIO, put: Callable[[Message], None]) -> None:
+    for line in orders:
+        order = decoded(line)
+        if "terminate" in order:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            with suppress(Exception):  # it is killed anyway
+                interrupt_jobs(SparkSession.builder.getOrCreate())
+        else:
+            put(order)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+# Definitions and Spark
+
+
+class _Loaded(ReconstructableRepository):
+    """A repository that is loaded once: Dagster's is loaded again for each job and selection."""
+
+    @classmethod
+    def of(cls, origin: RepositoryPythonOrigin) -> "_Loaded":
+        return cls(
+            origin.code_pointer,
+            container_image=origin.container_image,
+            executable_path=origin.executable_path,
+            entry_point=origin.entry_point,
+            container_context=origin.container_context,
+        )
+
+    def get_definition(self) -> RepositoryDefinition:
+        if self.repository_load_data is not None:  # of a run whose definitions were computed for it
+            return super().get_definition()
+        return _definition_of(self.pointer)
+
+    def __hash__(self) -> int:
+        return hash(self.pointer)
+
+
+@cache
+def _definition_of(pointer: CodePointer) -> RepositoryDefinition:
+    return ReconstructableRepository(pointer).get_definition()
+
+
+def _started(instance: dg.DagsterInstance, repository: _Loaded, start: Message) -> SparkSession:
+    """The session of the sources with this configuration, ready for a run."""
+    job = repository.get_definition().get_job(start["job"])
+    names = {name: resource for name, resource in job.resource_defs.items() if name.endswith("_slots")}
+    with dg.build_resources(names, instance=instance) as resources:
+        found = (getattr(resources, name) for name in names)
+        spark = next(
+            io.spark.spark_session
+            for io in found
+            if isinstance(io, SlotIOManager) and spark_digest(io.spark) == start["spark"]
+        )
+    return _ready_again(spark)
+
+
+def _ready_again(spark: SparkSession) -> SparkSession:
+    """A session for the next run, in which all is loaded that a run needs."""
+    fresh = fresh_session(spark)
+    warm_up(fresh)
+    return fresh
+
+
+# Runs
+
+
+def _execute(instance: dg.DagsterInstance, repository: _Loaded, order: Message) -> None:
+    """Execute a run as a process of its own does, with the same events."""
+    run = instance.get_run_by_id(order["run"])
+    if run is None:
+        return
+    pid = os.getpid()
+    with capture_interrupts(), suppress(BaseException):  # what is raised has been written to the run's events
+        instance.report_engine_event(
+            f"Started process for run (pid: {pid}).", run, EngineEventData.in_process(pid)
+        )
+        try:
+            job = repository.get_reconstructable_job(order["job"])
+            for _ in core_execute_run(job, run, instance, inject_env_vars=False):
+                pass
+        finally:
+            instance.report_engine_event(f"Process for run exited (pid: {pid}).", run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""A source as a code location that real workers load, with a slot asset that does what a file says."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+import dagster as dg
+from pyspark.sql import DataFrame
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.orchestration import S3NotifyComponent, s3_slot_asset
+
+PLACE = "S3NOTIFY_TEST_WARM"
+"""The variable with what is not in `ATTRIBUTES`: where the source is. The deed is in a file whose path is in `DEED`."""
+
+DEED = "S3NOTIFY_TEST_DEED"
+
+ATTRIBUTES: Final[dict[str, Any]] = {
+    "name": "orders",
+    "prefix": "raw/",
+    "format": "jsonl",
+    "schema": "id bigint, amount double",
+    "slots": 16,
+    "slot_assets": [f"{__name__}.derived"],
+    "spark": {"master": "local[2]", "config": {"spark.driver.memory": "1g"}},
+}
+
+
+@s3_slot_asset(source="orders")
+def derived(orders: DataFrame) -> DataFrame:
+    """All rows. What a run leaves in the session is not there for the next one."""
+    print("derived says so", flush=True)
+    session = orders.sparkSession
+    assert not session.catalog.tableExists("left_behind")
+    session.range(1).createOrReplaceTempView("left_behind")
+    match Path(os.environ[DEED]).read_text():
+        case "die":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "hang":
+            Path(os.environ[DEED]).write_text("hangs")
+            session.range(1, numPartitions=1).mapInArrow(_hang, "id long").collect()
+    return orders
+
+
+def _hang(batches: object) -> object:
+    while True:
+        SYSTEM_CLOCK.sleep(1)
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """The source."""
+    return S3NotifyComponent(**ATTRIBUTES, **json.loads(os.environ[PLACE])).definitions()

@@ -1,0 +1,63 @@
+"""Which runs pass the queue by: those that may be warm, if nothing waits in it, within its limits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster import DagsterRun, DagsterRunStatus
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.run_coordinator import SubmitRunContext
+from dagster._core.test_utils import create_run_for_test
+
+from s3notify_platform.orchestration.partitions import SOURCE_TAG, WARM_TAG
+from s3notify_platform.orchestration.warm import PromptRunCoordinator
+
+REMOTE = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("any"), "__repository__"), "any")
+WARM = {WARM_TAG: "spark", SOURCE_TAG: "orders"}
+INSTANCE = {
+    "run_coordinator": {
+        "module": "s3notify_platform.orchestration.warm",
+        "class": "PromptRunCoordinator",
+        "config": {"max_concurrent_runs": 3, "tag_concurrency_limits": [{"key": SOURCE_TAG, "limit": 2}]},
+    },
+    "run_launcher": {"module": "dagster._core.test_utils", "class": "MockedRunLauncher"},
+}
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test(temp_dir=str(tmp_path), overrides=INSTANCE) as found:
+        assert isinstance(found.run_coordinator, PromptRunCoordinator)
+        yield found
+
+
+def submitted(instance: dg.DagsterInstance, tags: dict[str, str]) -> DagsterRunStatus:
+    run = create_run_for_test(
+        instance, job_name="any", status=DagsterRunStatus.NOT_STARTED, tags=tags, remote_job_origin=REMOTE
+    )
+    workspace: Any = None
+    instance.run_coordinator.submit_run(SubmitRunContext(run, workspace))
+    launched = [one.run_id for one in instance.run_launcher.queue()]
+    found: DagsterRun = instance.get_run_by_id(run.run_id)
+    assert (found.status is DagsterRunStatus.STARTING) == (run.run_id in launched)
+    return found.status
+
+
+def test_something_waits(instance: dg.DagsterInstance) -> None:
+    """A run that is not to be warm waits for the daemon, and whatever comes after it."""
+    assert submitted(instance, {}) is DagsterRunStatus.QUEUED
+    assert submitted(instance, WARM) is DagsterRunStatus.QUEUED
+
+
+def test_nothing_waits(instance: dg.DagsterInstance) -> None:
+    """Up to the limit of its tag."""
+    found = [submitted(instance, WARM) for _ in range(3)]
+    assert found == [DagsterRunStatus.STARTING] * 2 + [DagsterRunStatus.QUEUED]
+
+
+def test_all_runs_together(instance: dg.DagsterInstance) -> None:
+    """Up to the limit of all runs, whatever their tags."""
+    found = [submitted(instance, {WARM_TAG: "spark"}) for _ in range(4)]
+    assert found == [DagsterRunStatus.STARTING] * 3 + [DagsterRunStatus.QUEUED]

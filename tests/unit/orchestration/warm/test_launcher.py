@@ -1,0 +1,223 @@
+"""Which runs the launcher hands over, and that each is started once, whatever becomes of the answer."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster import DagsterRun, DagsterRunStatus
+from dagster._core.code_pointer import ModuleCodePointer
+from dagster._core.launcher import LaunchRunContext
+from dagster._core.launcher.base import WorkerStatus
+from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
+from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.remote_representation.code_location import GrpcServerCodeLocation
+from dagster._core.test_utils import create_run_for_test
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+
+from s3notify_platform.orchestration.partitions import WARM_TAG
+from s3notify_platform.orchestration.warm import WarmRunLauncher
+from s3notify_platform.orchestration.warm.handover import Home, Message, encoded, received
+
+CODE = RepositoryPythonOrigin(executable_path="python", code_pointer=ModuleCodePointer("any", "any"))
+PLACE = ManagedGrpcPythonEnvCodeLocationOrigin(
+    loadable_target_origin=LoadableTargetOrigin(module_name="any"), location_name="any"
+)
+REMOTE = RemoteJobOrigin(repository_origin=RemoteRepositoryOrigin(PLACE, "__repository__"), job_name="any")
+EVERYTHING = {"ops": {"orders_slots": {"config": {"everything": True}}}}
+ASSETS = {"orders": "spark", "paid_orders": "spark", "elsewhere": "other", "report": None}
+
+
+class Location(GrpcServerCodeLocation):
+    """A code location without a server."""
+
+    name = "any"
+    client = SimpleNamespace(get_server_id=lambda: "1")
+
+    def __init__(self) -> None:
+        tags = {name: {WARM_TAG: spark} if spark else {} for name, spark in ASSETS.items()}
+        nodes = {dg.AssetKey(name): SimpleNamespace(tags=found) for name, found in tags.items()}
+        graph = SimpleNamespace(get=nodes.__getitem__, has=nodes.__contains__)
+        self.get_repository = lambda _: SimpleNamespace(asset_graph=graph)
+
+    def cleanup(self) -> None:
+        pass
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs that the default launcher has launched or terminated."""
+    found: list[str] = []
+    monkeypatch.setattr(DefaultRunLauncher, "launch_run", lambda _, c: found.append(c.dagster_run.run_id))
+    monkeypatch.setattr(DefaultRunLauncher, "terminate", lambda _, run: found.append(run) or True)
+    return found
+
+
+class Site:
+    """A launcher, and what a supervisor answers that is not there."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self.instance, self.home = instance, Home(Path(instance.root_directory))
+        self.launcher = WarmRunLauncher()
+        self.launcher.register_instance(instance)
+        self.asked: list[Message] = []
+
+    def run(self, **given: Any) -> DagsterRun:
+        given = {"tags": {WARM_TAG: "spark"}, "status": DagsterRunStatus.STARTING} | given
+        return create_run_for_test(
+            self.instance,
+            job_name="any",
+            remote_job_origin=REMOTE,
+            job_code_origin=JobPythonOrigin("any", CODE),
+            **given,
+        )
+
+    def launch(self, run: DagsterRun) -> None:
+        workspace: Any = SimpleNamespace(get_code_location=lambda _: Location())
+        self.launcher.launch_run(LaunchRunContext(run, workspace))
+
+    def answering(self, answer: Message | None) -> "Answering":
+        return Answering(self, answer)
+
+
+class Answering:
+    """Answers one request so, or ends the connection when there is no answer."""
+
+    def __init__(self, site: Site, answer: Message | None) -> None:
+        self.site, self.answer = site, answer
+
+    def __enter__(self) -> None:
+        self.listening = self.site.home.listen()
+        self.listening.settimeout(30)
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self) -> None:
+        with self.listening.accept()[0] as connection:
+            self.site.asked.append(received(connection))
+            if self.answer is not None:
+                connection.sendall(encoded(self.answer))
+
+    def __exit__(self, *_: object) -> None:
+        self.thread.join()
+        self.listening.close()
+
+
+@pytest.fixture
+def site(instance: dg.DagsterInstance) -> Site:
+    return Site(instance)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"tags": {}, "asset_selection": {dg.AssetKey("orders"), dg.AssetKey("paid_orders")}},
+    ],
+)
+def test_taken(site: Site, cold: list[str], given: dict[str, Any]) -> None:
+    """A run of a job of ours, and one of Dagster's own job of all assets, as from the UI or a backfill."""
+    run = site.run(**given)
+    with site.answering({"yes": True}):
+        site.launch(run)
+    assert cold == []
+    (asked,) = site.asked
+    assert (asked["do"], asked["run"], asked["job"]) == ("run", run.run_id, "any")
+    assert (asked["key"]["spark"], asked["key"]["server_id"]) == ("spark", "1")
+
+
+@pytest.mark.parametrize(("given", "do"), [({}, "run"), ({"run_config": EVERYTHING}, "prepare")])
+def test_not_taken(site: Site, cold: list[str], given: dict[str, Any], do: str) -> None:
+    """All are busy; or it takes in everything, and only has a worker prepared for those to come."""
+    run = site.run(**given)
+    with site.answering({"yes": False}):
+        site.launch(run)
+    assert cold == [run.run_id]
+    assert [asked["do"] for asked in site.asked] == [do]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tags": {}},
+        {"tags": {}, "asset_selection": {dg.AssetKey("report")}},
+        {"tags": {}, "asset_selection": {dg.AssetKey("orders"), dg.AssetKey("elsewhere")}},
+        {
+            "tags": {},
+            "asset_selection": {dg.AssetKey("orders")},
+            "asset_check_selection": {dg.AssetCheckKey(dg.AssetKey("orders"), "complete")},
+        },
+    ],
+)
+def test_not_ours(site: Site, cold: list[str], given: dict[str, Any]) -> None:
+    """Nobody is asked about services, checks, other assets, and assets of two configurations."""
+    run = site.run(**given)
+    site.home.make()
+    site.launch(run)
+    assert cold == [run.run_id]
+
+
+def test_nobody_there(site: Site, cold: list[str]) -> None:
+    """The default launcher starts it; nothing was sent, so that nothing is claimed."""
+    runs = [site.run(), site.run()]
+    site.launch(runs[0])
+    with closing(site.home.listen()):
+        pass
+    site.launch(runs[1])
+    assert cold == [run.run_id for run in runs]
+    assert [site.home.claimant(run.run_id) for run in runs] == [None, None]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_no_answer(site: Site, cold: list[str], taken: bool) -> None:
+    """The supervisor died before it answered: whoever has claimed the run starts it, and nobody else."""
+    run = site.run()
+    if taken:
+        site.home.make()
+        assert site.home.claim(run.run_id, "warm")
+    with site.answering(None):
+        site.launch(run)
+    assert cold == ([] if taken else [run.run_id])
+    assert site.home.claimant(run.run_id) == ("warm" if taken else "cold")
+
+
+def test_terminate(site: Site, cold: list[str]) -> None:
+    """A warm run by its supervisor, any other by the default launcher."""
+    warm, other = site.run(), site.run()
+    site.home.make()
+    site.home.claim(warm.run_id, "warm")
+    assert site.launcher.terminate(other.run_id)
+    assert cold == [other.run_id]
+    with site.answering({"yes": True}):
+        assert site.launcher.terminate(warm.run_id)
+    assert site.asked == [{"do": "terminate", "run": warm.run_id}]
+    assert site.instance.get_run_by_id(warm.run_id).status is DagsterRunStatus.CANCELING
+    assert not site.launcher.terminate(warm.run_id)  # nobody there
+
+
+def test_health(site: Site) -> None:
+    """Run monitoring fails a run whose worker is gone; it leaves those alone that the default launcher has started."""
+    run, other = site.run(), site.run()
+    site.home.make()
+    site.home.claim(run.run_id, "warm")
+    with site.answering({"yes": True}):
+        assert site.launcher.check_run_worker_health(run).status is WorkerStatus.RUNNING
+    with site.answering({"yes": False}):
+        assert site.launcher.check_run_worker_health(run).status is WorkerStatus.FAILED
+    assert site.launcher.check_run_worker_health(run).status is WorkerStatus.FAILED
+    assert site.launcher.check_run_worker_health(other).status is WorkerStatus.RUNNING

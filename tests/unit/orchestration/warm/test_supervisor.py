@@ -1,0 +1,231 @@
+"""Hand-over to real processes, which are no Dagster and no Spark: who has a run, and what is reported of it."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster import DagsterRunStatus
+from dagster._core.code_pointer import ModuleCodePointer
+from dagster._core.origin import RepositoryPythonOrigin
+from dagster._core.test_utils import create_run_for_test
+from dagster._serdes import serialize_value
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.local.process import command_of
+from s3notify_platform.orchestration.warm.handover import Home, NobodyThereError, WorkerKey
+from s3notify_platform.orchestration.warm.supervisor import Limits, Supervisor
+from tests.support.waiting import until
+
+ORIGIN = RepositoryPythonOrigin(executable_path=sys.executable, code_pointer=ModuleCodePointer("any", "any"))
+KEY = WorkerKey(location="any", origin=serialize_value(ORIGIN), spark="s", server_id="1")
+TOY = (str(Path(__file__).parents[3] / "support" / "programs" / "toy_worker.py"),)
+
+
+@dataclass
+class Running:
+    """A supervisor, and what it has said."""
+
+    instance: dg.DagsterInstance
+    home: Home
+    lines: list[str] = field(default_factory=list)
+
+    def ask(self, do: str, run: str = "", *, job: str = "works", key: WorkerKey = KEY) -> bool:
+        return self.home.ask({"do": do, "run": run, "job": job, "key": key.message()})["yes"]
+
+    def new_run(self) -> str:
+        return create_run_for_test(self.instance, job_name="any", status=DagsterRunStatus.STARTED).run_id
+
+    def handed_over(self, job: str, *, key: WorkerKey = KEY) -> str:
+        """A run that a worker has taken, as soon as one is ready."""
+        run = self.new_run()
+        until(lambda: self.ask("run", run, job=job, key=key), why=lambda: str(self.lines))
+        return run
+
+    def ended(self, run: str) -> tuple[DagsterRunStatus, str]:
+        """How a run was reported, and why."""
+        until(lambda: self.instance.get_run_by_id(run).is_finished, why=lambda: str(self.lines))
+        until(lambda: self.home.claimant(run) is None)
+        (event,) = [e.dagster_event for e in self.instance.all_logs(run) if e.dagster_event.is_job_event]
+        return self.instance.get_run_by_id(run).status, event.message
+
+    def workers(self) -> list[int]:
+        """Processes that were started and have not ended, oldest first."""
+        pids = [int(line.split()[1]) for line in self.lines if line.endswith("starts")]
+        return [pid for pid in pids if command_of(pid)]
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as found:
+        yield found
+
+
+@contextmanager
+def supervised(instance: dg.DagsterInstance, limits: Limits = Limits()) -> Iterator[Running]:  # noqa: B008
+    found = Running(instance, Home(Path(instance.root_directory)))
+    stop, supervisor = (
+        threading.Event(),
+        Supervisor(instance, limits=limits, say=found.lines.append, worker=TOY),
+    )
+    serving = threading.Thread(target=supervisor.run, args=[stop])
+    serving.start()
+    until(lambda: found.lines)
+    try:
+        yield found
+    finally:
+        stop.set()
+        serving.join(30)
+        assert not serving.is_alive()
+        assert not found.workers()
+
+
+def test_a_run_is_taken_by_a_worker_that_is_ready(instance: dg.DagsterInstance) -> None:
+    """The first request finds none, and starts one; later runs have the same. The same request has the same answer."""
+    with supervised(instance) as it:
+        assert not it.ask("run", it.new_run())
+        first = it.handed_over("works")
+        until(lambda: it.home.claimant(first) is None)
+        second = it.handed_over("waits")
+        assert it.home.claimant(second) == "warm"
+        assert it.ask("run", second)
+        assert it.ask("look", second)
+        assert not it.ask("look", first)
+        assert not it.ask("run", it.new_run())  # all busy
+        assert len(it.workers()) == 1
+
+
+def test_a_run_that_is_claimed_is_not_taken(instance: dg.DagsterInstance) -> None:
+    """The launcher had no answer in time, and started a process: the request that was late comes to nothing."""
+    with supervised(instance) as it:
+        it.handed_over("works")
+        run = it.new_run()
+        assert it.home.claim(run, "cold")
+        assert not it.ask("run", run)
+        assert not it.home.claim(run, "warm")
+
+
+def test_a_worker_that_dies_under_its_run(instance: dg.DagsterInstance) -> None:
+    """The run is reported as failed, by which signal, and there is another worker."""
+    with supervised(instance) as it:
+        status, why = it.ended(it.handed_over("dies"))
+        assert status is DagsterRunStatus.FAILURE
+        assert "SIGSEGV" in why
+        it.handed_over("works")
+
+
+@pytest.mark.parametrize("job", ["waits", "stuck"])
+def test_a_run_is_terminated(instance: dg.DagsterInstance, job: str) -> None:
+    """Its worker is told to end, or killed if it does not; the run is reported as canceled."""
+    with supervised(instance, Limits(terminate_seconds=0.3)) as it:
+        run = it.handed_over(job)
+        (worker,) = it.workers()
+        assert it.ask("terminate", run)
+        assert it.ended(run)[0] is DagsterRunStatus.CANCELED
+        assert not command_of(worker)
+        it.handed_over("works")
+
+
+def test_a_reload(instance: dg.DagsterInstance) -> None:
+    """Workers with other code than the code server leave, as soon as they have no run; another location stays."""
+    with supervised(instance) as it:
+        it.handed_over("works", key=replace(KEY, location="other"))
+        busy = it.handed_over("waits")
+        other, old = it.workers()
+        new = replace(KEY, server_id="2")
+        it.handed_over("works", key=new)
+        assert it.ask("look", busy)
+        assert it.ask("terminate", busy)
+        until(lambda: not command_of(old))
+        assert other in it.workers()
+        assert len(it.workers()) == 2
+
+
+@pytest.mark.parametrize(("job", "limits"), [("works", Limits(runs=1)), ("leaks", Limits())])
+def test_a_worker_that_is_used_up(instance: dg.DagsterInstance, job: str, limits: Limits) -> None:
+    """After so many runs, or beyond so much memory, it is replaced."""
+    with supervised(instance, limits) as it:
+        it.handed_over(job)
+        (old,) = [int(line.split()[1]) for line in it.lines if line.endswith("starts")]
+        until(lambda: not command_of(old))
+        it.handed_over(job)
+
+
+def test_at_most_so_many_workers(instance: dg.DagsterInstance) -> None:
+    """The one that was idle for longest makes room; one with a run does not."""
+    with supervised(instance, Limits(workers=1)) as it:
+        it.handed_over("works")
+        (first,) = it.workers()
+        other = replace(KEY, location="other")
+        busy = it.handed_over("waits", key=other)
+        assert not it.ask("run", it.new_run())
+        assert it.ask("look", busy)
+        assert first not in it.workers()
+        assert sum(line.endswith("starts") for line in it.lines) == 2
+
+
+def test_a_worker_that_does_not_start(instance: dg.DagsterInstance) -> None:
+    """It is not started again and again."""
+    with supervised(instance) as it:
+        broken = replace(KEY, server_id="broken")
+        assert not it.ask("prepare", key=broken)
+        until(lambda: any("ended (3)" in line for line in it.lines))
+        assert not it.ask("run", it.new_run(), key=broken)
+        assert sum(line.endswith("starts") for line in it.lines) == 1
+
+
+def test_what_a_killed_supervisor_leaves(instance: dg.DagsterInstance) -> None:
+    """Its workers have ended with it, so that the next one reports their runs. Those of processes it leaves alone."""
+    home = Home(Path(instance.root_directory))
+    home.make()
+    runs = [
+        create_run_for_test(instance, job_name="any", status=DagsterRunStatus.STARTED).run_id for _ in "ab"
+    ]
+    for run, claimant in zip(runs, ("warm", "cold"), strict=True):
+        assert home.claim(run, claimant)
+    with supervised(instance):
+        found = [instance.get_run_by_id(run).status for run in runs]
+        assert found == [DagsterRunStatus.FAILURE, DagsterRunStatus.STARTED]
+        assert [home.claimant(run) for run in runs] == [None, "cold"]
+
+
+def test_its_end(instance: dg.DagsterInstance) -> None:
+    """It terminates what runs. One home, one supervisor; without one nothing is sent."""
+    with supervised(instance, Limits(terminate_seconds=0.3)) as it:
+        run = it.handed_over("stuck")
+        with pytest.raises(UsageError, match="another supervisor"):
+            Supervisor(instance).run(threading.Event())
+    assert it.ended(run)[0] is DagsterRunStatus.CANCELED
+    with pytest.raises(NobodyThereError):
+        it.ask("look")
+
+
+def test_a_home_with_a_long_path(tmp_path: Path) -> None:
+    """Longer than the address of a socket may be."""
+    home = Home(tmp_path / ("x" * 100))
+    with home.listen(), pytest.raises(Exception, match="does not answer"):
+        home.ask({}, seconds=0.01)
+
+
+def test_one_claimant(tmp_path: Path) -> None:
+    """Of any number that claim a run at once."""
+    home, together = Home(tmp_path), threading.Barrier(8)
+    home.make()
+    won: list[int] = []
+
+    def claim(number: int) -> None:
+        together.wait()
+        if home.claim("run", "warm" if number % 2 else "cold"):
+            won.append(number)
+
+    threads = [threading.Thread(target=claim, args=[number]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert home.claimant("run") == ("warm" if won[0] % 2 else "cold")
