@@ -1,4 +1,4 @@
-"""Runs `dagster dev` on this machine, and restarts it if it ends.
+"""Runs `dagster dev` on this machine, with the supervisor of warm runs, and restarts what ends.
 
 One process serves a home at a time, by a lock in it: two daemons on one home would launch and end each other's runs.
 """
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -21,24 +21,33 @@ from s3notify_platform.local.process import HOST, alive_with, locked, refuse_tak
 
 RESTARTS_MAX: Final = 20
 STOP_SECONDS: Final = 15.0
+WARM_SECONDS: Final = 10.0
+"""Between two starts of the supervisor of warm runs, without which runs are cold."""
+
 INSTANCE: Final = """\
 telemetry:
   enabled: false
 run_coordinator:
-  module: dagster.core.run_coordinator
-  class: QueuedRunCoordinator
+  module: s3notify_platform.orchestration.warm
+  class: PromptRunCoordinator
   config:
     max_concurrent_runs: 10
     # A source's runs have a Spark each; inlets and outlets are runs that do not end.
     tag_concurrency_limits: [{key: s3notify/source, limit: 2}]
     dequeue_interval_seconds: 1
+run_launcher:
+  module: s3notify_platform.orchestration.warm
+  class: WarmRunLauncher
+# A tick watches for most of the five seconds between two ticks; the code server lets half of its threads watch.
+sensors: {use_threads: true, num_workers: 8}
 """
 
 
 class DagsterDev:
     """`dagster dev` on loopback: webserver, daemon and code server, with `home` as its DAGSTER_HOME.
 
-    It has its own process group, so that stopping it also ends its servers and runs.
+    It has its own process group, so that stopping it also ends its servers and runs. The supervisor of warm runs
+    (`s3notify warm`) is beside it; it ends, with its workers, when this process does.
     """
 
     def __init__(
@@ -57,6 +66,8 @@ class DagsterDev:
         self._module = module
         self._clock = clock
         self._process: subprocess.Popen[bytes] | None = None
+        self._warm: subprocess.Popen[bytes] | None = None
+        self._warm_since = 0.0
         self._stopping = Event()
         # Not `Thread.join`: if it is interrupted, CPython 3.11 treats a running thread as ended.
         self._watched = Event()
@@ -104,6 +115,7 @@ class DagsterDev:
                 (self.home / "dagster.yaml").write_text(INSTANCE)
             self._end_leftover()
             refuse_taken(self.port, "--port")
+            self._spawn_warm()
             self._spawn()
         except BaseException:
             self.stop()
@@ -118,6 +130,7 @@ class DagsterDev:
             self._watched.wait()
             self._watcher = None
         self._end(self._process)
+        self._end(self._warm)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -141,20 +154,28 @@ class DagsterDev:
             raise UnavailableError(f"dagster dev ended {self.restarts + 1} times; see {self.log}")
 
     def _spawn(self) -> None:
-        command = [
-            sys.executable, "-m", "dagster", "dev", "-m", self._module, "-h", HOST, "-p", str(self.port),
-        ]  # fmt: skip
+        self._process = self._spawned(
+            ["dagster", "dev", "-m", self._module, "-h", HOST, "-p", str(self.port)], subprocess.DEVNULL
+        )
+        self._pidfile.write_text(str(self._process.pid))
+
+    def _spawn_warm(self) -> None:
+        # It ends at the end of its input, so that none is left by a process that is killed.
+        command = ["s3notify_platform.cli", "warm", "--home", str(self.home), "--until-input-ends"]
+        self._warm = self._spawned(command, subprocess.PIPE)
+        self._warm_since = self._clock.monotonic()
+
+    def _spawned(self, module: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **self._environment, "DAGSTER_HOME": str(self.home)}
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
+            return subprocess.Popen(
+                [sys.executable, "-m", *module],
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-        self._pidfile.write_text(str(self._process.pid))
 
     @property
     def _pidfile(self) -> Path:
@@ -179,6 +200,10 @@ class DagsterDev:
 
     def _restart(self) -> None:
         while not self._stopping.wait(0.5):
+            if self._warm is not None and self._warm.poll() is not None:
+                self._end(self._warm)
+                if self._clock.monotonic() - self._warm_since > WARM_SECONDS:
+                    self._spawn_warm()
             process = self._process
             if process is None or process.poll() is None:
                 continue
@@ -191,6 +216,8 @@ class DagsterDev:
     def _end(self, process: subprocess.Popen[bytes] | None) -> None:
         if process is None:
             return
+        if process.stdin is not None:
+            process.stdin.close()
         self._end_group(process.pid)
         with suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
@@ -204,6 +231,6 @@ class DagsterDev:
                     os.killpg(group, sent if ends - self._clock.monotonic() > STOP_SECONDS - 0.1 else 0)
                 except (ProcessLookupError, PermissionError):
                     return
-                if self._process is not None:
-                    self._process.poll()  # a zombie would keep the group alive
+                for process in filter(None, (self._process, self._warm)):
+                    process.poll()  # a zombie would keep the group alive
                 self._clock.sleep(0.2)

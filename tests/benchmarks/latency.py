@@ -1,71 +1,114 @@
-"""(4) From publish to committed row, on the running platform, split into what it is spent on."""
+"""(4) From `put` to the materialization in Dagster, on the running platform with the demo's source, warm and cold.
 
+A sample begins some seconds after the run before it has ended, at any moment of Dagster's loop; those of a burst begin
+as soon as the one before is materialized. The materialization is that of the slot asset, which comes last.
+"""
+
+import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
-from dagster import DagsterInstance, RunsFilter
+import yaml
+from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, DagsterRunStatus, RunsFilter
 
-from s3notify_platform.protocols.keyspace import Put
+from s3notify_platform.local.dagster_dev import INSTANCE
 from s3notify_platform.slots import slot_of
 from tests.benchmarks.figures import Figure, short
-from tests.support.platform import running
+from tests.support.platform import Platform, running
+
+ASSET = AssetKey(["paid_orders"])
+_ACTIVE = [DagsterRunStatus[name] for name in ("QUEUED", "STARTING", "STARTED")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Seconds after the return of `put`."""
+
+    requested: float
+    started: float
+    materialized: float
+    process: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    platform: Platform
+    instance: DagsterInstance
+
+    def sample(self, number: int) -> Sample:
+        key = f"raw/orders/latency {number}.jsonl"
+        self.platform.publisher.put(key, _body(number))
+        returned = time.time()
+        wanted = AssetRecordsFilter(ASSET, asset_partitions=[str(slot_of(key))], after_timestamp=returned)
+        self.platform.until(
+            "materialization", lambda: self.instance.fetch_materializations(wanted, limit=1).records
+        )
+        (found,) = self.instance.fetch_materializations(wanted, limit=1, ascending=True).records
+        (record,) = self.instance.get_run_records(RunsFilter(run_ids=[found.run_id]))
+        said = [event.message for event in self.instance.all_logs(found.run_id)]
+        return Sample(
+            requested=record.create_timestamp.timestamp() - returned,
+            started=record.start_time - returned,
+            materialized=found.timestamp - returned,
+            process=next(text for text in said if text.startswith("Started process")),
+        )
+
+    def rest(self) -> None:
+        """Until nothing runs, and then for a random part of Dagster's loop."""
+        self.platform.until("rest", lambda: not self.instance.get_runs(RunsFilter(statuses=_ACTIVE), limit=1))
+        time.sleep(random.uniform(5, 10))
 
 
 def run(folder: Path, *, small: bool) -> list[Figure]:
-    samples: list[dict[str, float]] = []
-    with running(folder) as platform, DagsterInstance.from_config(str(platform.dagster.home)) as instance:
-        # The first batch enumerates the source; it is not what is measured.
-        platform.publisher.publish([Put(key="raw/orders/first.jsonl", body=_body(0))])
-        platform.until("first batch", lambda: bool(platform.grid("orders")["materializedPartitions"]))
-        for number in range(1, 2 if small else 4):
-            time.sleep(6)
-            key = f"raw/orders/latency {number}.jsonl"
-            published = time.time()
-            platform.publisher.publish([Put(key=key, body=_body(number))])
-            slot = slot_of(key)
-            platform.until("commit", lambda s=slot, k=key: _has(platform, s, k))
-            head = platform.table.head(slot)
-            assert head is not None
-            (record,) = instance.get_run_records(RunsFilter(tags={"s3notify/batch": head.batch}))
-            platform.until(
-                "run's end", lambda i=record.dagster_run.run_id: instance.get_run_by_id(i).is_finished
-            )
-            event = instance.fetch_materializations(_asset(), limit=1).records[0].asset_materialization
-            took = event.metadata["batch_seconds"].value
-            (record,) = instance.get_run_records(RunsFilter(tags={"s3notify/batch": head.batch}))
-            committed = head.created_ms / 1000
-            samples.append(
-                {
-                    "poll": record.create_timestamp.timestamp() - published,
-                    "launch": record.start_time - record.create_timestamp.timestamp(),
-                    "Spark start": took.pop("spark_start"),
-                    "commit": took.pop("commit"),
-                    "job": sum(took.values()),
-                    "in all": committed - published,
-                }
-            )
-    parts = {name: median(sample[name] for sample in samples) for name in samples[0]}
-    whole = parts.pop("in all")
+    warm_count, burst_count, cold_count = (2, 2, 1) if small else (30, 10, 5)
+    with _site(folder / "warm") as site:
+        site.platform.until("worker", lambda: "is ready" in site.platform.dagster.log.read_text(), 600)
+        warm = [_rested(site, number) for number in range(warm_count)]
+        burst = [site.sample(100 + number) for number in range(burst_count)]
+    with _site(folder / "cold", cold=True) as site:
+        cold = [_rested(site, number) for number in range(cold_count)]
     return [
-        Figure(
-            what=f"publish to committed row, embedded Spark started for each run (median of {len(samples)})",
-            ours=f"{short(whole)}: " + ", ".join(f"{name} {short(took)}" for name, took in parts.items()),
-            instead="–",
-            ratio="–",
-        )
+        _figure("put to materialization, warm", warm),
+        _figure("the same in a burst, each put after the materialization before", burst),
+        _figure("the same, cold: a process and a Spark for each run", cold),
     ]
 
 
-def _has(platform: object, slot: int, key: str) -> bool:
-    head = platform.table.head(slot)
-    return head is not None and key in platform.table.states(head)
+def _rested(site: Site, number: int) -> Sample:
+    site.rest()
+    return site.sample(number)
 
 
-def _asset() -> object:
-    from dagster import AssetKey
+@contextmanager
+def _site(folder: Path, *, cold: bool = False) -> Iterator[Site]:
+    if cold:
+        settings = yaml.safe_load(INSTANCE)
+        del settings["run_launcher"]
+        (folder / "dagster").mkdir(parents=True)
+        (folder / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(settings))
+    with running(folder) as platform, DagsterInstance.from_config(str(platform.dagster.home)) as instance:
+        # The first batch enumerates the source; it is not what is measured.
+        platform.publisher.put("raw/orders/first.jsonl", _body(0))
+        platform.until("first batch", lambda: bool(platform.grid("orders")["materializedPartitions"]))
+        yield Site(platform=platform, instance=instance)
 
-    return AssetKey(["orders"])
+
+def _figure(what: str, samples: list[Sample]) -> Figure:
+    whole = [sample.materialized for sample in samples]
+    parts = {
+        "poll": median(sample.requested for sample in samples),
+        "launch": median(sample.started - sample.requested for sample in samples),
+        "run": median(sample.materialized - sample.started for sample in samples),
+    }
+    last = f", 95th percentile {short(quantiles(whole, n=20)[-1])}" if len(whole) > 1 else ""
+    processes = len({sample.process for sample in samples})
+    shown = ", ".join(f"{name} {short(took)}" for name, took in parts.items())
+    ours = f"median of {len(whole)} {short(median(whole))}{last}; {shown}; {processes} processes"
+    return Figure(what=what, ours=ours, instead="–", ratio="–")
 
 
 def _body(number: int) -> bytes:

@@ -12,12 +12,13 @@ import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.thorough, pytest.mark.timeout(900)]
 
-ORDER = ("run", "demo", "server", "daemon", "run", "server")
-KILLS = int(os.environ.get("KILLS", "6"))
+ORDER = ("run", "demo", "server", "daemon", "warm", "run", "server")
+KILLS = int(os.environ.get("KILLS", "7"))
 """How many of them."""
 
 VICTIMS = {
-    "run": ("execute_run", "execute_step", "spawn_main"),
+    "run": ("execute_run", "execute_step", "spawn_main", "warm.worker"),
+    "warm": ("cli warm",),
     "daemon": ("dagster._daemon", "daemon run"),
     "server": ("weed",),
 }
