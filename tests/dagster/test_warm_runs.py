@@ -60,6 +60,7 @@ class Warm:
         job = self.code.get_reconstructable_job(JOB)
         return self.instance.create_run_for_job(
             job.get_definition(),
+            tags=dict(job.get_definition().run_tags),
             run_config={"ops": {"orders_slots": {"config": {"slots": list(slots)}}}},
             asset_selection=frozenset(map(dg.AssetKey, asset_selection)) if asset_selection else None,
             job_code_origin=job.get_python_origin(),

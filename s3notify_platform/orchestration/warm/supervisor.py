@@ -257,11 +257,10 @@ class Supervisor:
             for line in said:
                 self._note(worker, decoded(line))
         assert worker.process is not None
+        with suppress(subprocess.TimeoutExpired):
+            worker.process.wait(1.0)  # it may just be ending, by itself
+        worker.kill()  # whatever is left of its session
         with worker.process as process:
-            # It has closed what it says: it ends, and how is known if it is not killed meanwhile.
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(END_SECONDS)
-            worker.kill()  # whatever is left of its session
             code = process.wait()
         self._say(f"worker {worker.process.pid} of {worker.key.location} ended ({code})")
         with self._lock:
