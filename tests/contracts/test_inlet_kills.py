@@ -54,7 +54,7 @@ def test_sqs_inlet_killed_anywhere(ministack, seed):
     world = World(ministack)
     etags = {f"raw/{n}": world.store.put(f"raw/{n}", b"%d" % n).etag for n in range(60)}
     for _ in range(4):
-        process = start(world, dice.randint(5, 60), queue_url=world.url)
+        process = start(world, dice.randint(2, 8), queue_url=world.url)
         # Messages of the life before come back after their visibility timeout.
         assert process.wait(60) == -signal.SIGKILL
     assert world.left(), "it was killed while there was something to lose"
