@@ -143,10 +143,10 @@ def test_one_stamp_for_each_task(spark: SparkSession, ministack: S3Server) -> No
         through = lake.with_source(platform=replace(config, endpoint_url=proxy.url))
         (result,) = through.ingest().slots.values()
         assert result.rows == 2020
-        puts = [r for r in proxy.answered if r.method == "PUT" and "/records/tasks" in r.path]
-        writes = [r for r in puts if r.status == 200 and b'"children"' in r.body]
-    kinds = ["opened", "parts begun", "read", "read", "staged"]  # and forgotten
-    assert len(writes) == len(kinds)
+        puts = [r for r in proxy.answered if r.method == "PUT" and "/records/ack.2etasks/" in r.path]
+        writes = [r for r in puts if r.status == 200 and b"1 live " in r.body]
+    kinds = ["opened", "parts begun", "read", "read", "staged", "closed"]  # and forgotten
+    assert len(writes) == len(kinds), [(r.path, r.body[:40]) for r in puts]
 
 
 def test_nothing_is_left_behind(filled: Lake) -> None:
