@@ -8,25 +8,19 @@ from dataclasses import replace
 import pytest
 
 from s3notify_platform.errors import (
-    BufferLengthsUnequal,
     CorruptError,
-    TagExists,
     TagNotFound,
     UnavailableError,
     UnknownOutcomeError,
     UsageError,
-    ZeroBufferNoOp,
 )
 from s3notify_platform.protocols.ack_chain import (
     AckChains,
     Acked,
     AlreadyAcked,
-    AlreadyFailed,
     Chain,
     Stamped,
     keys_recur,
-    new_stamp,
-    overdue,
     xor,
 )
 from s3notify_platform.protocols.ack_chain.chains import TAG_BYTES_MAX
@@ -56,31 +50,6 @@ def methods(faulty):
 
 
 # Create, stamp, ack
-
-
-def test_stamps_are_random_and_long_enough(chains):
-    """16 bytes of ours; shorter than 8 is refused, zero is refused, and so is another length than the chain's."""
-    assert len(new_stamp()) == 16
-    assert new_stamp() != new_stamp()
-    for wrong in (b"1234567", b"x" * 129):
-        with pytest.raises(UsageError, match="8 to 128"):
-            chains.create("t", wrong)
-    with pytest.raises(ZeroBufferNoOp):
-        chains.create("t", bytes(16))
-    chains.create("t", b"12345678")
-    with pytest.raises(ZeroBufferNoOp):
-        chains.stamp("t", bytes(8))
-    with pytest.raises(BufferLengthsUnequal):
-        chains.stamp("t", A)
-
-
-def test_a_chain_of_raw_stamps(chains):
-    """create, stamp, stamp: the XOR decides."""
-    chains.create("t", xor(A, B))
-    assert chains.stamp("t", A) == Stamped(missing=0)
-    assert chains.state("t").status == "open"
-    assert chains.stamp("t", B) == Acked()
-    assert chains.state("t").status == "acked"
 
 
 def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
@@ -191,16 +160,6 @@ def test_any_names_of_any_children(chains, seed):
         assert outcome == (Stamped(missing=len(left)) if left else Acked())
 
 
-def test_existing_tags_are_refused(chains):
-    """Open or closed."""
-    chains.open_batch("t", ["1"])
-    with pytest.raises(TagExists):
-        chains.create("t", A)
-    chains.stamp_children("t", ["1"])
-    with pytest.raises(TagExists):
-        chains.open_batch("t", ["1"])
-
-
 def test_tags_that_begin_alike_are_apart(chains):
     """No chain sees the records of another one."""
     for tag in ("t", "t.", "t/1", "t 1", "tt"):
@@ -215,46 +174,6 @@ def test_tags_that_begin_alike_are_apart(chains):
         "tt": ("1", "2"),
     }
     assert [state.tag for state in chains.open_states()] == ["t 1", "t.", "t/1", "tt"]
-
-
-def test_unknown_tags_and_finished_ones_are_distinguished(chains):
-    """`TagNotFound` and `AlreadyAcked`."""
-    for call in (
-        lambda: chains.stamp("t", A),
-        lambda: chains.stamp_children("t", ["1"]),
-        lambda: chains.state("t"),
-        lambda: chains.chain("t"),
-        lambda: chains.fail("t", "no"),
-        lambda: chains.delete("t"),
-    ):
-        with pytest.raises(TagNotFound):
-            call()
-    chains.open_batch("t", ["1"])
-    assert chains.stamp_children("t", ["1"]) == Acked()
-    assert chains.stamp_children("t", ["1"]) == AlreadyAcked()
-    chains.delete("t")
-    with pytest.raises(TagNotFound):
-        chains.state("t")
-
-
-def test_a_stamp_with_the_same_operation_id_is_applied_once(records):
-    """Also by another process, and also after the chain was acked."""
-    one, other = AckChains(records), AckChains(records)
-    one.create("t", xor(A, B))
-    assert one.stamp("t", A, operation_id="op-a") == Stamped(missing=0)
-    assert other.stamp("t", A, operation_id="op-a") == Stamped(missing=0)
-    assert other.stamp("t", B, operation_id="op-b") == Acked()
-    assert one.stamp("t", B, operation_id="op-b") == Acked()
-    assert one.stamp("t", A, operation_id="op-a") == AlreadyAcked()
-
-
-def test_named_children_are_applied_once_whoever_stamps_them(chains):
-    """Two runs that finish the same slots do not cancel out, under any operation id."""
-    chains.open_batch("t", ["1", "2", "3"])
-    assert chains.stamp_children("t", ["1", "2"], "run") == Stamped(missing=1)
-    assert chains.stamp_children("t", ["1", "2"], "other") == Stamped(missing=1)
-    assert chains.stamp_children("t", ["2"], "other") == Stamped(missing=1)
-    assert chains.stamp_children("t", ["1", "2", "3"], "run") == Acked()
 
 
 def test_wrong_calls_write_nothing(chains, records):
@@ -284,16 +203,6 @@ def test_wrong_calls_write_nothing(chains, records):
 # Failure, deadline, tidiness
 
 
-def test_a_failed_chain_keeps_reason_and_missing_children(chains):
-    """It stays failed; stamps on it get `AlreadyFailed`."""
-    chains.open_batch("t", ["1", "2"])
-    chains.stamp_children("t", ["1"])
-    assert chains.fail("t", "run died").status == "failed"
-    assert chains.stamp_children("t", ["2"]) == AlreadyFailed(reason="run died")
-    found = chains.fail("t", "another reason")
-    assert (found.status, found.reason, found.missing) == ("failed", "run died", ("2",))
-
-
 def test_an_acked_chain_cannot_fail(records):
     """Nor one whose last stamper died before it could close it: then `Acked` is for the stamper that comes back."""
     chains = AckChains(records)
@@ -307,18 +216,6 @@ def test_an_acked_chain_cannot_fail(records):
     assert chains.fail("u", "late").status == "acked"
     outcomes = [chains.stamp_children("u", ["1"], operation) for operation in ("op", "other", "op", None)]
     assert outcomes == [Acked(), AlreadyAcked(), Acked(), AlreadyAcked()]
-
-
-def test_overdue_is_judged_by_the_callers_own_elapsed_time(chains):
-    """Never by the wall clock in the record."""
-    chains.open_batch("t", ["1"], deadline_seconds=60)
-    state = chains.state("t")
-    assert not overdue(state, 59.9)
-    assert overdue(state, 60)
-    chains.open_batch("u", ["1"])
-    assert not overdue(chains.state("u"), 1e9)
-    chains.stamp_children("t", ["1"])
-    assert not overdue(chains.state("t"), 1e9)
 
 
 def test_purge_forgets_closed_chains_after_their_time(records):
@@ -445,24 +342,6 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
         chains.stamp("t", A, operation_id="op")
     assert AckChains(records).stamp("t", A, operation_id="op") == Stamped(missing=0)
     assert AckChains(records).stamp("t", B, operation_id="op2") == Acked()
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
-@pytest.mark.parametrize("late_by", [1, 2, 3])
-def test_a_creation_in_doubt_is_found_to_be_ours(records, fault, late_by):
-    """Not a conflict with oneself."""
-    chains, faulty = over(records, at("create", fault), late_by_calls=late_by)
-    opened = chains.open_batch("t", ["1"])
-    faulty.settle()
-    assert chains.chain("t") == opened
-
-
-def test_a_creation_in_doubt_while_anothers_exists(records):
-    """`TagExists`, after looking."""
-    AckChains(records).open_batch("t", ["1"])
-    chains, _ = over(records, at("create", Fault.REFUSED))
-    with pytest.raises(TagExists):
-        chains.open_batch("t", ["2"])
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])

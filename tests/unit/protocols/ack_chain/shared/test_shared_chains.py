@@ -8,20 +8,14 @@ from s3notify_platform.errors import (
     BufferLengthsUnequal,
     CorruptError,
     StaleLocalData,
-    TagExists,
     TagNotFound,
     UnavailableError,
     UnknownOutcomeError,
     UsageError,
-    ZeroBufferNoOp,
 )
 from s3notify_platform.protocols.ack_chain import (
     Acked,
-    AlreadyAcked,
-    AlreadyFailed,
     Stamped,
-    new_stamp,
-    overdue,
     xor,
 )
 from s3notify_platform.protocols.ack_chain.shared import ATTEMPTS, SharedChains, plans
@@ -45,31 +39,7 @@ def methods(faulty):
     return [call.method for call, _ in faulty.calls]
 
 
-def test_stamps_are_random_and_long_enough(chains):
-    """16 bytes of ours; shorter than 8 is refused, zero is refused."""
-    assert len(new_stamp()) == 16
-    assert new_stamp() != new_stamp()
-    with pytest.raises(UsageError, match="8 to 128"):
-        chains.create("t", b"1234567")
-    with pytest.raises(ZeroBufferNoOp):
-        chains.create("t", bytes(16))
-    chains.create("t", b"12345678")
-    with pytest.raises(ZeroBufferNoOp):
-        chains.stamp("t", bytes(8))
-    with pytest.raises(BufferLengthsUnequal):
-        chains.stamp("t", A)
-
-
 # Create, stamp, ack
-
-
-def test_a_chain_of_raw_stamps(chains):
-    """create, stamp, stamp: the XOR decides."""
-    chains.create("t", xor(A, B))
-    assert chains.stamp("t", A) == Stamped(missing=0)
-    assert chains.state("t").status == "open"
-    assert chains.stamp("t", B) == Acked()
-    assert chains.state("t").status == "acked"
 
 
 def test_a_parents_end_and_its_childrens_starts_go_into_one_stamp(chains):
@@ -115,55 +85,6 @@ def test_a_batch_names_what_is_missing(chains, records):
     assert chains.state("t").missing == ("996", "998")
     assert len(records.read("ack", "t").value) < 6000
     assert [state.tag for state in chains.states()] == ["t"]
-
-
-def test_existing_tags_are_refused(chains):
-    """Open or closed."""
-    chains.open_batch("t", ["1"])
-    with pytest.raises(TagExists):
-        chains.create("t", A)
-    chains.stamp_children("t", ["1"])
-    with pytest.raises(TagExists):
-        chains.open_batch("t", ["1"])
-
-
-def test_unknown_tags_and_finished_ones_are_distinguished(chains):
-    """`TagNotFound` and `AlreadyAcked`."""
-    for call in (
-        lambda: chains.stamp("t", A),
-        lambda: chains.stamp_children("t", ["1"]),
-        lambda: chains.state("t"),
-        lambda: chains.fail("t", "no"),
-        lambda: chains.delete("t"),
-    ):
-        with pytest.raises(TagNotFound):
-            call()
-    chains.open_batch("t", ["1"])
-    assert chains.stamp_children("t", ["1"]) == Acked()
-    assert chains.stamp_children("t", ["1"]) == AlreadyAcked()
-    assert chains.stamp("t", A) == AlreadyAcked()
-    chains.delete("t")
-    with pytest.raises(TagNotFound):
-        chains.state("t")
-
-
-def test_a_stamp_with_the_same_operation_id_is_applied_once(records):
-    """Also by another process, and also after the chain was acked."""
-    one, other = SharedChains(records), SharedChains(records)
-    one.create("t", xor(A, B))
-    assert one.stamp("t", A, operation_id="op-a") == Stamped(missing=0)
-    assert other.stamp("t", A, operation_id="op-a") == Stamped(missing=0)
-    assert other.stamp("t", B, operation_id="op-b") == Acked()
-    assert one.stamp("t", B, operation_id="op-b") == Acked()
-    assert one.stamp("t", A, operation_id="op-a") == AlreadyAcked()
-
-
-def test_named_children_are_applied_once_whoever_stamps_them(chains):
-    """A second run that did some of the same slots un-acks nothing, under any operation id."""
-    chains.open_batch("t", ["1", "2", "3"])
-    assert chains.stamp_children("t", ["1", "2"], "run") == Stamped(missing=1)
-    assert chains.stamp_children("t", ["1", "2"], "other") == Stamped(missing=1)
-    assert chains.stamp_children("t", ["1", "2", "3"], "run") == Acked()
 
 
 def test_children_begun_by_name(chains):
@@ -217,31 +138,11 @@ def test_operations_are_bounded(chains, monkeypatch):
 # Failure, deadline, tidiness
 
 
-def test_a_failed_chain_keeps_reason_and_missing_children(chains):
-    """It stays failed; stamps on it get `AlreadyFailed`."""
-    chains.open_batch("t", ["1", "2"])
-    chains.stamp_children("t", ["1"])
-    assert chains.fail("t", "run died").status == "failed"
-    assert chains.stamp_children("t", ["2"]) == AlreadyFailed(reason="run died")
-    found = chains.fail("t", "another reason")
-    assert (found.status, found.reason, found.missing) == ("failed", "run died", ("2",))
-
-
 def test_an_acked_chain_cannot_fail(chains):
     """The state after `fail` says so."""
     chains.open_batch("t", ["1"])
     chains.stamp_children("t", ["1"])
     assert chains.fail("t", "late").status == "acked"
-
-
-def test_overdue_is_judged_by_the_callers_own_elapsed_time(chains):
-    """Never by the wall clock in the record."""
-    state = chains.open_batch("t", ["1"], deadline_seconds=60)
-    assert not overdue(state, 59.9)
-    assert overdue(state, 60)
-    assert not overdue(chains.open_batch("u", ["1"]), 1e9)
-    chains.stamp_children("t", ["1"])
-    assert not overdue(chains.state("t"), 1e9)
 
 
 def test_purge_forgets_closed_chains_after_their_time(records):
@@ -298,24 +199,6 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
         chains.stamp("t", A, operation_id="op")
     assert SharedChains(records).stamp("t", A, operation_id="op") == Stamped(missing=0)
     assert SharedChains(records).stamp("t", B, operation_id="op2") == Acked()
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
-@pytest.mark.parametrize("late_by", [1, 2, 3])
-def test_a_creation_in_doubt_is_found_to_be_ours(records, fault, late_by):
-    """Not a conflict with oneself."""
-    chains, faulty = over(records, at("create", fault), late_by_calls=late_by)
-    opened = chains.open_batch("t", ["1"])
-    faulty.settle()
-    assert chains.state("t") == opened
-
-
-def test_a_creation_in_doubt_while_anothers_exists(records):
-    """`TagExists`, after looking."""
-    SharedChains(records).open_batch("t", ["1"])
-    chains, _ = over(records, at("create", Fault.REFUSED))
-    with pytest.raises(TagExists):
-        chains.open_batch("t", ["2"])
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.REFUSED, Fault.LATE])
