@@ -8,10 +8,9 @@ entry names is seen, and the entry may go when the slot is committed.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,7 +18,7 @@ from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.ingest.compare_columns import compared
 from s3notify_platform.ingest.fetch import windows
 from s3notify_platform.ingest.follow import last_signal_queued, named_versions
-from s3notify_platform.ingest.row_schema import Batches, numbers_of
+from s3notify_platform.ingest.row_schema import Batches, numbers_of, runs_of
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import (
     LISTED,
@@ -248,7 +247,8 @@ def _etag_of(states: Mapping[str, ObjectState], key: str) -> str | None:
 
 def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
     """What was found of each slot, from rows sorted by slot; and rows that are of none."""
-    for slot, pieces in groupby(_pieces(batches), lambda piece: piece[0]):
+    every = chain.from_iterable(runs_of(batch, "slot") for batch in batches)
+    for slot, pieces in groupby(every, lambda piece: piece[0]):
         found = _Found(Slot(slot))
         for _, piece in pieces:
             of_object = pc.equal(piece.column("kind"), LISTED.kind(ObjectVersion))
@@ -265,13 +265,3 @@ def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
                         raise AssertionError(row)
         if slot >= 0:
             yield found
-
-
-def _pieces(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batches, cut where the slot changes; -1 for none."""
-    for batch in batches:
-        slots = pc.fill_null(batch.column("slot"), -1).to_numpy()
-        cuts = [0, *(np.flatnonzero(np.diff(slots)) + 1).tolist(), len(slots)]
-        yield from (
-            (int(slots[low]), batch.slice(low, high - low)) for low, high in pairwise(cuts) if high > low
-        )

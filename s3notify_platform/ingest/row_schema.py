@@ -13,11 +13,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from itertools import pairwise
 from types import UnionType
 from typing import Any, Final, Generic, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from s3notify_platform.slots import Slot
 
@@ -56,6 +58,16 @@ def of_json(hint: Any, value: Any) -> Any:
     if get_origin(hint) is Mapping:
         return {key: of_json(get_args(hint)[1], part) for key, part in value.items()}
     return value
+
+
+def runs_of(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The batch, cut where an integer column changes, and its values; -1 for null."""
+    if batch.num_rows == 0:
+        return
+    values = pc.fill_null(batch.column(name), -1).to_numpy(zero_copy_only=False)
+    cuts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), batch.num_rows]
+    for low, high in pairwise(cuts):
+        yield int(values[low]), batch.slice(low, high - low)
 
 
 def numbers_of(batches: Batches) -> Iterator[int]:

@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,7 +21,7 @@ from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.outcome import Outcome, joined
 from s3notify_platform.ingest.reader import SplitReader
 from s3notify_platform.ingest.results import SlotResult
-from s3notify_platform.ingest.row_schema import Batches
+from s3notify_platform.ingest.row_schema import Batches, runs_of
 from s3notify_platform.ingest.slot_files import SlotFiles, new_files
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.splits import work_of
@@ -176,23 +174,13 @@ def slot_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Slot, pa.Re
     for batch in batches:
         if batch.column("_slot").null_count:
             raise UsageError("rows without _slot: a transform must keep _slot, _key, _etag and _offset")
-        for slot, piece in _runs(batch, "_slot"):
+        for slot, piece in runs_of(batch, "_slot"):
             yield Slot(slot), piece
-
-
-def _runs(batch: pa.RecordBatch, name: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The batch, cut where an integer column changes."""
-    if batch.num_rows == 0:
-        return
-    values = batch.column(name).to_numpy(zero_copy_only=False)
-    cuts = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), batch.num_rows]
-    for low, high in pairwise(cuts):
-        yield int(values[low]), batch.slice(low, high - low)
 
 
 def of_kinds(piece: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch, pa.Table | None]]:
     """A piece of one slot by kinds, in their order: the kind, its records, and what is to be stored of them if any."""
-    for kind, part in _runs(piece, "_kind"):
+    for kind, part in runs_of(piece, "_kind"):
         if kind == KIND_REJECT:
             columns = [part.column(name) for name in ("_key", "_etag", "_offset", "_reason", "_raw")]
             yield kind, part, pa.Table.from_arrays(columns, schema=REJECT_SCHEMA)

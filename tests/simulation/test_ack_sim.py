@@ -262,7 +262,7 @@ def test_a_chain_removed_under_its_stampers_and_begun_again(seed, kind):
     """What belongs to the first chain never counts in the second, and after a purge nothing of it is left.
 
     Stampers of both come at any time, dead ones come back. The purger works all the while, and takes nothing of the
-    second chain. Each late stamper is told that its chain is gone.
+    second chain. Each late stamper learns that its chain is gone.
     """
     names = [str(n) for n in range(3)]
     time = VirtualTime()

@@ -23,8 +23,8 @@ TAKE_MAX: Final = 256
 """Entries taken at once from one shard, as many as a segment has."""
 
 SETTLE_SECONDS: Final = 1.0
-"""How often the queue is told what became of entries in hand. What was delivered since may be delivered twice if the
-owner is killed."""
+"""How often it is written to the queue what became of entries in hand. What was delivered since may be delivered twice
+if the owner is killed."""
 
 IDLE_BASE_SECONDS: Final = 0.25
 POLL_SECONDS: Final = 2.0

@@ -1,4 +1,4 @@
-"""What launcher, supervisor and workers tell each other: where, how, and who has claimed a run."""
+"""What launcher, supervisor and workers send each other: where, how, and who has claimed a run."""
 
 import json
 import os

@@ -52,7 +52,7 @@ class WarmRunLauncher(DefaultRunLauncher):
             return not home.claim(run.run_id, "cold")
 
     def terminate(self, run_id: str) -> bool:
-        """Terminate a run. True if it was told to end; it is reported once it has."""
+        """Terminate a run. True if its end was requested; it is reported once it has ended."""
         if self._home.claimant(run_id) != "warm":
             return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
         run = self._instance.get_run_by_id(run_id)

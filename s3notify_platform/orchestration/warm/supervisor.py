@@ -32,7 +32,7 @@ BEGIN_AGAIN_SECONDS: Final = 30.0
 """A worker that ended before it was ready is not started again for so long."""
 
 END_SECONDS: Final = 5.0
-"""The same for all runs when the supervisor is told to end, which commands do within `DRAIN_SECONDS`."""
+"""The same for all runs when the supervisor is asked to end, which commands do within `DRAIN_SECONDS`."""
 
 WORKER: Final = ("-m", "s3notify_platform.orchestration.warm.worker")
 

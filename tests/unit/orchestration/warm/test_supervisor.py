@@ -120,7 +120,7 @@ def test_a_worker_that_dies_under_its_run(instance: dg.DagsterInstance) -> None:
 
 @pytest.mark.parametrize("job", ["waits", "stuck"])
 def test_a_run_is_terminated(instance: dg.DagsterInstance, job: str) -> None:
-    """Its worker is told to end, or killed if it does not; the run is reported as canceled."""
+    """Its worker is asked to end, or killed if it does not; the run is reported as canceled."""
     with supervised(instance, Limits(terminate_seconds=0.3)) as it:
         run = it.handed_over(job)
         (worker,) = it.workers()
