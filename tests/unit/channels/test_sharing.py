@@ -1,7 +1,7 @@
 """Threads that do the same at about the same time share the work."""
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 
 import pytest
 
@@ -13,6 +13,7 @@ from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings, keys_recur
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
+from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 
 FOREVER = 600.0
@@ -146,14 +147,27 @@ def test_what_fails_inside_does_not_hold_up_the_others():
     assert turns.after == [[1]]
 
 
+class MetStore(DelegatingStore):
+    """The PUTs of first objects wait for each other, so that all threads are at work from then on."""
+
+    def __init__(self, store, *, threads):
+        super().__init__(store)
+        self._all_here = Barrier(threads)
+
+    def put(self, key, body, **options):
+        if key.startswith("in/") and key.endswith(".0"):
+            self._all_here.wait(FOREVER)
+        return super().put(key, body, **options)
+
+
 def test_16_threads_share_their_requests():
     """Fewer than 2 requests for each put, besides the object's own, in place of 8; each change is in the queue once."""
-    store = CountingStore(MemoryObjectStore())
+    puts, threads = 20, 16
+    store = CountingStore(MetStore(MemoryObjectStore(), threads=threads))
     queue = NotificationQueue(ObjectRecordStore(store, "q/", keys_recur=keys_recur))
     queue.topics.create("t", TopicSettings(bucket="b"))
-    publisher = QueuedPublisher(Publisher(store, prefix="ks/"), queue, bucket="b", linger_seconds=10.0)
+    publisher = QueuedPublisher(Publisher(store, prefix="ks/"), queue, bucket="b", linger_seconds=1.0)
     store.counts.clear()
-    puts, threads = 20, 16
 
     def write(thread):
         return [publisher.put(f"in/{thread}.{number}", b"x") for number in range(puts)]
