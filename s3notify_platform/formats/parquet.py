@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
 from s3notify_platform.formats.parquet_values import fit_rows
 from s3notify_platform.formats.records import (
@@ -157,7 +158,7 @@ def _of_group(
     unread = [below("", name) for name in reader.schema_arrow.names if name not in names]
     row = group.first_row
     try:
-        for table in _decoded(file, reader, group, names):
+        for table in _decoded(file, reader, group, names, count_fields(target.output)):
             found = fit_rows(table, target)
             found.offset += row
             found.rejects = [replace(r, offset=row) for r in found.rejects]
@@ -260,8 +261,10 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
     ]
 
 
-def _decoded(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str]) -> Iterator[pa.Table]:
-    """A row group's columns, `BATCH_ROWS` or `BATCH_BYTES` at a time."""
+def _decoded(
+    file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str], columns: int
+) -> Iterator[pa.Table]:
+    """A row group's columns, `BATCH_ROWS` or `BATCH_BYTES` at a time; fewer rows if they are to have many `columns`."""
     if group.bytes > MAX_ROW_GROUP_BYTES:
         raise _UnreadableError(f"{group.bytes} bytes, and a task takes in at most {MAX_ROW_GROUP_BYTES}")
     leaves = max(1, len(reader.schema))
@@ -273,7 +276,8 @@ def _decoded(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[s
         if not names:
             yield reader.read_row_group(group.number, columns=names)
             return
-        at_once = max(1, min(DECODED_ROWS, MAX_CELLS // leaves))
+        most = max(1, min(BATCH_ROWS, MAX_CELLS // max(leaves, columns)))
+        at_once = min(DECODED_ROWS, most)
         read = reader.iter_batches(at_once, row_groups=[group.number], columns=names, use_threads=False)
         batches = (plain for batch in read for plain in _without_dictionaries(batch))
     waiting: list[pa.RecordBatch] = []
@@ -288,7 +292,7 @@ def _decoded(file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[s
                 waiting.append(batch)
             if total > MAX_ROW_GROUP_BYTES:
                 raise pa.ArrowInvalid(f"more than {MAX_ROW_GROUP_BYTES} bytes, decoded")
-            full = rows + at_once > BATCH_ROWS or size > BATCH_BYTES
+            full = rows + at_once > most or size > BATCH_BYTES
             table = pa.Table.from_batches(waiting) if waiting and (full or batch is None) else None
         if table is not None:
             yield table
