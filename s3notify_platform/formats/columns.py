@@ -1,8 +1,6 @@
 """Operations on Arrow columns: timestamps from texts, numbers that are too large, values without a column."""
 
-import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -69,18 +67,20 @@ def count_fields(fields: pa.Schema | pa.DataType) -> int:
     return sum(1 + count_fields(part.type) for part in fields)
 
 
-_INFINITY: Final = re.compile(rb"(?i)inf")
+def infinities(values: pa.Array) -> int:
+    """Infinite numbers in a column, at any depth."""
+    kind = values.type
+    if pa.types.is_floating(kind):
+        return pc.sum(pc.is_inf(values)).as_py() or 0
+    if pa.types.is_struct(kind):
+        return sum(map(infinities, values.flatten()))
+    return infinities(values.flatten()) if _has_items(kind) else 0
 
 
-def check_finite(values: pa.Array, written: int | bytes) -> None:
-    """Refuse numbers that are too large for a floating point column: infinities, except those that were `written`.
-
-    `written`: their number, or the text in which they are counted.
-    """
-    if pa.types.is_floating(values.type) and (found := pc.sum(pc.is_inf(values)).as_py()):
-        allowed = written if isinstance(written, int) else len(_INFINITY.findall(written))
-        if found > allowed:
-            raise pa.ArrowInvalid(f"a number is too large for {values.type}")
+def check_finite(found: int, written: Callable[[], int]) -> None:
+    """Refuse `found` infinities if fewer were `written`: numbers that are too large for a floating point column."""
+    if found and found > written():
+        raise pa.ArrowInvalid("a number is too large for its floating point column")
 
 
 def timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:

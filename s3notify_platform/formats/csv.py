@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.formats.columns import check_finite, timestamps, unnamed_columns
+from s3notify_platform.formats.columns import check_finite, infinities, timestamps, unnamed_columns
 from s3notify_platform.formats.csv_cut import NULLS, STANDARD, Dialect, check_csv_records, csv_cut
 from s3notify_platform.formats.records import (
     UNKNOWN_FIELD,
@@ -119,8 +119,8 @@ class CsvRecords:
         table = read_csv(joined, self._names, self._options, dialect)
         schema = self.target.schema
         columns = [_typed(table[column.name].combine_chunks(), column.type, dialect) for column in schema]
-        for values in columns:
-            check_finite(values, joined)
+        for column, values in zip(schema, columns, strict=True):
+            check_finite(infinities(values), partial(self._infinities_in, joined, column.name))
         named = pa.Table.from_arrays(columns, schema=schema)
         if not self._unnamed_columns:
             return Converted(table=named)
@@ -133,6 +133,12 @@ class CsvRecords:
                 joined, self._names, csv_options(found.names, None, dialect), dialect
             ).schema
         return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
+
+    def _infinities_in(self, joined: bytes, name: str) -> int:
+        """Infinities that are written in a column."""
+        options = csv_options([name], pa.schema([(name, pa.string())]), self._dialect)
+        texts = read_csv(joined, self._names, options, self._dialect)[name]
+        return _infinite(texts)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
@@ -230,8 +236,16 @@ def _read_values(dialect: Dialect, values: Sequence[str | None], kind: pa.DataTy
     options = csv_options(["v"], pa.schema([("v", kind)]), dialect)
     rows = "".join(f"{_quoted(value)}\n" for value in values).encode()
     array = _typed(read_csv(rows, ["v"], options)["v"].combine_chunks(), kind, dialect)
-    check_finite(array, rows)
+    check_finite(infinities(array), lambda: _infinite(pa.array(values, pa.string())))
     return array
+
+
+_INFINITE: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
+
+
+def _infinite(texts: pa.Array | pa.ChunkedArray) -> int:
+    """How many of these texts are infinities."""
+    return pc.sum(pc.match_substring_regex(texts, _INFINITE)).as_py() or 0
 
 
 def _quoted(value: str | None) -> str:

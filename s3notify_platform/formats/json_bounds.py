@@ -23,6 +23,12 @@ _STEP[list(b"[{")], _STEP[list(b"]}")] = 1, -1
 _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 
 
+def infinities_in(text: bytes) -> int:
+    """Infinities that are written in JSON lines, outside of their strings."""
+    text = _STRING.sub(b"", _ESCAPE.sub(b"", text))
+    return text.count(b"Inf")
+
+
 def depth_of(text: bytes) -> int:
     """Levels of objects and lists in a JSON text; of one that is malformed, at least those that a parser enters."""
     if b"\\" in text:

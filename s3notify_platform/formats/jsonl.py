@@ -14,8 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from s3notify_platform.formats.columns import check_finite, count_fields, timestamps, unnamed_columns
-from s3notify_platform.formats.json_bounds import check_cells, depth_of, first_too_deep, value_end
+from s3notify_platform.formats.columns import (
+    check_finite,
+    count_fields,
+    infinities,
+    timestamps,
+    unnamed_columns,
+)
+from s3notify_platform.formats.json_bounds import (
+    check_cells,
+    depth_of,
+    first_too_deep,
+    infinities_in,
+    value_end,
+)
 from s3notify_platform.formats.records import (
     BOM,
     Converted,
@@ -229,8 +241,7 @@ class JsonLines:
             else nulls[column.type]
             for column in self.target.schema
         ]
-        for values in columns:
-            check_finite(values, joined)
+        check_finite(sum(map(infinities, columns)), lambda: infinities_in(joined))
         return pa.Table.from_arrays(columns, schema=self.target.schema)
 
     def _looked_up(self, records: Records) -> dict[str, Offsets]:
@@ -329,7 +340,7 @@ def _read_values(raws: Sequence[str | None], kind: pa.DataType) -> pa.Array:
         try:
             table = read_json(joined, _options(schema, "error", times=times))
             values = _typed(table["v"].combine_chunks(), kind)
-            check_finite(values, joined)
+            check_finite(infinities(values), lambda: infinities_in(joined))
             return values
         except pa.ArrowInvalid as error:
             if times or "to timestamp" not in str(error):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from s3notify_platform.formats.columns import check_finite, timestamps, unnamed_columns
+from s3notify_platform.formats.columns import check_finite, infinities, timestamps, unnamed_columns
 from s3notify_platform.formats.records import UNKNOWN_FIELD, Parsed, Reject, Target, no_rows, reason_of
 from s3notify_platform.formats.rescue import (
     Rescued,
@@ -85,7 +85,7 @@ def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
         # A cast compares the digits of the types, not those of the values.
         values = pc.cast(values, pa.decimal128(20, 0))
     if pa.types.is_float32(kind):
-        check_finite(pc.cast(values, kind), int(pc.sum(pc.is_inf(values)).as_py() or 0))
+        check_finite(infinities(pc.cast(values, kind)), lambda: infinities(values))
     return pc.cast(values, options=pc.CastOptions(target_type=kind, allow_time_truncate=True))
 
 

@@ -72,6 +72,22 @@ def test_numbers(text: str, kind: pa.DataType, value: object) -> None:
     assert one(b"v\n%s\n" % text.encode(), kind, "csv") == value
 
 
+@pytest.mark.parametrize(
+    ("fmt", "body", "fitting"),
+    [
+        ("jsonl", b'{"v":1e39,"s":"inf Inf"}\n{"v":Infinity,"s":"\\"Inf"}\n', 1),
+        ("jsonl", b'{"l":[{"v":1e39}],"s":":Inf"}\n{"l":[{"v":-Inf}]}\n', 1),
+        ("csv", b"v,s\n1e39,inf\n-inf,Infinity\n", 1),
+    ],
+)
+def test_what_is_too_large_is_no_infinity(fmt: str, body: bytes, fitting: int) -> None:
+    """Whatever is written beside it."""
+    one = [("v", pa.float32()), ("s", TEXT), ("l", pa.list_(pa.struct([("v", pa.float32())])))]
+    names = ("v", "s") if fmt == "csv" else ("v", "s", "l")
+    rows, rejects = take([body], pa.schema([part for part in one if part[0] in names]), fmt)
+    assert (len(rows), len(rejects)) == (fitting, 2 - fitting)
+
+
 @pytest.mark.parametrize("fmt", ["jsonl", "csv"])
 def test_not_a_number_is_a_number(fmt: str) -> None:
     body = b'{"v":NaN}' if fmt == "jsonl" else b"v\nNaN\n"
