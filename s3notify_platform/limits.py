@@ -47,6 +47,9 @@ MAX_ROW_GROUP_BYTES: Final = (1 << 31) - 1
 MAX_ROW_GROUP_CELLS: Final = 1 << 28
 """Rows times columns of a Parquet row group: a few hundred bytes can hold billions of nulls."""
 
+MAX_ROWS_PER_BYTE: Final = 100
+"""Rows of a Parquet file for each of its bytes, beyond its first million: of columns that say the same in all rows."""
+
 MAX_TASK_BYTES: Final = 8 << 30
 """Memory that a task of Spark may take beyond what its process had, and no more than `MAX_TASK_SHARE` of all there is.
 

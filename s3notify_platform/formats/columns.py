@@ -38,11 +38,12 @@ def _has_items(kind: pa.DataType) -> bool:
 def unnamed_columns(table: pa.Table, schema: pa.Schema) -> tuple[dict[str, Places], pa.Schema | None]:
     """The fields of a table, at any depth, that `schema` does not name: the rows by path, and the columns with them."""
     rows = np.arange(table.num_rows)
+    named = {*schema.names}
     found: dict[str, Places] = {}
     new_fields = []
     for column in table.schema:
         values = table[column.name].combine_chunks()
-        if column.name not in schema.names:
+        if column.name not in named:
             parts = [(below("", column.name), rows[values.is_valid().to_numpy(zero_copy_only=False)])]
         elif pa.types.is_nested(column.type):
             kind = schema.field(column.name).type

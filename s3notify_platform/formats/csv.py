@@ -106,7 +106,8 @@ class CsvRecords:
         self.target = target
         self._dialect = dialect
         self._names = names
-        self._unnamed_columns = [name for name in names if name not in target.schema.names]
+        named = {*target.schema.names}
+        self._unnamed_columns = [name for name in names if name not in named]
         # Timestamps are read as strings: the CSV reader insists on a zone, or on none.
         kinds = {c.name: pa.string() if pa.types.is_timestamp(c.type) else c.type for c in target.schema}
         kinds |= dict.fromkeys(self._unnamed_columns, pa.string())

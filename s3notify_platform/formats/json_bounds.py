@@ -51,6 +51,22 @@ def first_too_deep(records: Records) -> int | None:
     return next((number for number in suspects if depth_of(records.raw(number)) > MAX_DEPTH), None)
 
 
+def check_json_lines(records: Records) -> None:
+    """Refuse lines that are not one object each.
+
+    A record that does not span its line could be completed by the next one, and hide both; and a `null` in
+    place of the first object ends the process inside pyarrow 26. So does deep nesting.
+    """
+    octets = np.frombuffer(records.body, np.uint8)
+    first, last = octets[records.start], octets[records.end - 1]
+    for number in np.flatnonzero((first != ord("{")) | (last != ord("}"))).tolist():
+        line = records.body[records.start[number] : records.end[number]].strip(b" \t\r\n")
+        if not (line.startswith(b"{") and line.endswith(b"}")):
+            raise pa.ArrowInvalid("the line is not a JSON object (for documents set the format json)")
+    if first_too_deep(records) is not None:
+        raise pa.ArrowInvalid(f"nested deeper than {MAX_DEPTH} levels, the limit")
+
+
 _KEY: Final = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \t\r\n]*+:', re.DOTALL)
 _FEW: Final = 2000
 

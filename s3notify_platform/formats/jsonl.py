@@ -23,8 +23,8 @@ from s3notify_platform.formats.columns import (
 )
 from s3notify_platform.formats.json_bounds import (
     check_cells,
+    check_json_lines,
     depth_of,
-    first_too_deep,
     infinities_in,
     value_end,
 )
@@ -436,19 +436,3 @@ def read_json(joined: bytes, options: pa_json.ParseOptions | None) -> pa.Table:
         joined.decode("utf-8")  # the JSON reader would pass on what is not UTF-8
     read = pa_json.ReadOptions(use_threads=False, block_size=max(len(joined) + 1, 1 << 20))
     return pa_json.read_json(pa.BufferReader(joined), read_options=read, parse_options=options)
-
-
-def check_json_lines(records: Records) -> None:
-    """Refuse lines that are not one object each.
-
-    A record that does not span its line could be completed by the next one, and hide both; and a `null` in
-    place of the first object ends the process inside pyarrow 26. So does deep nesting.
-    """
-    octets = np.frombuffer(records.body, np.uint8)
-    first, last = octets[records.start], octets[records.end - 1]
-    for number in np.flatnonzero((first != ord("{")) | (last != ord("}"))).tolist():
-        line = records.body[records.start[number] : records.end[number]].strip(b" \t\r\n")
-        if not (line.startswith(b"{") and line.endswith(b"}")):
-            raise pa.ArrowInvalid("the line is not a JSON object (for documents set the format json)")
-    if first_too_deep(records) is not None:
-        raise pa.ArrowInvalid(f"nested deeper than {MAX_DEPTH} levels, the limit")

@@ -34,7 +34,13 @@ from s3notify_platform.formats.records import (
     rejected_whole,
 )
 from s3notify_platform.formats.rescue import below, count
-from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROW_GROUP_BYTES, MAX_ROW_GROUP_CELLS
+from s3notify_platform.limits import (
+    MAX_CELLS,
+    MAX_RAW_BYTES,
+    MAX_ROW_GROUP_BYTES,
+    MAX_ROW_GROUP_CELLS,
+    MAX_ROWS_PER_BYTE,
+)
 from s3notify_platform.protocols.source_enumerator import Split
 
 FOOTER_BYTES: Final = 64 << 10
@@ -43,6 +49,8 @@ MAX_FOOTER_BYTES: Final = 32 << 20
 BATCH_ROWS: Final = 1 << 17
 BATCH_BYTES: Final = 64 << 20
 """Of decoded rows, which become a table together."""
+
+_MILLION: Final = 1_000_000
 
 DECODED_ROWS: Final = 1024
 """Rows that are decoded at once: what they take is known only afterwards."""
@@ -240,7 +248,8 @@ def _columns(reader: pq.ParquetFile, target: Target) -> list[str]:
         raise _UnreadableError(f"column {names[0]!r} {UNKNOWN_FIELD}")
     if target.inferred or target.rescue:
         return names
-    return [name for name in names if name in target.schema.names]
+    named = {*target.schema.names}
+    return [name for name in names if name in named]
 
 
 def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
@@ -250,6 +259,8 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
         rows = [int(meta.num_rows) for meta in metas]
     except Exception as error:
         raise _UnreadableError(reason_of(error)) from error
+    if (found := sum(rows)) > max(_MILLION, size * MAX_ROWS_PER_BYTE):
+        raise _UnreadableError(f"{found} rows in {size} bytes, more than {MAX_ROWS_PER_BYTE} for each byte")
     total = max(1, sum(sizes))
     borders = [(size - 1) * before // total for before in accumulate(sizes, initial=0)]
     first_rows = accumulate(rows, initial=0)

@@ -51,7 +51,7 @@ def fit_rows(table: pa.Table, target: Target) -> Parsed:
 def _column(
     table: pa.Table, column: pa.Field, rescued: dict[int, Rescued], target: Target, mismatches: Tally
 ) -> pa.Array:
-    if column.name not in table.schema.names:
+    if table.schema.get_field_index(column.name) < 0:
         return pa.nulls(table.num_rows, column.type)
     values, path = table[column.name].combine_chunks(), below("", column.name)
 

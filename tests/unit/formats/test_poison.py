@@ -13,8 +13,9 @@ from s3notify_platform.formats.inference import infer
 from s3notify_platform.formats.object_bytes import BytesInMemory
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS, format_of
+from s3notify_platform.limits import MAX_CELLS
 from tests.support.poison import GOOD, HEAVY, SCHEMA, corpus
-from tests.support.poison.files import parquet
+from tests.support.poison.files import nulls, parquet
 from tests.support.poison.texts import TEXTS
 from tests.support.split_reading import Remote, version, whole_split
 
@@ -85,6 +86,27 @@ def test_as_a_big_object(name: str) -> None:
     *_, end = form_of(name).read(Remote(body), whole_split(version(body, name)), target)
     assert isinstance(end, SplitEnd)
     assert end.reach_end
+
+
+def test_rows_without_bytes() -> None:
+    """What would take hours to write is refused by its footer."""
+    rows, (reject,) = parse(FORMATS["parquet"], [("a", nulls(20_000_000))], Target(schema=SCHEMA))
+    assert not rows
+    assert reject.reason.startswith("Parquet: 20000000 rows in ")
+
+
+@pytest.mark.parametrize("inferred", [False, True])
+def test_narrow_in_a_wide_schema(inferred: bool) -> None:
+    """Rows of few columns that become rows of many are as many at once as these allow."""
+    wide = pa.schema([(f"c{n}", pa.int64()) for n in range(2000)])
+    body = parquet(pa.table({"c7": list(range(100_000))}))
+    lines = b"".join(b'{"c%d":%d}\n' % (7 + n % 3, n) for n in range(20_000))
+    for name, rows, of in (("parquet", 100_000, body), ("jsonl", 20_000, lines)):
+        found = [*FORMATS[name].parse([("a", of)], Target(schema=wide, inferred=inferred))]
+        assert max(parsed.table.num_rows for parsed in found) * 2000 <= MAX_CELLS
+        table = pa.concat_tables(parsed.table for parsed in found)
+        assert table.num_rows == rows
+        assert sum(table[f"c{n}"].null_count for n in (7, 8, 9)) == 2 * rows
 
 
 @pytest.mark.parametrize("name", [name for name in TEXTS if name.endswith(".jsonl") and name not in HEAVY])
