@@ -108,7 +108,7 @@ class JsonLines:
         self._columns = count_fields(target.schema)
         self._no_rows = target.schema.empty_table()
         self._occurring = target.schema
-        """Columns that the reader looks for: of many, those that earlier blocks have."""
+        """Columns that the reader looks for: of many, those that the last block had."""
         if self._columns > _MANY:
             self._occurring = pa.schema([])
 
@@ -204,18 +204,18 @@ class JsonLines:
     def _read_all(self, joined: bytes) -> pa.Table:
         """Fields that the schema does not name, too, if it can be known that they are not too many."""
         try:
-            return self._read(joined, "error", self._occurring)
+            return self._noted(self._read(joined, "error", self._occurring))
         except pa.ArrowInvalid as error:
             if "unexpected field" not in str(error):
                 raise
         check_cells(joined)
-        table = self._read(joined, "infer")
-        known = self._occurring.names
-        self._occurring = pa.schema(
-            column
-            for column in self.target.schema
-            if column.name in known or table[column.name].null_count < table.num_rows
-        )
+        return self._noted(self._read(joined, "infer"))
+
+    def _noted(self, table: pa.Table) -> pa.Table:
+        """The table; the next one is expected to have the columns that it has."""
+        if self._columns > _MANY:
+            having = {name for name in table.schema.names if table[name].null_count < table.num_rows}
+            self._occurring = pa.schema(column for column in self.target.schema if column.name in having)
         return table
 
     def _read(self, joined: bytes, unexpected: str, schema: pa.Schema | None = None) -> pa.Table:

@@ -73,6 +73,7 @@ def place(ministack, monkeypatch):
     return Place(ministack)
 
 
+@pytest.mark.thorough
 def test_delivery_goes_on_within_15_seconds_of_kill_9(place):
     """Two workers share the shards; one is killed with entries in hand: nothing is lost."""
     with Receiver(secret=KEY.encode(), delay=0.05).serving() as server:

@@ -47,7 +47,8 @@ def check(world, etags):
         assert world.signals.head(signal_key(SIGNALS, slot_of(key))).metadata == {QUEUED: "1"}
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2))])
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
 def test_sqs_inlet_killed_anywhere(ministack, seed):
     """Time and again, in mid-accept, and between accept and delete; the last process runs to its end."""
     dice = random.Random(seed)

@@ -32,6 +32,7 @@ def test_slots_that_a_batch_made_together_are_not_asked_for_again(site: Site) ->
     assert site.follow() == []
 
 
+@pytest.mark.thorough
 def test_scattered_slots_follow_in_one_run(site: Site) -> None:
     """Materialized alone, as from the UI; then the slot asset's turn, once, for exactly these."""
     slots = [1, 17, 18, 400, 999]

@@ -67,6 +67,7 @@ def asked(site: Site, key: str) -> tuple[str, str]:
     return str(observed.metadata["verdict"].value), text
 
 
+@pytest.mark.thorough
 def test_on_its_way_from_the_queue_to_the_table(site: Site) -> None:
     """Waiting; in an open batch, with its run; committed as it is; overwritten; deleted; and never heard of."""
     site.settle()

@@ -162,6 +162,7 @@ def test_listings_are_apart(site_of: Callable[..., Site]) -> None:
     assert "the next listing is due in" in (result.skip_message or "")
 
 
+@pytest.mark.thorough
 def test_a_run_that_dies_before_its_entries_are_removed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slot is asked for again, found unchanged, and its entry goes."""
     site.settle()

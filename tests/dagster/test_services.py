@@ -136,6 +136,7 @@ def run_of(home: Home, run: dg.DagsterRun) -> dg.DagsterRun:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.server
 def test_a_run_that_is_terminated_stops_its_service_cleanly(home: Home) -> None:
     """Its shards are given back at once, and its counts are kept."""

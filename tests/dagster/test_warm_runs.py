@@ -161,6 +161,7 @@ def warm(
     assert not serving.is_alive()
 
 
+@pytest.mark.thorough
 def test_the_same_as_in_a_process_of_its_own(warm: Warm) -> None:
     """Events in order, messages, compute log; and each run has a session of its own."""
     runs = []

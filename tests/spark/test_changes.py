@@ -71,7 +71,9 @@ def changing_of(
         yield new
 
 
-both = pytest.mark.parametrize("listing", [True, False], ids=["listing", "entries"])
+both = pytest.mark.parametrize(
+    "listing", [pytest.param(True, marks=pytest.mark.thorough), False], ids=["listing", "entries"]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

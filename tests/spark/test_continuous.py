@@ -99,6 +99,7 @@ def test_a_slot_that_fails_is_asked_for_again(lake: Lake) -> None:
     assert not RescanBacklog(lake.source.location.records()).read().slots
 
 
+@pytest.mark.thorough
 def test_entries_take_the_place_of_listings(lake: Lake) -> None:
     """Once the bucket was listed, also after a restart, and for as long as all writers queue."""
     source = lake.source
