@@ -35,7 +35,7 @@ MAX_COLUMNS: Final = 2000
 MAX_SCHEMA_BYTES: Final = 512 << 10
 """Bytes of an inferred or declared schema, as Spark's JSON. Of rows twice as many."""
 
-MAX_CELLS: Final = 16 << 20
+MAX_CELLS: Final = 8 << 20
 """Values that are parsed at once: records (of JSON: objects) times columns. What has more is parsed in parts."""
 
 MAX_KEYS: Final = 4 * MAX_COLUMNS

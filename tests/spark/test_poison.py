@@ -9,7 +9,7 @@ from s3notify_platform.stores.config import S3Config
 from tests.support.poison import GOOD, corpus
 from tests.support.spark import Lake
 
-pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
 
 SCHEMA = "id bigint, name string"
 
