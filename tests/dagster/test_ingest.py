@@ -52,7 +52,7 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
     assert last["batch_slots"] == 2
     assert last["batch_requests"]["LIST"] >= 1
     phases = ["spark_start", "plan", "job", "commit"]
-    assert [phase for phase in last["batch_seconds"] if phase in phases] == phases
+    assert last["batch_seconds"].keys() >= {*phases}
     assert [phase for phase in phases if phase in last["batch_phases"]] == phases
     columns = {column.name: column.type for column in last["dagster/column_schema"].columns}
     assert columns == {
