@@ -188,6 +188,7 @@ def test_what_ends_a_run(warm: Warm) -> None:
     warm.deed.write_text("hang")
     warm.hand_over(hung := warm.new_run(3))
     until(lambda: warm.deed.read_text() == "hangs", seconds=SECONDS, why=warm.why)
+    warm.instance.report_run_canceling(hung)  # as the launcher does
     assert warm.ask("terminate", hung)
     assert warm.ended(hung) is DagsterRunStatus.CANCELED
     warm.deed.write_text("die")

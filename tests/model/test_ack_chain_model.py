@@ -51,6 +51,8 @@ class Model:
         self.reason = None
         self.raw = raw
         """Stamps still out, by operation, of a chain of raw stamps."""
+        self.late = set()
+        """Children that stamps began after it failed: they may be shown."""
         self.last = object()
         """The operation that gets `Acked`; `UNCLAIMED` if it is the next one."""
 
@@ -157,6 +159,7 @@ class AckMachine(RuleBasedStateMachine):
         self.faulty.settle()
         if model.status != "open":
             self.check_closed(model, outcome, operation)
+            model.late |= starts
             return
         model.missing = (model.missing - names) | (starts - model.children)
         model.children |= starts
@@ -241,7 +244,7 @@ class AckMachine(RuleBasedStateMachine):
             state = chains.state(tag)
             assert state == chains.state(replace(model.chain, payload=tag))
             assert (state.status, state.reason, state.payload) == (model.status, model.reason, tag)
-            assert list(state.children) == in_order(model.children)
+            assert list(state.children) == in_order(model.children | (model.late & {*state.children}))
             assert list(state.missing) == in_order(model.missing if model.status != "acked" else ())
         found = [state.tag for state in chains.open_states()]
         assert found == sorted(tag for tag, model in self.models.items() if model.status == "open")

@@ -251,9 +251,11 @@ class QueueMachine(RuleBasedStateMachine):
     def fail(self, choice):
         key = self.pick(self.in_hand, choice)
         entry, consumer = self.in_hand.pop(key)
+        # One whose lease has run out leaves the dead letter to the next owner.
+        last = entry.attempts >= SETTINGS.max_attempts and consumer._worker.valid(consumer.lease)
         outcome = consumer.failed(entry, "no")
         assert not isinstance(outcome, Fenced)
-        assert isinstance(outcome, DeadLettered) == (entry.attempts >= SETTINGS.max_attempts)
+        assert isinstance(outcome, DeadLettered) == last
         if isinstance(outcome, DeadLettered):
             del self.state[key]
             self.dead.add(key)

@@ -178,7 +178,10 @@ class AckChains:
     # Looking
 
     def state(self, chain: Chain | str) -> ChainState:
-        """The chain's facts; `TagNotFound` if there is none. 1 request; 1 more once it has ended."""
+        """The chain's facts; `TagNotFound` if there is none. 1 request; 1 more once it has ended.
+
+        Children that a stamp began after the chain had failed may be among its children.
+        """
         return _facts(self._settled(self._look(chain)))
 
     def fail(self, chain: Chain | str, reason: str) -> ChainState:
