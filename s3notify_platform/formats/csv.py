@@ -12,13 +12,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.columns import check_finite, infinities, timestamps, unnamed_columns
-from s3notify_platform.formats.csv_cut import NULLS, STANDARD, Dialect, check_csv_records, csv_cut
+from s3notify_platform.formats.csv_cut import NULLS, STANDARD, Dialect, check_csv_records, csv_cut, malformed
+from s3notify_platform.formats.forms import FORMS
 from s3notify_platform.formats.records import (
     UNKNOWN_FIELD,
     Converted,
@@ -27,6 +30,7 @@ from s3notify_platform.formats.records import (
     Records,
     Recovered,
     Target,
+    not_utf8,
     reason_of,
 )
 from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below, fitted
@@ -99,7 +103,7 @@ class Tsv(Csv):
     delimiter = "\t"
 
 
-class CsvRecords:
+class CsvRecords(Parser):
     """The parser of blocks of records whose header has these `names`."""
 
     def __init__(self, names: list[str], target: Target, dialect: Dialect = STANDARD) -> None:
@@ -108,9 +112,13 @@ class CsvRecords:
         self._names = names
         named = {*target.schema.names}
         self._unnamed_columns = [name for name in names if name not in named]
-        # Timestamps are read as strings: the CSV reader insists on a zone, or on none.
-        kinds = {c.name: pa.string() if pa.types.is_timestamp(c.type) else c.type for c in target.schema}
+        # Timestamps are read as strings: the CSV reader insists on a zone, or on none. Nested types it does not have.
+        kinds = {
+            c.name: pa.string() if pa.types.is_timestamp(c.type) or pa.types.is_nested(c.type) else c.type
+            for c in target.schema
+        }
         kinds |= dict.fromkeys(self._unnamed_columns, pa.string())
+        self._as_texts = csv_options(names, pa.schema([(name, pa.string()) for name in names]), dialect)
         self._options = csv_options([*target.schema.names, *self._unnamed_columns], pa.schema(kinds), dialect)
 
     def convert(self, records: Records) -> Converted:
@@ -134,6 +142,34 @@ class CsvRecords:
                 joined, self._names, csv_options(found.names, None, dialect), dialect
             ).schema
         return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
+
+    def suspects(self, records: Records) -> Offsets:
+        """See `records.Parser`. Those that cannot be cut into values, and those with texts of another form."""
+        bad = np.fromiter({*malformed(records, self._dialect), *not_utf8(records)}, np.int64)
+        numbers = np.delete(np.arange(len(records.start)), bad)
+        if not len(numbers):
+            return bad
+        ragged: list[int] = []
+        joined = records.take(numbers).joined()
+        texts = read_csv(joined, self._names, self._as_texts, self._dialect, ragged=ragged)
+        whole = np.delete(numbers, ragged)
+        if texts.num_rows != len(whole):
+            return bad
+        odd = np.zeros(len(whole), bool)
+        for column in self.target.schema:
+            if column.name in self._names:
+                odd |= self._odd(texts[column.name], column.type)
+        return np.concatenate([bad, numbers[ragged], whole[odd]])
+
+    def _odd(self, texts: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> npt.NDArray[np.bool_]:
+        """Which texts are not of the form that values of this type have."""
+        if (form := FORMS.get(kind.id)) is None:
+            return np.zeros(len(texts), bool)
+        fitting = pc.or_(
+            pc.match_substring_regex(texts, form), pc.is_in(texts, pa.array(self._dialect.null_texts))
+        )
+        found: npt.NDArray[np.bool_] = ~fitting.fill_null(True).to_numpy(zero_copy_only=False)
+        return found
 
     def _infinities_in(self, joined: bytes, name: str) -> int:
         """Infinities that are written in a column."""
@@ -197,11 +233,16 @@ class CsvRecords:
             records[number].mismatches[below("", column.name)] = values[number] or ""
             return pa.nulls(1, column.type)
 
-        if pa.types.is_nested(column.type):  # a text is no value of it, and no text is null
-            for number, value in enumerate(values):
-                if value:
-                    single(number)
+        # A text of another form is recognised without parsing it.
+        others = np.flatnonzero(self._odd(pa.array(values, pa.string()), column.type)).tolist()
+        for number in others:
+            single(number)
+        if pa.types.is_nested(column.type):
             return pa.nulls(len(values), column.type)
+        if others:
+            values = list(values)
+            for number in others:
+                values[number] = None
         return fitted(values, column.type, partial(_read_values, self._dialect), single)
 
 
@@ -220,6 +261,10 @@ def _without_empty(values: pa.Array) -> pa.Array:
 
 
 def _typed(values: pa.Array, kind: pa.DataType, dialect: Dialect) -> pa.Array:
+    if pa.types.is_nested(kind):
+        if pc.any(pc.not_equal(values, "")).as_py():
+            raise pa.ArrowInvalid(f"a text is no {kind}")
+        return pa.nulls(len(values), kind)
     if pa.types.is_timestamp(kind):
         values = pc.utf8_trim_whitespace(values)
         nulls = pc.is_in(values, pa.array(dialect.null_texts))
@@ -292,6 +337,11 @@ def csv_names(header: bytes, schema: pa.Schema | None, dialect: Dialect = STANDA
     return names
 
 
+def _noted(ragged: list[int], row: pa_csv.InvalidRow) -> str:
+    ragged.append(row.number - 1)
+    return "skip"
+
+
 def csv_options(
     names: list[str] | None, types: pa.Schema | None, dialect: Dialect = STANDARD
 ) -> pa_csv.ConvertOptions:
@@ -306,14 +356,25 @@ def csv_options(
 
 
 def read_csv(
-    joined: bytes, names: list[str], options: pa_csv.ConvertOptions, dialect: Dialect = STANDARD
+    joined: bytes,
+    names: list[str],
+    options: pa_csv.ConvertOptions,
+    dialect: Dialect = STANDARD,
+    *,
+    ragged: list[int] | None = None,
 ) -> pa.Table:
-    """Records without a header line, read in one block and one thread."""
+    """Records without a header line, read in one block and one thread.
+
+    Those that have not one value for each name are left out, and their numbers added to `ragged`, if that is given.
+    """
+    parsing = dialect.parse_options
+    if ragged is not None:
+        parsing.invalid_row_handler = partial(_noted, ragged)
     return pa_csv.read_csv(
         pa.BufferReader(joined),
         read_options=pa_csv.ReadOptions(
             use_threads=False, column_names=names, block_size=max(len(joined) + 1, 1 << 20)
         ),
-        parse_options=dialect.parse_options,
+        parse_options=parsing,
         convert_options=options,
     )

@@ -6,6 +6,7 @@ A quote opens a value only at its start; inside of others it is a letter.
 import csv
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -74,7 +75,7 @@ class Dialect:
             "quoting": csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
         }  # fmt: skip
 
-    @cached_property
+    @property
     def parse_options(self) -> pa_csv.ParseOptions:
         """For pyarrow's reader."""
         return pa_csv.ParseOptions(
@@ -280,13 +281,19 @@ def _may_go_on(body: bytes, end: int, dialect: Dialect) -> bool:
 
 def check_csv_records(records: Records, dialect: Dialect = STANDARD) -> None:
     """Refuse what pyarrow would split or join otherwise than `csv_cut` did."""
+    if any(True for _ in malformed(records, dialect)):
+        raise pa.ArrowInvalid(
+            "a quote is not closed, or has text behind it; or a carriage return stands alone"
+        )
+
+
+def malformed(records: Records, dialect: Dialect) -> Iterator[int]:
+    """The numbers of records that pyarrow would split or join otherwise than `csv_cut` did."""
     octets = np.frombuffer(records.body, np.uint8)[records.start[0] : records.end[-1]]
     quotes = octets == dialect.quote_byte
     inside = np.logical_xor.accumulate(quotes) if quotes.any() else quotes
     if dialect.simple and quotes_are_plain(octets, inside, dialect) and octets[-1] != RETURN:
         return
-    for start, end in zip(records.start.tolist(), records.end.tolist(), strict=True):
+    for number, (start, end) in enumerate(zip(records.start.tolist(), records.end.tolist(), strict=True)):
         if dialect.record_end(records.body, start, end) < end:
-            raise pa.ArrowInvalid(
-                "a quote is not closed, or has text behind it; or a carriage return stands alone"
-            )
+            yield number

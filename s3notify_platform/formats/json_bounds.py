@@ -13,7 +13,6 @@ import pyarrow as pa
 from s3notify_platform.formats.records import Records
 from s3notify_platform.limits import MAX_CELLS, MAX_DEPTH, MAX_KEYS
 
-_OPENING: Final = np.isin(np.arange(256), np.frombuffer(b"[{", np.uint8))
 _NOT_STRUCTURE: Final = bytes(sorted(set(range(256)) - set(b'[]{}"')))
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 _STRING: Final = re.compile(rb'"[^"]*"?')
@@ -24,9 +23,13 @@ _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 
 
 def infinities_in(text: bytes) -> int:
-    """Infinities that are written in JSON lines, outside of their strings."""
+    """Infinities that are written in JSON lines, outside of their strings. `ArrowInvalid` if one is cut to `Inf`."""
+    if b"Inf" not in text:
+        return 0
     text = _STRING.sub(b"", _ESCAPE.sub(b"", text))
-    return text.count(b"Inf")
+    if (found := text.count(b"Inf")) > text.count(b"Infinity"):
+        raise pa.ArrowInvalid("Inf is no number: write Infinity")
+    return found
 
 
 def depth_of(text: bytes) -> int:
@@ -39,16 +42,22 @@ def depth_of(text: bytes) -> int:
     return int(np.cumsum(_STEP[np.frombuffer(text, np.uint8)]).max(initial=0))
 
 
-def first_too_deep(records: Records) -> int | None:
-    """The first record nested deeper than `MAX_DEPTH`, by its number."""
+def is_deeper(text: bytes, levels: int) -> bool:
+    """Whether a JSON text has more levels."""
+    return text.count(b"{") + text.count(b"[") > levels and depth_of(text) > levels
+
+
+def too_deep(records: Records) -> Iterator[int]:
+    """The numbers of the records nested deeper than `MAX_DEPTH`."""
     if not len(records.start):
-        return None
+        return
     low = int(records.start[0])
     octets = np.frombuffer(records.body, np.uint8)[low : int(records.end[-1])]
-    opening = np.flatnonzero(_OPENING[octets]) + low
+    # A bit apart.
+    opening = np.flatnonzero((octets | 32) == ord("{")) + low
     counts = np.searchsorted(opening, records.end) - np.searchsorted(opening, records.start)
     suspects = np.flatnonzero(counts > MAX_DEPTH).tolist()
-    return next((number for number in suspects if depth_of(records.raw(number)) > MAX_DEPTH), None)
+    yield from (number for number in suspects if depth_of(records.raw(number)) > MAX_DEPTH)
 
 
 def check_json_lines(records: Records) -> None:
@@ -63,7 +72,7 @@ def check_json_lines(records: Records) -> None:
         line = records.body[records.start[number] : records.end[number]].strip(b" \t\r\n")
         if not (line.startswith(b"{") and line.endswith(b"}")):
             raise pa.ArrowInvalid("the line is not a JSON object (for documents set the format json)")
-    if first_too_deep(records) is not None:
+    if any(True for _ in too_deep(records)):
         raise pa.ArrowInvalid(f"nested deeper than {MAX_DEPTH} levels, the limit")
 
 

@@ -4,11 +4,12 @@ A key that is in an object twice makes its line a reject, since it is unknown wh
 are accepted in floating point columns, since many writers write them. Fractions of a second are cut to microseconds.
 """
 
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import cached_property
+from itertools import accumulate
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +25,18 @@ from s3notify_platform.formats.columns import (
 from s3notify_platform.formats.json_bounds import (
     check_cells,
     check_json_lines,
-    depth_of,
     infinities_in,
-    value_end,
+    is_deeper,
+    too_deep,
+)
+from s3notify_platform.formats.json_check import Checker
+from s3notify_platform.formats.json_parts import (
+    DECODER,
+    WHITE,
+    split_array,
+    split_object,
+    text_of_json,
+    unnamed_parts,
 )
 from s3notify_platform.formats.records import (
     BOM,
@@ -41,10 +51,7 @@ from s3notify_platform.formats.rescue import Rescued, below, fitted, kinds_of, u
 from s3notify_platform.formats.text_format import TextFormat
 from s3notify_platform.limits import MAX_DEPTH
 
-_SPACE: Final = re.compile(r"[ \t\r\n]*")
-_WHITE: Final = " \t\r\n"
-_DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
-"""A number, kept as the text in the object."""
+T = TypeVar("T")
 
 _CONSTANTS: Final = {True: "true", False: "false"}
 
@@ -55,10 +62,12 @@ _MANY: Final = 64
 _INTEGER: Final = re.compile(r"[ \t\r\n]*(?:-?\d+|null)[ \t\r\n]*\Z")
 _NUMBER: Final = re.compile(r"[ \t\r\n]*[-\dNIn]")
 _STRING: Final = re.compile(r'[ \t\r\n]*["n]')
+_TIME: Final = re.compile(r'[ \t\r\n]*(n|"(\d{4}-|\\))')
 _FITTING: Final = {
     **dict.fromkeys((pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id), _INTEGER),
     **dict.fromkeys((pa.float32().id, pa.float64().id), _NUMBER),
-    **dict.fromkeys((pa.string().id, pa.binary().id, pa.date32().id, pa.timestamp("us").id), _STRING),
+    **dict.fromkeys((pa.string().id, pa.binary().id), _STRING),
+    **dict.fromkeys((pa.date32().id, pa.timestamp("us").id), _TIME),
 }
 """Patterns of the texts of a type's values; not every match is a valid value."""
 
@@ -98,7 +107,7 @@ class Jsonl(TextFormat):
         return pa.string() if {first, second} == times else first
 
 
-class JsonLines:
+class JsonLines(Parser):
     """The parser of blocks of lines."""
 
     def __init__(self, target: Target) -> None:
@@ -117,6 +126,7 @@ class JsonLines:
         check_json_lines(records)
         joined = records.joined()
         check_cells(joined, self._columns)
+        infinities_in(joined)
         try:
             table = self._read_all(joined)
         except pa.ArrowInvalid as error:
@@ -129,12 +139,21 @@ class JsonLines:
         unnamed, new_fields = unnamed_columns(table, self.target.schema)
         return Converted(table=self._typed(table, joined), unnamed=unnamed, new_fields=new_fields)
 
+    def suspects(self, records: Records) -> Offsets:
+        """See `records.Parser`."""
+        unfit = self._checker.unfit(records.body, records.start.tolist(), records.end.tolist())
+        return np.union1d(np.fromiter(unfit, np.int64), np.fromiter(too_deep(records), np.int64))
+
+    @cached_property
+    def _checker(self) -> Checker:
+        return Checker(self.target.schema)
+
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
         text = raw.decode()
-        found = dict(unnamed_in(_DECODER.decode(text), kinds_of(self.target.schema), ""))
+        found = dict(unnamed_in(DECODER.decode(text), kinds_of(self.target.schema), ""))
         if any(isinstance(value, dict | list) for value in found.values()):
-            return dict(_unnamed(split_object(text), kinds_of(self.target.schema), ""))
+            return dict(unnamed_parts(split_object(text), kinds_of(self.target.schema), ""))
         return {path: value if isinstance(value, str) else _CONSTANTS[value] for path, value in found.items()}
 
     def recover(self, records: Records) -> Recovered:
@@ -145,7 +164,7 @@ class JsonLines:
             raw = records.raw(number)
             one = None
             with suppress(ValueError):
-                if (deep := depth_of(raw) > MAX_DEPTH) <= self.target.rescue:
+                if (deep := is_deeper(raw, MAX_DEPTH)) <= self.target.rescue:
                     check_cells(raw, self._columns)
                     parts = split_object(raw.decode())
                     one = self._without_deep(parts) if deep else Rescued()
@@ -156,22 +175,27 @@ class JsonLines:
             return Recovered(table=self._no_rows, rescued=rescued)
         having = {name for parts in split for name in parts}
         columns = [
-            self._fitted([parts.pop(column.name, None) for parts in split], column.type, column.name, found)
+            self._fitted(
+                [parts.pop(column.name, None) for parts in split],
+                column.type,
+                [column.name] * len(split),
+                found,
+            )
             if column.name in having
             else pa.nulls(len(split), column.type)
             for column in self.target.schema
         ]
         for one, parts in zip(found, split, strict=True):
-            one.unnamed |= dict(_unnamed(parts, {}, ""))
+            one.unnamed |= dict(unnamed_parts(parts, {}, ""))
         table = pa.Table.from_arrays(columns, schema=self.target.schema)
         return Recovered(table=table, rescued=rescued, new_fields=self._new_fields(records, rescued))
 
     def _without_deep(self, parts: dict[str, str]) -> Rescued:
         """Take out of a record's fields those that make it too deep."""
         one = Rescued()
-        for name in [name for name, raw in parts.items() if depth_of(raw.encode()) >= MAX_DEPTH]:
+        for name in [name for name, raw in parts.items() if is_deeper(raw.encode(), MAX_DEPTH - 1)]:
             named = name in self.target.schema.names
-            (one.mismatches if named else one.unnamed)[below("", name)] = _text(parts.pop(name))
+            (one.mismatches if named else one.unnamed)[below("", name)] = text_of_json(parts.pop(name))
         return one
 
     def infer(self, records: Records) -> pa.Schema:
@@ -192,7 +216,7 @@ class JsonLines:
                 continue
             raw = records.raw(number)
             try:
-                if depth_of(raw) > MAX_DEPTH:
+                if is_deeper(raw, MAX_DEPTH):
                     continue
                 check_cells(raw)
                 new_fields = unnamed_columns(read_json(raw, None), self.target.schema)[1]
@@ -249,7 +273,7 @@ class JsonLines:
         kinds = kinds_of(self.target.schema)
         for number in range(len(records.start)):
             try:
-                split = _DECODER.decode(records.raw(number).decode())
+                split = DECODER.decode(records.raw(number).decode())
             except (ValueError, RecursionError) as error:
                 raise pa.ArrowInvalid(str(error)) from error
             for path, _ in unnamed_in(split, kinds, ""):
@@ -257,44 +281,81 @@ class JsonLines:
         return {path: np.array(numbers, np.int64) for path, numbers in places.items()}
 
     def _fitted(
-        self, raws: Sequence[str | None], kind: pa.DataType, path: str, records: Sequence[Rescued]
+        self, raws: Sequence[str | None], kind: pa.DataType, paths: Sequence[str], records: Sequence[Rescued]
     ) -> pa.Array:
-        """JSON texts as `kind`; what does not fit is null, and a mismatch of its record. Nested values part by part."""
+        """JSON texts as `kind`, each of a path in a record; what does not fit is null, and a mismatch of its record."""
 
         def single(number: int) -> pa.Array:
-            raw, record = (raws[number] or "null").strip(_WHITE), records[number]
-            try:
-                if pa.types.is_struct(kind) and raw.startswith("{"):
-                    parts = split_object(raw)
-                    children = [
-                        self._fitted([parts.pop(p.name, None)], p.type, below(path, p.name), [record])
-                        for p in kind
-                    ]
-                    record.unnamed |= dict(_unnamed(parts, {}, path))
-                    return pa.StructArray.from_arrays(children, fields=list(kind))
-                if pa.types.is_list(kind) and raw.startswith("["):
-                    items = split_array(raw)
-                    children = [
-                        self._fitted([item], kind.value_type, f"{path}[{place}]", [record])
-                        for place, item in enumerate(items)
-                    ]
-                    inner = pa.concat_arrays(children) if children else pa.nulls(0, kind.value_type)
-                    return pa.ListArray.from_arrays([0, len(items)], inner, type=kind)
-            except ValueError:
-                pass
-            record.mismatches[path] = _text(raw)
+            records[number].mismatches[paths[number]] = text_of_json(raws[number] or "null")
             return pa.nulls(1, kind)
 
+        if pa.types.is_nested(kind):
+            with suppress(pa.ArrowException, UnicodeError):
+                return _read_values(raws, kind)
+            in_parts = self._items_fitted if pa.types.is_list(kind) else self._fields_fitted
+            return in_parts(raws, kind, paths, records)
         # A value of another kind is recognised without parsing it.
         fitting = _FITTING.get(kind.id)
-        other = [n for n, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
-        if not other or pa.types.is_nested(kind):
-            return fitted(raws, kind, _read_values, single)
-        raws = list(raws)
-        for number in other:
-            records[number].mismatches[path] = _text(raws[number] or "")
-            raws[number] = None
+        others = [number for number, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
+        for number in others:
+            single(number)
+        if others:
+            raws = list(raws)
+            for number in others:
+                raws[number] = None
         return fitted(raws, kind, _read_values, single)
+
+    def _fields_fitted(
+        self, raws: Sequence[str | None], kind: pa.DataType, paths: Sequence[str], records: Sequence[Rescued]
+    ) -> pa.Array:
+        split = [
+            _split(raw, split_object, path, record)
+            for raw, path, record in zip(raws, paths, records, strict=True)
+        ]
+        children = [
+            self._fitted(
+                [parts.pop(part.name, None) if parts else None for parts in split],
+                part.type,
+                [below(path, part.name) for path in paths],
+                records,
+            )
+            for part in kind
+        ]
+        for parts, path, record in zip(split, paths, records, strict=True):
+            record.unnamed |= dict(unnamed_parts(parts or {}, {}, path))
+        missing = pa.array([parts is None for parts in split])
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=missing)
+
+    def _items_fitted(
+        self, raws: Sequence[str | None], kind: pa.DataType, paths: Sequence[str], records: Sequence[Rescued]
+    ) -> pa.Array:
+        split = [
+            _split(raw, split_array, path, record)
+            for raw, path, record in zip(raws, paths, records, strict=True)
+        ]
+        items = [
+            (item, f"{path}[{place}]", record)
+            for parts, path, record in zip(split, paths, records, strict=True)
+            for place, item in enumerate(parts or ())
+        ]
+        inner = pa.nulls(0, kind.value_type)
+        if items:
+            texts, places, of = zip(*items, strict=True)
+            inner = self._fitted(texts, kind.value_type, places, of)
+        offsets = pa.array(accumulate((len(parts or ()) for parts in split), initial=0), pa.int32())
+        missing = pa.array([parts is None for parts in split])
+        return pa.ListArray.from_arrays(offsets, inner, type=kind, mask=missing)
+
+
+def _split(raw: str | None, into_parts: Callable[[str], T], path: str, record: Rescued) -> T | None:
+    """The parts of an object or a list; None for null, and for anything else, which is a mismatch of its record."""
+    if raw is None or (raw := raw.strip(WHITE)) == "null":
+        return None
+    try:
+        return into_parts(raw)
+    except ValueError:
+        record.mismatches[path] = text_of_json(raw)
+        return None
 
 
 def _options(schema: pa.Schema, unexpected: str, *, times: bool = False) -> pa_json.ParseOptions:
@@ -346,88 +407,6 @@ def _read_values(raws: Sequence[str | None], kind: pa.DataType) -> pa.Array:
             if times or "to timestamp" not in str(error):
                 raise
     raise AssertionError("unreachable")
-
-
-def _unnamed(split: dict[str, str], kinds: dict[str, pa.DataType], path: str) -> Iterator[tuple[str, str]]:
-    """What an object has that `kinds` do not name, at any depth, nulls excepted."""
-    for name, raw in split.items():
-        place = below(path, name)
-        if name not in kinds:
-            if raw.strip(_WHITE) != "null":
-                yield place, _text(raw)
-        elif pa.types.is_nested(kinds[name]):
-            yield from _unnamed_within(raw.strip(_WHITE), kinds[name], place)
-
-
-def _unnamed_within(raw: str, kind: pa.DataType, path: str) -> Iterator[tuple[str, str]]:
-    if pa.types.is_struct(kind) and raw.startswith("{"):
-        yield from _unnamed(split_object(raw), kinds_of(kind), path)
-    elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and raw.startswith("["):
-        for place, item in enumerate(split_array(raw)):
-            yield from _unnamed_within(item.strip(_WHITE), kind.value_type, f"{path}[{place}]")
-
-
-def _text(raw: str) -> str:
-    raw = raw.strip(_WHITE)
-    return str(json.loads(raw)) if raw.startswith('"') else raw
-
-
-def split_object(text: str) -> dict[str, str]:
-    """The fields of a JSON object with the texts of their values. `ValueError` if it is none, or has a key twice."""
-    found: dict[str, str] = {}
-    for key, value in _pieces(text, "{}"):
-        name = json.loads(key)
-        if name in found:
-            raise ValueError(f"key {name!r} occurs twice")
-        found[name] = value
-    return found
-
-
-def split_array(text: str) -> list[str]:
-    """The texts of the items of a JSON array. `ValueError` if it is none."""
-    return [value for _, value in _pieces(text, "[]")]
-
-
-def _pieces(text: str, borders: str) -> Iterator[tuple[str, str]]:
-    """Keys (of objects) and values, as they stand."""
-    end = _past_space(text, 0)
-    if text[end : end + 1] != borders[0]:
-        raise ValueError("not a JSON object")
-    end = _past_space(text, end + 1)
-    closed = text[end : end + 1] == borders[1]
-    while not closed:
-        key = ""
-        if borders == "{}":
-            start, end = end, _value_end(text, end)
-            key = text[start:end]
-            end = _past_space(text, end)
-            if key[:1] != '"' or text[end : end + 1] != ":":
-                raise ValueError("not a JSON object")
-            end = _past_space(text, end + 1)
-        start, end = end, _value_end(text, end)
-        yield key, text[start:end]
-        end = _past_space(text, end)
-        closed = text[end : end + 1] == borders[1]
-        if not closed and text[end : end + 1] != ",":
-            raise ValueError("not a JSON object")
-        if not closed:
-            end = _past_space(text, end + 1)
-    if _past_space(text, end + 1) != len(text):
-        raise ValueError("something follows the JSON object")
-
-
-def _value_end(text: str, start: int) -> int:
-    try:
-        return _DECODER.raw_decode(text, start)[1]
-    except RecursionError:
-        return value_end(text, start)
-
-
-def _past_space(text: str, start: int) -> int:
-    if text[start : start + 1] not in _WHITE:
-        return start
-    found = _SPACE.match(text, start)
-    return found.end() if found else start
 
 
 def read_json(joined: bytes, options: pa_json.ParseOptions | None) -> pa.Table:

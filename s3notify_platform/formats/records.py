@@ -1,9 +1,10 @@
 """What formats of records share: byte ranges, blocks, rows and rejects, and the search for bad records.
 
 Small objects are joined and parsed at once (5 to 10 times faster than one by one); when that fails, or gives
-another number of rows than there are records, the block is halved until few records are left, and these are converted
-value by value. A record with values that do not fit is a reject with its offset, reason and raw bytes; with `rescue` it
-keeps the values that fit. No record stops another: rows and rejects together are as many as the records.
+another number of rows than there are records, those that a quick look suspects are converted value by value and the
+others at once; as long as that fails, halved. A record with values that do not fit is a reject with its offset, reason
+and raw bytes; with `rescue` it keeps the values that fit. No record stops another: rows and rejects together are as
+many as the records.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +35,8 @@ UNKNOWN_FIELD: Final = "is not in the schema"
 BOM: Final = b"\xef\xbb\xbf"
 RECOVER_RECORDS: Final = 32
 """A block of at most so many records that fails is converted value by value."""
+
+RECOVERED_AT_ONCE: Final = 4096
 
 NEWLINE: Final = ord("\n")
 RETURN: Final = ord("\r")
@@ -130,6 +133,16 @@ class Records:
             offset=self.offset[cut],
         )
 
+    def take(self, numbers: Offsets) -> "Records":
+        """The records of these numbers."""
+        return Records(
+            body=self.body,
+            start=self.start[numbers],
+            end=self.end[numbers],
+            index=self.index[numbers],
+            offset=self.offset[numbers],
+        )
+
     def raw(self, number: int) -> bytes:
         """The bytes of one record."""
         return self.body[self.start[number] : self.end[number]]
@@ -147,13 +160,26 @@ class Records:
                     return self.body[first : last + len(behind)]
             return self.body[first:last] + b"\n"
         view = memoryview(self.body)
-        return (
-            b"\n".join(view[s:e] for s, e in zip(self.start.tolist(), self.end.tolist(), strict=True)) + b"\n"
-        )
+        breaks = np.flatnonzero(self.start[1:] - self.end[:-1] > 2) + 1
+        first, last = self.start[np.append(0, breaks)], self.end[np.append(breaks - 1, -1)]
+        return b"\n".join(view[s:e] for s, e in zip(first.tolist(), last.tolist(), strict=True)) + b"\n"
 
 
 _NONE: Final = np.zeros(0, np.int64)
 NO_RECORDS: Final = Records(body=b"", start=_NONE, end=_NONE, index=_NONE, offset=_NONE)
+
+
+def not_utf8(records: Records) -> Iterator[int]:
+    """The numbers of records that are not UTF-8."""
+    if not len(records.start) or records.body.isascii():
+        return
+    high = np.flatnonzero(np.frombuffer(records.body, np.uint8) & 128)
+    for number in np.unique(np.searchsorted(records.end, high)).tolist():
+        try:
+            if number < len(records.end):
+                records.raw(number).decode()
+        except UnicodeDecodeError:
+            yield number
 
 
 def no_rows(target: Target, rejects: Sequence[Reject]) -> Parsed:
@@ -246,6 +272,13 @@ class Parser(Protocol):
         """All records together; raises if any does not fit."""
         ...
 
+    def suspects(self, records: Records) -> Offsets:
+        """The numbers of records that probably do not fit, found fast.
+
+        It need not be exact: those that fit after all become rows, and what is missed is found by halving.
+        """
+        return _NONE
+
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """Of a record that fits, the texts of the values that the schema does not name, by path."""
         ...
@@ -267,28 +300,37 @@ def converted(records: Records, parser: Parser) -> Iterator[Parsed]:
 
 
 def convert_or_halve(records: Records, parser: Parser) -> Parsed:
-    """One block converted; its bad records, found by halving, are recovered value by value, or are rejects."""
+    """One block converted. If that fails, suspect records are recovered value by value, or are rejects.
+
+    What is bad besides is found by halving.
+    """
     rows = _Rows(records, parser)
-    pending = [(0, len(records.start))]
+    pending = [np.arange(len(records.start))]
+    sieved = len(records.start) <= RECOVER_RECORDS
     while pending:
-        low, high = pending.pop()
-        part = records.part(low, high)
+        numbers = pending.pop()
+        part = records.take(numbers)
         try:
             found = parser.convert(part)
-            if found.table.num_rows != high - low:
+            if found.table.num_rows != len(numbers):
                 raise pa.ArrowInvalid(f"{found.table.num_rows} records where one was expected")
         except (pa.ArrowException, UnicodeError) as error:
-            if high - low > RECOVER_RECORDS:
-                middle = (low + high) // 2
-                pending += [(middle, high), (low, middle)]
-                continue
-            left = rows.take_recovered(low, parser.recover(part))
-            if high - low == 1 and left:
-                rows.reject(low, reason_of(error))
+            if len(numbers) <= RECOVER_RECORDS:
+                left = rows.take_recovered(numbers, parser.recover(part))
+                if len(numbers) == 1 and len(left):
+                    rows.reject(int(numbers[0]), reason_of(error))
+                else:
+                    pending += [*left.reshape(-1, 1)]
+            elif sieved or not len(suspects := parser.suspects(part)):
+                pending += reversed(np.array_split(numbers, 2))
             else:
-                pending += [(number, number + 1) for number in left]
+                for some in np.array_split(numbers[suspects], len(suspects) // RECOVERED_AT_ONCE + 1):
+                    pending += [*rows.take_recovered(some, parser.recover(records.take(some))).reshape(-1, 1)]
+                if len(rest := np.delete(numbers, suspects)):
+                    pending.append(rest)
+            sieved = True
             continue
-        rows.take(low, found)
+        rows.take(numbers, found)
     return rows.result()
 
 
@@ -302,40 +344,40 @@ class _Rows:
         self.tables: list[pa.Table] = []
         self.numbers: list[Offsets] = []
 
-    def take(self, low: int, found: Converted) -> None:
-        """Records that fit, from number `low` on; they may have values that the schema does not name."""
-        target, count_ = self.parser.target, found.table.num_rows
+    def take(self, numbers: Offsets, found: Converted) -> None:
+        """Records that fit, by their numbers; they may have values that the schema does not name."""
+        target = self.parser.target
         if not found.unnamed:
-            self._add(np.arange(low, low + count_), target.rows(found.table))
+            self._add(numbers, target.rows(found.table))
             return
         for path, places in found.unnamed.items():
-            objects, times = np.unique(self.records.index[low + places], return_counts=True)
+            objects, times = np.unique(self.records.index[numbers[places]], return_counts=True)
             for index, values in zip(objects.tolist(), times.tolist(), strict=True):
                 count(self.found.unnamed, index, [path], values)
         if target.inferred and found.new_fields is not None:
             self.found.new_fields.append(found.new_fields)
         having = np.unique(np.concatenate(list(found.unnamed.values())))
         if target.rescue:
-            rescued: list[Rescued | None] = [None] * count_
+            rescued: list[Rescued | None] = [None] * len(numbers)
             for place in having.tolist():
-                rescued[place] = Rescued(unnamed=self.parser.unnamed(self.records.raw(low + place)))
-            self._add(np.arange(low, low + count_), target.rows(found.table, rescued))
+                rescued[place] = Rescued(unnamed=self.parser.unnamed(self.records.raw(numbers[place])))
+            self._add(numbers, target.rows(found.table, rescued))
         elif target.inferred:
             names = {place: path for path, places in found.unnamed.items() for place in places.tolist()}
             for place in having.tolist():
-                self.reject(low + place, f"field {names[place]!r} {UNKNOWN_FIELD}")
-            kept = np.setdiff1d(np.arange(count_), having)
-            self._add(low + kept, found.table.take(pa.array(kept)))
+                self.reject(numbers[place], f"field {names[place]!r} {UNKNOWN_FIELD}")
+            kept = np.setdiff1d(np.arange(len(numbers)), having)
+            self._add(numbers[kept], found.table.take(pa.array(kept)))
         else:
-            self._add(np.arange(low, low + count_), found.table)
+            self._add(numbers, found.table)
 
-    def take_recovered(self, low: int, recovered: Recovered) -> list[int]:
+    def take_recovered(self, numbers: Offsets, recovered: Recovered) -> Offsets:
         """Records that were looked at value by value. Returns the numbers of those that could not be."""
         target = self.parser.target
         kept: list[tuple[int, int, Rescued]] = []
         left: list[int] = []
         place = 0
-        for number, rescued in enumerate(recovered.rescued, low):
+        for number, rescued in zip(numbers.tolist(), recovered.rescued, strict=True):
             if rescued is None:
                 left.append(number)
                 continue
@@ -351,11 +393,11 @@ class _Rows:
                 kept.append((number, place, rescued))
             place += 1
         if kept:
-            numbers, places, texts = zip(*kept, strict=True)
+            found, places, texts = zip(*kept, strict=True)
             table = recovered.table if len(kept) == place else recovered.table.take(pa.array(places))
-            self._add(np.array(numbers, np.int64), target.rows(table, texts))
+            self._add(np.array(found, np.int64), target.rows(table, texts))
         self.found.new_fields += recovered.new_fields
-        return left
+        return np.array(left, np.int64)
 
     def reject(self, number: int, reason: str) -> None:
         """Reject a record."""
@@ -370,10 +412,16 @@ class _Rows:
         self.numbers.append(numbers)
 
     def result(self) -> Parsed:
+        """All that was found, in the order of the records."""
         if self.tables:
             numbers = np.concatenate(self.numbers)
-            self.found.table = pa.concat_tables(self.tables)
+            table = pa.concat_tables(self.tables)
+            if np.any(numbers[1:] < numbers[:-1]):
+                order = np.argsort(numbers)
+                numbers, table = numbers[order], table.take(pa.array(order))
+            self.found.table = table
             self.found.index, self.found.offset = self.records.index[numbers], self.records.offset[numbers]
+        self.found.rejects.sort(key=lambda reject: (reject.index, reject.offset))
         return self.found
 
 

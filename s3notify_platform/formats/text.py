@@ -27,7 +27,7 @@ class Text(TextFormat):
         return TextLines(target)
 
 
-class TextLines:
+class TextLines(Parser):
     """The parser of lines that are one value each. See `records.Parser`."""
 
     def __init__(self, target: Target) -> None:

@@ -38,7 +38,7 @@ class Pairs(TextFormat):
         return not pa.types.is_nested(kind)
 
 
-class PairLines:
+class PairLines(Parser):
     """The parser of such lines."""
 
     def __init__(self, target: Target) -> None:

@@ -1,0 +1,118 @@
+"""JSON objects and lists cut into the texts of their parts, and what of these a schema does not name."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from s3notify_platform.formats.json_bounds import value_end
+from s3notify_platform.formats.rescue import below, kinds_of
+
+WHITE: Final = " \t\r\n"
+DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+"""A number, kept as the text in the object."""
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_PLAIN: Final = r'"[^"\\\x00-\x1f]*+"'
+_SCALAR: Final = (
+    rf"({_PLAIN}|-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false|null)[ \t\r\n]*+([,}}\]])"
+)
+_ITEM: Final = re.compile(rf"[ \t\r\n]*+{_SCALAR}", re.ASCII)
+_MEMBER: Final = re.compile(rf"[ \t\r\n]*+({_PLAIN})[ \t\r\n]*+:[ \t\r\n]*+{_SCALAR}", re.ASCII)
+"""What most members of objects are: without escapes in strings, and not nested."""
+
+
+def unnamed_parts(
+    split: dict[str, str], kinds: dict[str, pa.DataType], path: str
+) -> Iterator[tuple[str, str]]:
+    """What an object has that `kinds` do not name, at any depth, nulls excepted."""
+    for name, raw in split.items():
+        place = below(path, name)
+        if name not in kinds:
+            if raw.strip(WHITE) != "null":
+                yield place, text_of_json(raw)
+        elif pa.types.is_nested(kinds[name]):
+            yield from _within(raw.strip(WHITE), kinds[name], place)
+
+
+def _within(raw: str, kind: pa.DataType, path: str) -> Iterator[tuple[str, str]]:
+    if pa.types.is_struct(kind) and raw.startswith("{"):
+        yield from unnamed_parts(split_object(raw), kinds_of(kind), path)
+    elif pa.types.is_list(kind) and pa.types.is_nested(kind.value_type) and raw.startswith("["):
+        for place, item in enumerate(split_array(raw)):
+            yield from _within(item.strip(WHITE), kind.value_type, f"{path}[{place}]")
+
+
+def text_of_json(raw: str) -> str:
+    """The content of a string, the source of anything else."""
+    raw = raw.strip(WHITE)
+    return str(json.loads(raw)) if raw.startswith('"') else raw
+
+
+def split_object(text: str) -> dict[str, str]:
+    """The fields of a JSON object with the texts of their values. `ValueError` if it is none, or has a key twice."""
+    found: dict[str, str] = {}
+    for key, value in _pieces(text, "{}"):
+        name = json.loads(key) if "\\" in key else key[1:-1]
+        if name in found:
+            raise ValueError(f"key {name!r} occurs twice")
+        found[name] = value
+    return found
+
+
+def split_array(text: str) -> list[str]:
+    """The texts of the items of a JSON array. `ValueError` if it is none."""
+    return [value for _, value in _pieces(text, "[]")]
+
+
+def _pieces(text: str, borders: str) -> Iterator[tuple[str, str]]:
+    """Keys (of objects) and values, as they stand."""
+    end = _past_space(text, 0)
+    if text[end : end + 1] != borders[0]:
+        raise ValueError("not a JSON object")
+    end = _past_space(text, end + 1)
+    closed = text[end : end + 1] == borders[1]
+    fast = (_MEMBER if borders == "{}" else _ITEM).match
+    while not closed:
+        key = ""
+        if plain := fast(text, end):
+            *named, value, border = plain.groups()
+            yield named[0] if named else key, value
+            closed = border == borders[1]
+            if not closed and border != ",":
+                raise ValueError("not a JSON object")
+            end = plain.end() - closed
+            continue
+        end = _past_space(text, end)
+        if borders == "{}":
+            start, end = end, _value_end(text, end)
+            key = text[start:end]
+            end = _past_space(text, end)
+            if key[:1] != '"' or text[end : end + 1] != ":":
+                raise ValueError("not a JSON object")
+            end = _past_space(text, end + 1)
+        start, end = end, _value_end(text, end)
+        yield key, text[start:end]
+        end = _past_space(text, end)
+        closed = text[end : end + 1] == borders[1]
+        if not closed and text[end : end + 1] != ",":
+            raise ValueError("not a JSON object")
+        end += not closed
+    if _past_space(text, end + 1) != len(text):
+        raise ValueError("something follows the JSON object")
+
+
+def _value_end(text: str, start: int) -> int:
+    try:
+        return DECODER.raw_decode(text, start)[1]
+    except RecursionError:
+        return value_end(text, start)
+
+
+def _past_space(text: str, start: int) -> int:
+    if text[start : start + 1] not in WHITE:
+        return start
+    found = _SPACE.match(text, start)
+    return found.end() if found else start

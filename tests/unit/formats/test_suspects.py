@@ -1,0 +1,171 @@
+"""Records that a quick look suspects are looked at one by one; what becomes of any record does not depend on it."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.formats import records
+from s3notify_platform.formats.csv import CsvRecords
+from s3notify_platform.formats.jsonl import JsonLines
+from tests.support.parsing import take
+
+SCHEMA = pa.schema(
+    [
+        ("i", pa.int8()),
+        ("f", pa.float32()),
+        ("d", pa.decimal128(6, 2)),
+        ("t", pa.timestamp("us", tz="UTC")),
+        ("day", pa.date32()),
+        ("b", pa.bool_()),
+        ("s", pa.string()),
+        ("l", pa.list_(pa.struct([("x", pa.int64()), ("l", pa.list_(pa.date32()))]))),
+    ]
+)
+TEXTS = [
+    "",
+    "1",
+    " 1",
+    "-1 ",
+    "+1",
+    "007",
+    "127",
+    "128",
+    "0x1F",
+    "1.0",
+    "1.",
+    ".5",
+    "1e3",
+    "1e39",
+    "NaN",
+    "-inf",
+    "Infinity",
+    "true",
+    "FALSE",
+    "tRue",
+    "10000",
+    "1.555",
+    "2024-02-29",
+    "2024-02-30",
+    "2024-13-01",
+    " 2024-01-01",
+    "2024-05-06T07:08:09Z",
+    "2024-05-06 07",
+    "2024-05-06T07:08",
+    "2024-05-06T0708",
+    "2024-05-06T07:08:09.123456789+02:00",
+    "2024-05-06T24:00:00",
+    "yesterday",
+    "ü",
+    "a b",
+]
+JSON = [
+    *(f'"{text}"' for text in TEXTS),
+    "0",
+    "-0",
+    "1",
+    "127",
+    "128",
+    "1.0",
+    "1e2",
+    "1.555",
+    "10000",
+    "1e39",
+    "1e999",
+    "NaN",
+    "Infinity",
+    "-Inf",
+    "true",
+    "null",
+    "[]",
+    "{}",
+    "[null]",
+    '[{"x":1,"l":["2024-01-01"]}]',
+    '[{"x":"1"},{"l":[1,"2024-01-01"]}]',
+    '[{"y":1}]',
+    '[{"x":1,"x":2}]',
+    "[" * 40 + "]" * 40,
+    '"\\ud800"',
+    '"\\u0032024-01-01"',
+    "tru",
+    "01",
+    '"\x01"',
+]
+
+json_lines = st.one_of(
+    st.builds(
+        lambda names, values: (
+            "{" + ",".join(f'"{name}": {value}' for name, value in zip(names, values, strict=False)) + "}"
+        ),
+        st.lists(st.sampled_from([*SCHEMA.names, "new", "i"]), max_size=3),
+        st.lists(st.sampled_from(JSON), min_size=3, max_size=3),
+    ).map(str.encode),
+    st.sampled_from([b"bad", b"null", b"[]", b'{"s":"\xff"}', b"{} {}", b'{"s":"']),
+)
+csv_lines = st.one_of(
+    st.lists(st.sampled_from(TEXTS), min_size=6, max_size=9).map(lambda values: ",".join(values).encode()),
+    st.lists(st.sampled_from(TEXTS), min_size=8, max_size=8).map(lambda values: ",".join(values).encode()),
+    st.sampled_from([b'"1",,,,,,"a\nb",', b'1,,,,,,"a"b,', b",,,,,,\xff,", b'"', b"1\r,,,,,,,"]),
+)
+
+
+def outcome(body: bytes, fmt: str, mismatches: str, *, inferred: bool) -> tuple[Any, Any]:
+    """Rows, with NaN as text, and rejects."""
+    rows, rejects = take([body], SCHEMA, fmt, mismatches=mismatches, inferred=inferred)
+    return [repr(row) for row in rows], rejects
+
+
+@given(
+    st.sampled_from(["jsonl", "csv"]).flatmap(
+        lambda fmt: st.tuples(
+            st.just(fmt), st.lists(json_lines if fmt == "jsonl" else csv_lines, min_size=3, max_size=40)
+        )
+    ),
+    st.sampled_from(["quarantine", "rescue"]),
+    st.booleans(),
+)
+def test_as_by_halving(lines: tuple[str, list[bytes]], mismatches: str, inferred: bool) -> None:
+    """Rows, rejects and reasons are the same."""
+    fmt, made = lines
+    body = b"".join(
+        line + b"\n" for line in ([] if fmt == "jsonl" else [",".join(SCHEMA.names).encode()]) + made
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "RECOVER_RECORDS", 2)
+        found = outcome(body, fmt, mismatches, inferred=inferred)
+        for parser in (JsonLines, CsvRecords):
+            patch.setattr(parser, "suspects", lambda _self, _records: np.zeros(0, np.int64))
+        assert outcome(body, fmt, mismatches, inferred=inferred) == found
+
+
+@pytest.mark.parametrize(
+    ("fmt", "line", "bad"),
+    [
+        ("jsonl", b'{"i": %d, "l": [{"x": %d}]}\n', [b'{"i": "n/a"}\n', b'{"l": [{"x": true}]}\n', b"bad\n"]),
+        ("csv", b"%d,%d.5,,,,,,\n", [b"x1,,,,,,,\n", b",,,yesterday,,,,\n", b"1\n", b'"1"x,,,,,,,\n']),
+    ],
+)
+def test_most_are_converted_at_once(
+    fmt: str, line: bytes, bad: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among many that fit, those that do not cost no further conversions of the others."""
+    converted: list[int] = []
+    parser: Any = JsonLines if fmt == "jsonl" else CsvRecords
+    convert = parser.convert
+
+    def counting(self: Any, part: records.Records) -> records.Converted:
+        converted.append(len(part.start))
+        found: records.Converted = convert(self, part)
+        return found
+
+    monkeypatch.setattr(parser, "convert", counting)
+    many = [line % (n % 100, n) for n in range(5000)]
+    for place, one in enumerate(bad * 20):
+        many[place * 53 + 7] = one
+    header = b"" if fmt == "jsonl" else ",".join(SCHEMA.names).encode() + b"\n"
+    rows, rejects = take([header + b"".join(many)], SCHEMA, fmt)
+    assert (len(rows), len(rejects)) == (5000 - len(bad) * 20, len(bad) * 20)
+    assert sum(converted) <= 2 * 5000
