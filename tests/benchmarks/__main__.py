@@ -24,6 +24,7 @@ from tests.benchmarks import (
     discovery,
     growth,
     latency,
+    parsing,
     pipeline,
     publishing,
     queueing,
@@ -52,6 +53,7 @@ IN_FOLDER: dict[str, Callable[..., list[Figure]]] = {
     "latency": latency.run,
     "queueing": queueing.run,
     "acking": acking.run,
+    "parsing": parsing.run,
 }
 """Benchmarks that start what they need: each takes a folder that is still to be made, and `small`."""
 

@@ -1,0 +1,103 @@
+"""(10) Parsing records some of which have a value that does not fit, against the same records without.
+
+The parsers alone, without S3 and Spark. The alternative of a row is the same format with no misfits.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
+from tests.benchmarks.figures import Figure, short, timed, times
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("price", pa.float64()),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("ok", pa.bool_()),
+        ("tags", pa.list_(pa.string())),
+        ("pos", pa.struct([("x", pa.float64()), ("y", pa.int64())])),
+    ]
+)
+MISFITS: dict[str, Any] = {
+    "id": "none",
+    "price": "unknown",
+    "at": "yesterday",
+    "tags": [1, "x"],
+    "pos": {"x": 1.0, "y": "q"},
+}
+SHARES = (0.01, 0.3)
+REPEATS = 5
+
+
+def run(_folder: Path, *, small: bool) -> list[Figure]:
+    records = 2000 if small else 250_000
+    return [
+        figure
+        for name, dump in (("jsonl", _jsonl), ("csv", _csv))
+        for figure in _figures(name, dump, records)
+    ]
+
+
+def _figures(name: str, dump: Callable[[Sequence[dict[str, Any]]], bytes], records: int) -> Iterator[Figure]:
+    nested = name == "jsonl"
+    schema = SCHEMA if nested else pa.schema([c for c in SCHEMA if not pa.types.is_nested(c.type)])
+    clean = dump(_records(records, schema, 0.0))
+    for share in SHARES:
+        dirty = dump(_records(records, schema, share))
+        _parse(name, dirty, schema)
+        (instead, found), (took, rejects) = (
+            timed(partial(_parse, name, body, schema), REPEATS) for body in (clean, dirty)
+        )
+        assert found == 0
+        assert 0.5 * share * records < rejects < 1.5 * share * records
+        kind = "nested values among them" if nested else "five columns"
+        yield Figure(
+            what=f"{name}, {len(clean) >> 20} MB, {kind}: {share:.0%} of the records do not fit",
+            ours=short(took),
+            instead=f"all fit: {short(instead)}",
+            ratio=times(instead, took),
+        )
+
+
+def _parse(name: str, body: bytes, schema: pa.Schema) -> int:
+    """The number of rejects."""
+    return sum(len(parsed.rejects) for parsed in FORMATS[name].parse([("key", body)], Target(schema=schema)))
+
+
+def _records(count: int, schema: pa.Schema, share: float) -> list[dict[str, Any]]:
+    chance = random.Random(1)
+    misfits = [name for name in MISFITS if name in schema.names]
+    found = []
+    for n in range(count):
+        record: dict[str, Any] = {
+            "id": n,
+            "name": f"user {n % 977} of the house",
+            "price": n * 0.37,
+            "at": f"2024-05-{1 + n % 28:02d}T07:08:{n % 60:02d}Z",
+            "ok": n % 2 == 0,
+            "tags": ["a", "bb", f"t{n % 13}"],
+            "pos": {"x": n / 7, "y": n},
+        }
+        if chance.random() < share:
+            name = chance.choice(misfits)
+            record[name] = MISFITS[name]
+        found.append({name: record[name] for name in schema.names})
+    return found
+
+
+def _jsonl(records: Sequence[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def _csv(records: Sequence[dict[str, Any]]) -> bytes:
+    rows = [list(records[0]), *(record.values() for record in records)]
+    return "".join(",".join(map(str, row)) + "\n" for row in rows).encode()
