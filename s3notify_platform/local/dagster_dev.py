@@ -115,6 +115,7 @@ class DagsterDev:
                 (self.home / "dagster.yaml").write_text(INSTANCE)
             self._end_leftover()
             refuse_taken(self.port, "--port")
+            self._make_storage()
             self._spawn_warm()
             self._spawn()
         except BaseException:
@@ -152,6 +153,11 @@ class DagsterDev:
         self._watched.wait()
         if not self._stopping.is_set():
             raise UnavailableError(f"dagster dev ended {self.restarts + 1} times; see {self.log}")
+
+    def _make_storage(self) -> None:
+        """Dagster's, by one process: two at once may both write its version, after which nothing can open it."""
+        if not (self.home / "schedules" / "schedules.db").exists():
+            self._spawned(["dagster", "instance", "info"], subprocess.DEVNULL).wait()
 
     def _spawn(self) -> None:
         self._process = self._spawned(

@@ -76,7 +76,7 @@ def test_numbers(text: str, kind: pa.DataType, value: object) -> None:
     ("fmt", "body", "fitting"),
     [
         ("jsonl", b'{"v":1e39,"s":"inf Inf"}\n{"v":Infinity,"s":"\\"Inf"}\n', 1),
-        ("jsonl", b'{"l":[{"v":1e39}],"s":":Inf"}\n{"l":[{"v":-Inf}]}\n', 1),
+        ("jsonl", b'{"l":[{"v":1e39}],"s":":Inf"}\n{"l":[{"v":-Infinity}]}\n', 1),
         ("csv", b"v,s\n1e39,inf\n-inf,Infinity\n", 1),
     ],
 )
