@@ -151,10 +151,13 @@ class CsvRecords(Parser):
             return bad
         ragged: list[int] = []
         joined = records.take(numbers).joined()
-        texts = read_csv(joined, self._names, self._as_texts, self._dialect, ragged=ragged)
-        whole = np.delete(numbers, ragged)
-        if texts.num_rows != len(whole):
+        try:
+            texts = read_csv(joined, self._names, self._as_texts, self._dialect, ragged=ragged)
+        except pa.ArrowException:
             return bad
+        if texts.num_rows + len(ragged) != len(numbers):
+            return bad
+        whole = np.delete(numbers, ragged)
         odd = np.zeros(len(whole), bool)
         for column in self.target.schema:
             if column.name in self._names:

@@ -308,10 +308,7 @@ class JsonLines(Parser):
     def _fields_fitted(
         self, raws: Sequence[str | None], kind: pa.DataType, paths: Sequence[str], records: Sequence[Rescued]
     ) -> pa.Array:
-        split = [
-            _split(raw, split_object, path, record)
-            for raw, path, record in zip(raws, paths, records, strict=True)
-        ]
+        split = _split(raws, split_object, paths, records)
         children = [
             self._fitted(
                 [parts.pop(part.name, None) if parts else None for parts in split],
@@ -329,10 +326,7 @@ class JsonLines(Parser):
     def _items_fitted(
         self, raws: Sequence[str | None], kind: pa.DataType, paths: Sequence[str], records: Sequence[Rescued]
     ) -> pa.Array:
-        split = [
-            _split(raw, split_array, path, record)
-            for raw, path, record in zip(raws, paths, records, strict=True)
-        ]
+        split = _split(raws, split_array, paths, records)
         items = [
             (item, f"{path}[{place}]", record)
             for parts, path, record in zip(split, paths, records, strict=True)
@@ -347,15 +341,23 @@ class JsonLines(Parser):
         return pa.ListArray.from_arrays(offsets, inner, type=kind, mask=missing)
 
 
-def _split(raw: str | None, into_parts: Callable[[str], T], path: str, record: Rescued) -> T | None:
-    """The parts of an object or a list; None for null, and for anything else, which is a mismatch of its record."""
-    if raw is None or (raw := raw.strip(WHITE)) == "null":
-        return None
-    try:
-        return into_parts(raw)
-    except ValueError:
-        record.mismatches[path] = text_of_json(raw)
-        return None
+def _split(
+    raws: Sequence[str | None],
+    into_parts: Callable[[str], T],
+    paths: Sequence[str],
+    records: Sequence[Rescued],
+) -> list[T | None]:
+    """The parts of objects or lists; None for null, and for anything else, which is a mismatch of its record."""
+    found: list[T | None] = []
+    for raw, path, record in zip(raws, paths, records, strict=True):
+        parts = None
+        if raw is not None and (text := raw.strip(WHITE)) != "null":
+            try:
+                parts = into_parts(text)
+            except ValueError:
+                record.mismatches[path] = text_of_json(text)
+        found.append(parts)
+    return found
 
 
 def _options(schema: pa.Schema, unexpected: str, *, times: bool = False) -> pa_json.ParseOptions:

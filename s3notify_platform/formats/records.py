@@ -37,6 +37,7 @@ RECOVER_RECORDS: Final = 32
 """A block of at most so many records that fails is converted value by value."""
 
 RECOVERED_AT_ONCE: Final = 4096
+"""Suspects that are converted value by value together: their texts are in memory as Python objects."""
 
 NEWLINE: Final = ord("\n")
 RETURN: Final = ord("\r")
@@ -124,16 +125,9 @@ class Records:
 
     def part(self, low: int, high: int) -> "Records":
         """The records from `low` to before `high`."""
-        cut = slice(low, high)
-        return Records(
-            body=self.body,
-            start=self.start[cut],
-            end=self.end[cut],
-            index=self.index[cut],
-            offset=self.offset[cut],
-        )
+        return self.take(slice(low, high))
 
-    def take(self, numbers: Offsets) -> "Records":
+    def take(self, numbers: Offsets | slice) -> "Records":
         """The records of these numbers."""
         return Records(
             body=self.body,

@@ -21,6 +21,7 @@ from s3notify_platform.local.process import HOST, alive_with, locked, refuse_tak
 
 RESTARTS_MAX: Final = 20
 STOP_SECONDS: Final = 15.0
+_MAKE_STORAGE: Final = "import dagster\nwith dagster.DagsterInstance.get(): pass"
 WARM_SECONDS: Final = 10.0
 """Between two starts of the supervisor of warm runs, without which runs are cold."""
 
@@ -157,25 +158,25 @@ class DagsterDev:
     def _make_storage(self) -> None:
         """Dagster's, by one process: two at once may both write its version, after which nothing can open it."""
         if not (self.home / "schedules" / "schedules.db").exists():
-            self._spawned(["dagster", "instance", "info"], subprocess.DEVNULL).wait()
+            self._spawned(["-c", _MAKE_STORAGE], subprocess.DEVNULL).wait()
 
     def _spawn(self) -> None:
         self._process = self._spawned(
-            ["dagster", "dev", "-m", self._module, "-h", HOST, "-p", str(self.port)], subprocess.DEVNULL
+            ["-m", "dagster", "dev", "-m", self._module, "-h", HOST, "-p", str(self.port)], subprocess.DEVNULL
         )
         self._pidfile.write_text(str(self._process.pid))
 
     def _spawn_warm(self) -> None:
         # It ends at the end of its input, so that none is left by a process that is killed.
-        command = ["s3notify_platform.cli", "warm", "--home", str(self.home), "--until-input-ends"]
+        command = ["-m", "s3notify_platform.cli", "warm", "--home", str(self.home), "--until-input-ends"]
         self._warm = self._spawned(command, subprocess.PIPE)
         self._warm_since = self._clock.monotonic()
 
-    def _spawned(self, module: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
+    def _spawned(self, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **self._environment, "DAGSTER_HOME": str(self.home)}
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", *module],
+                [sys.executable, *arguments],
                 env=environment,
                 stdin=stdin,
                 stdout=log,

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from s3notify_platform.formats import records
 from s3notify_platform.formats.csv import CsvRecords
 from s3notify_platform.formats.jsonl import JsonLines
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
 from tests.support.parsing import take
 
 SCHEMA = pa.schema(
@@ -166,6 +168,9 @@ def test_most_are_converted_at_once(
     for place, one in enumerate(bad * 20):
         many[place * 53 + 7] = one
     header = b"" if fmt == "jsonl" else ",".join(SCHEMA.names).encode() + b"\n"
-    rows, rejects = take([header + b"".join(many)], SCHEMA, fmt)
+    body = header + b"".join(many)
+    rows, rejects = take([body], SCHEMA, fmt)
     assert (len(rows), len(rejects)) == (5000 - len(bad) * 20, len(bad) * 20)
     assert sum(converted) <= 2 * 5000
+    for parsed in FORMATS[fmt].parse([("k", body)], Target(schema=SCHEMA)):
+        assert (np.diff(parsed.offset) > 0).all(), "rows are in the order of their records"

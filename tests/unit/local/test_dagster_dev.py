@@ -1,6 +1,8 @@
 """`s3notify dev`: one a home, and only on a port that is free."""
 
 import socket
+import sqlite3
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +27,27 @@ def test_a_second_one_on_a_home_is_refused(tmp_path):
     assert not command_of(pid)
     with DagsterDev(tmp_path, port=second_port, environment={}) as third:
         assert "dagster dev" in command_of(third.pid)
+
+
+class Watched(DagsterDev):
+    """Notes, before it starts a process, how many versions each of Dagster's databases has."""
+
+    def _spawned(self, arguments, stdin):
+        versions = []
+        for place in sorted(self.home.rglob("*.db")):
+            with closing(sqlite3.connect(place)) as database:
+                versions += database.execute("select count(*) from alembic_version").fetchone()
+        self.seen = [*getattr(self, "seen", []), versions]
+        return super()._spawned(arguments, stdin)
+
+
+def test_one_process_makes_the_storage(tmp_path):
+    """Before the supervisor and Dagster open it; on a home that has it, none does."""
+    (port,) = free_ports(1, SYSTEM_CLOCK)
+    with Watched(tmp_path, port=port, environment={}) as first:
+        assert first.seen == [[], [1, 1, 1], [1, 1, 1]]
+    with Watched(tmp_path, port=port, environment={}) as second:
+        assert second.seen == [[1, 1, 1], [1, 1, 1]]
 
 
 @pytest.mark.parametrize("command", ["dev", "demo"])
