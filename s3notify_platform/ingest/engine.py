@@ -225,7 +225,7 @@ class _Round:
             staged += self._stage(busy)
         table = StagedTable(
             name=ingest.source.name,
-            table=ingest.source.table(),
+            table=ingest.source.table(clock=ingest.clock),
             planned_at=planned_at,
             unchanged={slot: self._unchanged(slot) for slot in (*found.slots, *found.errors)},
             staged=staged,

@@ -93,13 +93,14 @@ class Location(LocationSettings):
         *,
         store: ObjectStore | None = None,
         commit: CommitMode | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> SlotTable:
         """A client of the table (or of a derived one), through `store` if given. No request.
 
         Without a settled `commit` it reads only.
         """
         store = store or shared_store(self.platform)
-        return SlotTable(store, layout or self.layout, self._commits(store, commit))
+        return SlotTable(store, layout or self.layout, self._commits(store, commit), clock=clock)
 
     def schemas(
         self, layout: TableLayout | None = None, *, commit: CommitMode | None = None

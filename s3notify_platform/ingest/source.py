@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import check_encoding
 from s3notify_platform.formats.registry import FORMATS
@@ -88,9 +89,15 @@ class Source:
         """The name of the source and of its topic."""
         return self.location.name
 
-    def table(self, layout: TableLayout | None = None, *, store: ObjectStore | None = None) -> SlotTable:
+    def table(
+        self,
+        layout: TableLayout | None = None,
+        *,
+        store: ObjectStore | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> SlotTable:
         """A client of the table (or of a derived one), through `store` if given. No request."""
-        return self.location.table(layout, store=store, commit=self.commit)
+        return self.location.table(layout, store=store, commit=self.commit, clock=clock)
 
     @property
     def identity(self) -> Identity:
