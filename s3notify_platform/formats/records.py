@@ -353,9 +353,15 @@ class _Rows:
         having = np.unique(np.concatenate(list(found.unnamed.values())))
         if target.rescue:
             rescued: list[Rescued | None] = [None] * len(numbers)
+            kept = np.ones(len(numbers), bool)
             for place in having.tolist():
-                rescued[place] = Rescued(unnamed=self.parser.unnamed(self.records.raw(numbers[place])))
-            self._add(numbers, target.rows(found.table, rescued))
+                try:
+                    rescued[place] = Rescued(unnamed=self.parser.unnamed(self.records.raw(numbers[place])))
+                except ValueError as error:  # a field that is there twice: alone it is refused
+                    self.reject(numbers[place], reason_of(error))
+                    kept[place] = False
+            rows = target.rows(found.table, rescued)
+            self._add(numbers[kept], rows if kept.all() else rows.filter(pa.array(kept)))
         elif target.inferred:
             names = {place: path for path, places in found.unnamed.items() for place in places.tolist()}
             for place in having.tolist():

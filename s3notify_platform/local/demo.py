@@ -7,12 +7,13 @@ exactly once, every malformed record is in quarantine.
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, RunsFilter
 from rich.console import Console
@@ -37,6 +38,8 @@ from s3notify_platform.stores.s3 import S3ObjectStore
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.reader import read_slots
+
+T = TypeVar("T")
 
 SOURCE: Final = "orders"
 KEYSPACE: Final = f"_s3notify/{SOURCE}/keyspace/"
@@ -138,7 +141,7 @@ class Demo:
             try:
                 for number, change in enumerate(islice(script, ROUNDS_ONCE if once else None)):
                     if number == 0:
-                        change.deletes += self._strays(store, change)
+                        change.deletes += self._patiently(partial(self._strays, store, change))
                     self._publish(publisher, store, change, number)
                     self._poll(watcher, store)
                     self.ledger.note(change)
@@ -147,7 +150,7 @@ class Demo:
                         self._clock.sleep(ROUND_SECONDS)
             except KeyboardInterrupt:
                 self._say("stopping")
-            verdict = self._verify(self._table(config))
+            verdict = self._patiently(lambda: self._verify(self._table(config)))
             feed.lines()
             self._report(feed, verdict, queue)
             return verdict.exact
@@ -181,6 +184,17 @@ class Demo:
         """Objects of an earlier demo in this folder, which ran for longer or with another seed."""
         ours = {write.key for write in first.puts}
         return [meta.key for meta in list_all(store, PREFIX) if meta.key not in ours]
+
+    def _patiently(self, read: Callable[[], T]) -> T:
+        """What `read` returns, once the S3 server answers: it may have been killed, and is started again."""
+        ends = self._clock.monotonic() + AWAY_SECONDS
+        while True:
+            try:
+                return read()
+            except UnavailableError:
+                if self._clock.monotonic() > ends:
+                    raise
+            self._clock.sleep(1.0)
 
     def _until_written(self, publisher: QueuedPublisher, batch: Sequence[Put | Delete]) -> None:
         """Publish until every write is confirmed; writing and signalling again is harmless."""

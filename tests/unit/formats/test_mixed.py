@@ -4,7 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.formats.rescue import Mismatches
@@ -61,6 +61,7 @@ def together(objects: list[bytes], fmt: str, **how: Any) -> set[Any]:
 @pytest.mark.parametrize("mismatches", ["quarantine", "rescue"])
 @pytest.mark.parametrize("inferred", [False, True])
 @given(lines=st.lists(json_lines, max_size=8))
+@example(lines=[b'{"other":"1"}', b'{"other":1,"other":[]}'])
 def test_jsonl(inferred: bool, mismatches: Mismatches, lines: list[bytes]) -> None:
     found = together(lines, "jsonl", inferred=inferred, mismatches=mismatches)
     assert set(alone(lines, "jsonl", inferred=inferred, mismatches=mismatches)) <= found
