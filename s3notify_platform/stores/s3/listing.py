@@ -51,7 +51,8 @@ def page_of(body: bytes) -> Page | None:
     if about.get("EncodingType") != "url" or (about.get("IsTruncated") == "true") != (token is not None):
         return None
     try:
-        names = b"\n".join(keys).decode().split("\n")
+        # What a server leaves unencoded, XML escapes: Ceph RGW an apostrophe.
+        names = html.unescape(b"\n".join(keys).decode()).split("\n")
         tags = html.unescape(b"\n".join(etags).decode()).split("\n")
         modified = np.array(times).astype("datetime64[ms]").astype(np.int64).tolist()
     except ValueError:

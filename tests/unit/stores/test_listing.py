@@ -6,7 +6,7 @@ from urllib.parse import quote_plus
 import pytest
 from botocore.parsers import create_parser
 from botocore.session import Session
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from s3notify_platform.errors import UnavailableError
@@ -67,12 +67,21 @@ def by_botocore(body: bytes) -> dict[str, Any]:
         max_size=5,
     ),
     st.sampled_from(["", "a+b/c==", "a&amp;b"]),
+    st.sampled_from(["/", "/'", "/'()*!"]),
 )
-def test_what_botocore_reads(shape: str, listed: list[tuple[str, str, str, int, str]], token: str) -> None:
-    """Whatever keys there are, and in whichever way a server writes ETags and orders elements."""
+@example(AWS, [("it's", "{}", "0" * 32, 1, "2026-01-01T00:00:00.000Z")], "", "/'")
+def test_what_botocore_reads(
+    shape: str, listed: list[tuple[str, str, str, int, str]], token: str, safe: str
+) -> None:
+    """Whatever keys there are, and in whichever way a server writes them and ETags, and orders elements."""
     body = answer(
         *(
-            shape.format(key=quote_plus(key, safe="/"), etag=quotes.format(etag), size=size, time=time)
+            shape.format(
+                key=quote_plus(key, safe=safe).replace("'", "&apos;"),
+                etag=quotes.format(etag),
+                size=size,
+                time=time,
+            )
             for key, quotes, etag, size, time in listed
         ),
         token=token,
