@@ -7,7 +7,7 @@ under the next generation, reports, takes the entries out of the queue, and stam
 
 Reading order. Imports point down only, without a circle; a contract in CI says so.
 
-    slots, clock, errors, limits, parallel, ports   what everything else is written in
+    slots, clock, errors, extras, limits, parallel, ports   what everything else is written in
     protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
                     operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
     stores/         adapters of the ports: memory, S3, DynamoDB, SQS, records on a bucket; the probe of a store
@@ -62,6 +62,8 @@ Glossary. The same words in code, UI, commands, metrics and docs; one word, one 
 from importlib import import_module
 from typing import Any
 
+from s3notify_platform.extras import remedy
+
 __all__ = ["S3NotifyComponent", "SlotIOManager", "s3_slot_asset"]
 
 
@@ -69,8 +71,14 @@ def __getattr__(name: str) -> Any:
     # Lazy: a Spark executor imports this package for its readers and has no use for Dagster.
     if name in __all__:
         try:
-            orchestration = import_module("s3notify_platform.orchestration")
+            return getattr(import_module("s3notify_platform.orchestration"), name)
+        except ModuleNotFoundError as error:
+            raise ImportError(remedy(error) or str(error), name=error.name) from error
         except AttributeError as error:  # would be taken for a missing name
             raise ImportError(f"s3notify_platform.orchestration cannot be imported: {error}") from error
-        return getattr(orchestration, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # `dg` finds components by it.
+    return sorted({*globals(), *__all__})

@@ -1,10 +1,10 @@
 """The Dagster definitions that `workspace.yaml` loads: the component instances of a folder.
 
-`S3NOTIFY_DEFS` names the folder; without it, the demo's source is loaded. The folder is imported as a package,
-so a transform next to a `defs.yaml` has the import path `FOLDER.orders.module.function`.
+`S3NOTIFY_DEFS` names the folder; without it, it is `defs` in the working directory. The folder is imported as a
+package, so a transform next to a `defs.yaml` has the import path `FOLDER.orders.module.function`. Without a source
+there is one asset, which says how to define one: nothing is read or written.
 """
 
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -12,8 +12,8 @@ from pathlib import Path
 import dagster as dg
 
 from s3notify_platform.errors import UsageError
-
-DEFS_VARIABLE = "S3NOTIFY_DEFS"
+from s3notify_platform.ingest.settings import DEFS_VARIABLE
+from s3notify_platform.local.project import DEMO_FOLDER, FIRST_SOURCE, folders
 
 
 def load(folder: Path) -> dg.Definitions:
@@ -23,18 +23,24 @@ def load(folder: Path) -> dg.Definitions:
         raise UsageError(
             f"{DEFS_VARIABLE}={folder}: must be a folder with a defs.yaml in it, named like a Python module"
         )
-    package = Path(__file__).parent
-    if folder == package / "defs":
+    if folder == DEMO_FOLDER:
         module = import_module("s3notify_platform.defs")
     else:
         sys.path.insert(0, str(folder.parent))
         module = import_module(folder.name)
     sources = dg.ComponentTree.from_module(defs_module=module, project_root=folder.parent).build_defs()
+    if not (sources.assets or sources.jobs or sources.sensors):
+        sources = _nothing()
     # Also for runs from the UI and backfills: a process for each step would start Python and Spark again.
     return dg.Definitions.merge(sources, dg.Definitions(executor=dg.in_process_executor))
+
+
+def _nothing() -> dg.Definitions:
+    return dg.Definitions(assets=[dg.AssetSpec("no_source_yet", description=FIRST_SOURCE)])
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """All sources."""
-    return load(Path(os.environ.get(DEFS_VARIABLE) or Path(__file__).parent / "defs"))
+    found = folders()
+    return load(found[0]) if found else _nothing()

@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +11,22 @@ import click
 from s3notify_platform.cli import explain, ingest, inlet, quarantine, reconcile, schema, table, topics, warm
 from s3notify_platform.cli.common import (
     BucketPlace,
+    SourcePlace,
     bucket_options,
     dynamodb_endpoint_option,
+    key_options,
     options,
     options_as,
     region_option,
     setting_option,
 )
+from s3notify_platform.cli.configured import configured
 from s3notify_platform.cli.ending import interrupt_on_signals, leave
-from s3notify_platform.cli.printing import print_json, print_table, printable, say, say_traceback
+from s3notify_platform.cli.printing import print_json, print_table, printable, say, say_traceback, shown
 from s3notify_platform.cli.services import ServiceGroup
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.stores.config import QUEUE_PREFIX
+from s3notify_platform.extras import remedy
+from s3notify_platform.ingest.settings import DEFS_VARIABLE
 
 if TYPE_CHECKING:
     from s3notify_platform.deploy import Role
@@ -38,6 +42,10 @@ class _Commands(ServiceGroup):
             return super().invoke(ctx)
         except S3NotifyError as error:
             raise click.ClickException(printable(error)) from error
+        except ModuleNotFoundError as error:
+            if (text := remedy(error)) is None:
+                raise
+            raise click.ClickException(text) from error
         except click.ClickException as error:
             vars(error)["message"] = printable(error.message)  # of the same class, which says how it is shown
             raise
@@ -49,13 +57,16 @@ def main() -> None:
 
     \b
     Begin with:
-      s3notify demo --once                            all of it, on a local S3 server
-      s3notify doctor --bucket BUCKET --region R      can it run on this bucket?
-      s3notify dev --defs FOLDER                      watch the sources of FOLDER/*/defs.yaml
-      s3notify explain KEY --bucket BUCKET --name SOURCE --prefix PREFIX
-                                                      what happened to an object?
+      s3notify demo --once          all of it, on a local S3 server
+      s3notify doctor SOURCE        can it run on this source's bucket?
+      s3notify dev                  watch the sources of defs/*/defs.yaml
+      s3notify explain KEY          what happened to an object?
 
-    Credentials come from the environment, a profile or an instance role.
+    Commands find a source in the YAML of the folder `defs` (or --defs, or S3NOTIFY_DEFS); options go before it. Without
+    YAML, name the source and give its --bucket. Credentials are those that the YAML names, else come from the
+    environment, a profile or an instance role.
+
+    Exit code 0: done. 1: an error, whose message says what to do, or the answer is no. 2: the command line is wrong.
     """  # noqa: D301 - click's own mark
 
 
@@ -80,18 +91,18 @@ _tables_options = options(
 
 
 @main.command(short_help="Check whether a bucket and our permissions suffice.")
-@options_as(BucketPlace, bucket_options("Bucket to check.", "Region of bucket and tables"))
-@click.option(
-    "--prefix",
-    default="",
-    help="Prefix of the temporary objects of the check; _s3notify/NAME/ if the policy allows writes only there.",
-)
+@options_as(BucketPlace, bucket_options)
+@click.argument("name", required=False)
+@setting_option("platform_bucket")
+@setting_option("platform_prefix")
 @setting_option("commit", type=click.Choice(["auto", "native", "dynamodb"]))
 @_tables_options
 def doctor(
     *,
     place: BucketPlace,
-    prefix: str,
+    name: str | None,
+    platform_bucket: str | None,
+    platform_prefix: str,
     commit: "CommitChoice",
     records_table: str | None,
     lease_table: str | None,
@@ -99,8 +110,8 @@ def doctor(
 ) -> None:
     """Check whether a bucket's store and our permissions suffice, and print how slots are committed there, and why.
 
-    Named tables are checked too. About 50 requests; all objects that it writes are deleted again. Exit code 0 if the
-    platform can run like this, 1 if not, with the reason.
+    With NAME, the objects that it writes are below the source's prefix; they are deleted again. Named tables are
+    checked too. About 50 requests. Exit code 0 if the platform can run like this, 1 if not, with the reason.
     """
     from contextlib import closing
 
@@ -108,8 +119,11 @@ def doctor(
     from s3notify_platform.stores.probe import choose_commit, probe
     from s3notify_platform.stores.s3 import S3ObjectStore
 
-    with closing(S3ObjectStore(place.s3(), connect_seconds=5.0, attempts=3)) as store:
+    platform = replace(place.s3(), bucket=platform_bucket or place.bucket)
+    prefix = platform_prefix or (f"_s3notify/{name}/" if name else "")
+    with closing(S3ObjectStore(platform, connect_seconds=5.0, attempts=3)) as store:
         found = probe(store, prefix)
+        asked = store.client.meta.endpoint_url
     tables = examine_tables(
         Tables(
             records=records_table,
@@ -118,13 +132,13 @@ def doctor(
             endpoint_url=dynamodb_endpoint_url,
         )
     )
-    _print_capabilities(f"{place.bucket} at {place.endpoint_url or 'AWS S3'}", found)
+    _print_capabilities(f"{platform.bucket} at {asked}", found)
     # The problems of an unusable store are the error that is printed below.
     for problem in found.problems if found.mode != "unusable" else ():
         say(f"- {problem}")
-    for name, problems in tables.items():
+    for table_name, problems in tables.items():
         for problem in problems or ("is correct",):
-            say(f"- {name} {problem}")
+            say(f"- {table_name} {problem}")
     try:
         decision = choose_commit(
             found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)
@@ -153,19 +167,13 @@ def doctor(
     help="iam: this role's policy only.",
 )
 @click.option("--account", help="iam: AWS account of the tables and the event queue, 12 digits.")
-@click.option("--bucket", help="iam: bucket that is watched.")
-@click.option("--prefix", default="", help="iam: the source's prefix.")
-@click.option("--name", default="orders", show_default=True, help="iam: the source's name.")
-@click.option("--platform-bucket", help="iam: bucket of the platform's own objects; default: --bucket.")
-@click.option(
-    "--platform-prefix", help="iam: prefix of the platform's own objects; default: _s3notify/NAME/."
-)
-@click.option(
-    "--keyspace",
-    "keyspace_prefix",
-    help="iam: prefix of the signals; default: keyspace/ below the platform prefix.",
-)
-@click.option("--queue-prefix", default=QUEUE_PREFIX, show_default=True, help="iam: prefix of the queue.")
+@click.argument("name", required=False)
+@setting_option("bucket", required=False, default=None)
+@setting_option("prefix")
+@setting_option("platform_bucket")
+@setting_option("platform_prefix")
+@setting_option("keyspace_prefix")
+@setting_option("queue_prefix")
 @setting_option("known_bucket")
 @click.option("--event-queue", help="iam: name of the SQS queue that the bucket's events go to.")
 def init(
@@ -176,7 +184,7 @@ def init(
     region: str,
     template: str | None,
     role: "Role | None",
-    name: str,
+    name: str | None,
     **places: Any,
 ) -> None:
     """Create the named DynamoDB tables, or print templates of them, or IAM policies.
@@ -186,7 +194,7 @@ def init(
 
     \b
     The least policy for what `s3notify dev` runs:
-      s3notify init --print iam --role run --bucket BUCKET --prefix PREFIX --name SOURCE
+      s3notify init NAME --print iam --role run
 
     Roles: writer; publisher (a writer that queues); run (`s3notify dev` without inlets and outlets); reader; viewer (of
     the Delta view); sweep (checks and vacuum); inlet; outlet. With --platform-bucket the source bucket is only read.
@@ -202,8 +210,8 @@ def init(
     )
     if template != "iam" and not (records_table or lease_table):
         raise click.UsageError("name a table: --records-table, --lease-table, or both")
-    if template == "iam" and not places["bucket"]:
-        raise click.UsageError("--print iam needs --bucket")
+    if template == "iam" and not (name and places["bucket"]):
+        raise click.UsageError("--print iam needs the source's NAME, and its --bucket")
     match template:
         case None:
             for each, created in provision.create_tables(tables).items():
@@ -259,7 +267,9 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
 @click.option(
     "--defs",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    required=True,
+    envvar=DEFS_VARIABLE,
+    default=Path("defs"),
+    show_default=True,
     help="Folder with FOLDER/SOURCE/defs.yaml for each source; named like a Python module.",
 )
 @click.option(
@@ -282,11 +292,13 @@ def dev(defs: Path, home: Path, port: int) -> None:
     A defs.yaml that cannot be loaded is shown in the UI, under Deployment. Credentials come from the environment, a
     profile or an instance role.
     """
-    from s3notify_platform.definitions import DEFS_VARIABLE
     from s3notify_platform.local.dagster_dev import DagsterDev
     from s3notify_platform.local.java import java_environment
+    from s3notify_platform.local.project import FIRST_SOURCE, sources_of
 
     environment = {DEFS_VARIABLE: str(defs.resolve()), **java_environment()}
+    if not sources_of(str(defs)):  # what Dagster alone loads, a component of another type, may be there
+        say(f"{defs}: {FIRST_SOURCE}", err=True)
     with (
         suppress(KeyboardInterrupt),
         interrupt_on_signals(),
@@ -299,17 +311,31 @@ def dev(defs: Path, home: Path, port: int) -> None:
 
 @main.command(short_help="Signal objects that others wrote.")
 @click.argument("keys", nargs=-1, required=True)
-@options_as(BucketPlace, bucket_options("Bucket that holds the keyspace.", "Region of the bucket"))
-@click.option("--keyspace", required=True, help="Prefix of the signals, as in the source's keyspace_prefix.")
-def signal(keys: tuple[str, ...], *, place: BucketPlace, keyspace: str) -> None:
+@key_options
+@setting_option("prefix")
+def signal(keys: tuple[str, ...], *, place: SourcePlace, prefix: str) -> None:
     """Signal objects KEYS, written by a program that does not signal: 1 PUT for each touched slot, 1 for the root.
 
-    \b
-    s3notify signal raw/orders/2.jsonl --bucket acme-landing --keyspace _s3notify/orders/keyspace/
-    """  # noqa: D301 - click's own mark
-    from s3notify_platform.protocols.keyspace import Publisher
+    Before that, 2 GETs and a HEAD: keys outside of the source's prefix are refused, and so is a source that has
+    neither a table nor signals, unless it is in the YAML.
 
-    Publisher(place.store(), prefix=keyspace).signal(keys)
+    \b
+    s3notify signal raw/orders/2.jsonl
+    s3notify signal raw/orders/2.jsonl --bucket acme-landing --name orders
+    """  # noqa: D301 - click's own mark
+    from s3notify_platform.slots import slot_of
+
+    location = place.location()
+    identity = location.open_table().known.identity
+    if identity is None and not configured() and not location.is_begun():
+        location.check_exists()
+    wanted = identity.prefix if identity else prefix
+    if outside := [key for key in keys if not key.startswith(wanted)]:
+        raise click.UsageError(f"{shown(outside[0])}: source {place.name!r} reads keys below {wanted!r}")
+    publisher = location.signals()
+    publisher.signal(keys, queued=())
+    slots = sorted({slot_of(key, location.slots) for key in keys})
+    say(f"signalled {len({*keys})} objects: the root and slots {','.join(map(str, slots))} of {place.name!r}")
 
 
 def _print_capabilities(title: str, found: "Capabilities") -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from s3notify_platform.cli.configured import access
 from s3notify_platform.ingest.settings import SETTINGS
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
@@ -34,12 +35,16 @@ def region_option(whose: str) -> Option:
     return click.option("--region", default=region, show_default=shown, help=f"{whose}.")
 
 
-def setting_option(setting: str, *names: str, **more: Any) -> Option:
-    """An option for a declared setting, with its description, type and default. `names`: instead of its own name."""
+_FLAGS = {"slots": "--slot-count"}
+"""Flags that are not called like their setting: `--slots` are some of the slots."""
+
+
+def setting_option(setting: str, **more: Any) -> Option:
+    """An option for a declared setting, with its description, type and default."""
     declared = SETTINGS[setting]
     given = {"required": True} if declared.default is MISSING else {"default": declared.default}
     more = {"type": declared.number or str, "help": f"{declared.help}."} | given | more
-    return click.option(*(names or [f"--{setting.replace('_', '-')}"]), **more)
+    return click.option(_FLAGS.get(setting, f"--{setting.replace('_', '-')}"), setting, **more)
 
 
 def options(*given: Option) -> Option:
@@ -47,13 +52,12 @@ def options(*given: Option) -> Option:
     return lambda command: functools.reduce(lambda done, option: option(done), reversed(given), command)
 
 
-def bucket_options(bucket: str, region: str) -> Option:
-    """Options that say how to reach a bucket: the fields of `BucketPlace`. `bucket`, `region`: their descriptions."""
-    return options(
-        click.option("--bucket", required=True, help=bucket),
-        click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
-        region_option(region),
-    )
+bucket_options = options(
+    setting_option("bucket"),
+    click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
+    region_option("Region of buckets and tables"),
+)
+"""Options that say how to reach a bucket: the fields of `BucketPlace`."""
 
 
 def limit_option(default: int | None, text: str) -> Option:
@@ -63,7 +67,7 @@ def limit_option(default: int | None, text: str) -> Option:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document, for machines.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only print what would be read again.")
-slot_count_option = setting_option("slots", "--slot-count", "slots", type=click.IntRange(1, SLOT_COUNT))
+slot_count_option = setting_option("slots", type=click.IntRange(1, SLOT_COUNT))
 dynamodb_endpoint_option = click.option(
     "--dynamodb-endpoint-url", help="DynamoDB endpoint; AWS if not given."
 )
@@ -71,7 +75,7 @@ dynamodb_endpoint_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketPlace:
-    """A bucket, and how to reach it. Credentials come from the environment, a profile or an instance role."""
+    """The watched bucket, and how to reach it. Credentials: those that the source's YAML names, else boto3's chain."""
 
     bucket: str
     endpoint_url: str | None
@@ -81,22 +85,23 @@ class BucketPlace:
         """The bucket."""
         from s3notify_platform.stores.config import S3Config
 
-        return S3Config(bucket=self.bucket, endpoint_url=self.endpoint_url, region=self.region)
-
-    def store(self) -> "ObjectStore":
-        """A client of the bucket. No request."""
-        from s3notify_platform.stores.s3.fast import shared_store
-
-        return shared_store(self.s3())
+        return S3Config(
+            bucket=self.bucket, endpoint_url=self.endpoint_url, region=self.region, **access("s3")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePlace(BucketPlace):
     """Where the queue of a bucket is. Writers, inlets, outlets and sources of a bucket must name the same one."""
 
+    platform_bucket: str | None
     queue_prefix: str
     records_table: str | None
     dynamodb_endpoint_url: str | None
+
+    def platform(self) -> "S3Config":
+        """The bucket of the platform's own objects."""
+        return replace(self.s3(), bucket=self.platform_bucket or self.bucket)
 
     def queue(self) -> "NotificationQueue":
         """The queue. No request."""
@@ -104,7 +109,7 @@ class QueuePlace(BucketPlace):
         from s3notify_platform.stores.queue_records import queue_records
 
         return NotificationQueue(
-            queue_records(self.s3(), self.queue_prefix, self.table_config(self.records_table))
+            queue_records(self.platform(), self.queue_prefix, self.table_config(self.records_table))
         )
 
     def table_config(self, table: str | None) -> "DynamoConfig | None":
@@ -113,7 +118,8 @@ class QueuePlace(BucketPlace):
 
         if not table:
             return None
-        return DynamoConfig(table=table, region=self.region, endpoint_url=self.dynamodb_endpoint_url)
+        found = {"region": self.region} | access("dynamodb")
+        return DynamoConfig(table=table, endpoint_url=self.dynamodb_endpoint_url, **found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +127,8 @@ class SourcePlace(QueuePlace):
     """Where a source keeps its own objects, as its YAML says."""
 
     name: str
-    platform_bucket: str | None
     platform_prefix: str
-    keyspace: str
+    keyspace_prefix: str
     slots: int
     lease_table: str | None
     known_bucket: str
@@ -132,29 +137,37 @@ class SourcePlace(QueuePlace):
         """The location of the source. No request."""
         from s3notify_platform.ingest.location import Location
 
-        bucket = self.s3()
         return Location(
             name=self.name,
-            platform=replace(bucket, bucket=self.platform_bucket or bucket.bucket),
+            platform=self.platform(),
             platform_prefix=self.platform_prefix,
-            keyspace_prefix=self.keyspace,
+            keyspace_prefix=self.keyspace_prefix,
             queue_prefix=self.queue_prefix,
             slots=self.slots,
             known_bucket=self.known_bucket,
             records_table=self.table_config(self.records_table),
         )
 
-    def table(self, asset: str | None = None) -> "SlotTable":
-        """The source's table, or that of a slot asset, to be read. No request."""
+    def existing(self, asset: str | None = None) -> "Location":
+        """The location of a source that has a table, and a slot asset `asset`. `UsageError` if there is none.
+
+        Requests as `Location.check_exists`.
+        """
         location = self.location()
+        location.check_exists(asset)
+        return location
+
+    def table(self, asset: str | None = None) -> "SlotTable":
+        """The source's table, or that of a slot asset, to be read, if it exists. Requests as `existing`."""
+        location = self.existing(asset)
         return location.table(location.table_layout(asset))
 
     def committing(self) -> "tuple[Location, ObjectStore, CommitMode]":
-        """The location of the source, its store, and its commit mode, not settled yet. No request."""
+        """The location of the source, its store, and its commit mode, not settled yet. Requests as `existing`."""
         from s3notify_platform.ingest.location import CommitMode
         from s3notify_platform.stores.s3.fast import shared_store
 
-        location = self.location()
+        location = self.existing()
         mode = CommitMode(lease_table=self.table_config(self.lease_table))
         return location, shared_store(location.platform), mode
 
@@ -175,9 +188,8 @@ def options_as(place: type[Any], *given: Option) -> Option:
 
 
 _QUEUE_OPTIONS = (
-    bucket_options(
-        "Bucket of the platform's own objects, including the queue.", "Region of bucket and table"
-    ),
+    bucket_options,
+    setting_option("platform_bucket"),
     setting_option("queue_prefix"),
     setting_option("records_table"),
     dynamodb_endpoint_option,
@@ -187,9 +199,8 @@ queue_options = options_as(QueuePlace, *_QUEUE_OPTIONS)
 
 _SOURCE_OPTIONS = (
     *_QUEUE_OPTIONS,
-    setting_option("platform_bucket"),
     setting_option("platform_prefix"),
-    setting_option("keyspace_prefix", "--keyspace", "keyspace"),
+    setting_option("keyspace_prefix"),
     slot_count_option,
     setting_option("lease_table"),
     setting_option("known_bucket"),
@@ -197,11 +208,10 @@ _SOURCE_OPTIONS = (
 source_options = options_as(SourcePlace, click.argument("name"), *_SOURCE_OPTIONS)
 """The argument NAME, and options that locate the source and its queue; taken as one `place: SourcePlace`."""
 
-named_source_options = options_as(SourcePlace, *_SOURCE_OPTIONS, setting_option("name"))
-"""The same with an option `--name`."""
+key_options = options_as(SourcePlace, setting_option("name"), *_SOURCE_OPTIONS)
+"""The same for a command about a key, which tells the source: its name is an option."""
 
 keyspace_options = options(
-    click.option("--source-bucket", help="Bucket that holds the objects; default: --bucket."),
     slot_count_option,
     click.option(
         "--keyspace",
@@ -213,7 +223,7 @@ keyspace_options = options(
         "Like: --keyspace _s3notify/orders/keyspace/ raw/orders/",
     ),
 )
-"""Options that say which sources are signalled: `source_bucket`, `slots` and `keyspaces`."""
+"""Options that say which sources are signalled: `slots` and `keyspaces`."""
 
 
 def slots_of(_context: click.Context, _option: click.Parameter, text: str | None) -> frozenset[Slot] | None:

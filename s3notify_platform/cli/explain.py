@@ -8,9 +8,10 @@ import click
 from s3notify_platform.cli.common import (
     SourcePlace,
     json_option,
-    named_source_options,
+    key_options,
     setting_option,
 )
+from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.printing import print_json, say
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from s3notify_platform.ingest.source import Source
 
 
-@click.command(short_help="Report what happened to one object.")
+@command(short_help="Report what happened to one object.")
 @click.argument("key")
-@named_source_options
+@key_options
 @setting_option("prefix")
 @json_option
 def explain(key: str, *, place: SourcePlace, prefix: str, as_json: bool) -> None:
@@ -35,6 +36,8 @@ def explain(key: str, *, place: SourcePlace, prefix: str, as_json: bool) -> None
     from s3notify_platform.ingest.source import Input, Source
 
     source = Source(location=place.location(), input=Input(bucket=place.s3(), prefix=prefix))
+    if not configured() and not source.location.is_begun():
+        source.location.check_exists()
     answer = look(source, key, sensor=_sensor_view(source, key))
     if as_json:
         print_json(answer.document())

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from s3notify_platform.cli.common import options, region_option, setting_option
+from s3notify_platform.cli.configured import access, command, configured
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import say
 from s3notify_platform.ingest.settings import SETTINGS, imported
@@ -14,9 +15,10 @@ from s3notify_platform.ingest.settings import SETTINGS, imported
 _LOOK_SECONDS = 1
 
 
-@click.command(short_help="Ingest what changes, without Dagster.")
+@command(short_help="Ingest what changes, without Dagster.")
 # The data source has the defaults of settings that are not given.
-@options(*(setting_option(name, type=str, default=None) for name in SETTINGS))
+@click.argument("name")
+@options(*(setting_option(name, type=str, default=None) for name in SETTINGS if name != "name"))
 @click.option("--transform", help="Import path of a (DataFrame) -> DataFrame that keeps lineage.")
 @click.option("--endpoint-url", help="S3 endpoint; AWS if not given.")
 @region_option("Region of the bucket")
@@ -48,7 +50,9 @@ def ingest(
     every: float,
     **settings: str | None,
 ) -> None:
-    """Ingest changes until SIGINT or SIGTERM; each slot in one commit, exactly once, even if processes are killed.
+    """Ingest changes of the source NAME until SIGINT or SIGTERM.
+
+    Each slot in one commit, exactly once, even if processes are killed.
 
     The first time, the whole source is ingested. With --once the exit code is 1 if a slot could not be committed.
     Settings other than the table's (bucket, prefix, slots), and a table of which a part is missing, are refused: see
@@ -64,7 +68,8 @@ def ingest(
     from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
 
-    given = {name: value for name, value in settings.items() if value} | _pairs(more)
+    given = {name: value for name, value in settings.items() if value} | access("s3") | _pairs(more)
+    sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]  # for its transform
     os.environ.update(java_environment())
     prepare_environment()
     reading_of(given).source.open_table(create=False)  # refused before Spark starts

@@ -10,10 +10,12 @@ from s3notify_platform.cli.common import (
     SourcePlace,
     dry_run_option,
     json_option,
+    key_options,
     limit_option,
     slots_of,
     source_options,
 )
+from s3notify_platform.cli.configured import command, group
 from s3notify_platform.cli.printing import in_one_line, print_json, print_table, say, shown
 from s3notify_platform.errors import UsageError
 from s3notify_platform.slots import Slot, slot_from_partition_key, slot_of
@@ -27,7 +29,7 @@ RAW_SHOWN = 200
 _slots = click.option("--slot", "only", type=int, multiple=True, help="Only this slot; repeatable.")
 
 
-@click.group(short_help="Count, show, and read again what was rejected.")
+@group(short_help="Count, show, and read again what was rejected.")
 def quarantine() -> None:
     """Rejected records, and objects that could not be read: count them, show them, and have them read again."""
 
@@ -44,7 +46,7 @@ def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as
     """
     from s3notify_platform.table.quarantine import reasons_of
 
-    location = place.location()
+    location = place.existing()
     slots = [slot_from_partition_key(str(slot), place.slots) for slot in only] or location.all_slots()
     found = reasons_of(location.table(), slots)
     found.sort(key=lambda one: (-max(one.objects, one.records), one.slot, one.reason))
@@ -71,18 +73,18 @@ def list_quarantine(*, place: SourcePlace, only: tuple[int, ...], limit: int, as
 
 
 @quarantine.command(short_help="Show the rejects of one object.")
-@source_options
 @click.argument("key")
+@key_options
 @limit_option(20, "Rejects that are shown at most.")
 @json_option
 def show(key: str, *, place: SourcePlace, limit: int, as_json: bool) -> None:
-    """Show what is in quarantine of the object KEY of source NAME: why it fails, its rejects with their bytes.
+    """Show what is in quarantine of the object KEY: why it fails, its rejects with their bytes.
 
     Reads only: 1 LIST and a few GETs. Exit code 1 if nothing of it is in quarantine.
     """
     from s3notify_platform.table.quarantine import key_quarantine
 
-    location = place.location()
+    location = place.existing()
     found = key_quarantine(location.table(), slot_of(key, location.slots), key, limit=limit)
     if found is None:
         raise click.ClickException(f"{key!r}: nothing of it is in quarantine of source {place.name!r}")
@@ -172,7 +174,7 @@ def retry(
         raise click.exceptions.Exit(1)
 
 
-@click.command(short_help="Have unchanged slots read again.")
+@command(short_help="Have unchanged slots read again.")
 @source_options
 @click.option("--slots", "chosen", callback=slots_of, help="These slots, like 3,17,40-60.")
 @click.option("--all", "everything", is_flag=True, help="All slots.")

@@ -1,22 +1,18 @@
 """`s3notify reconcile`: finish the work that killed writers left incomplete."""
 
-from dataclasses import replace
-
-import click
-
 from s3notify_platform.cli.common import QueuePlace, keyspace_options, queue_options
+from s3notify_platform.cli.configured import command
 from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.cli.printing import say
 
 
-@click.command(short_help="Finish the work of killed writers.")
+@command(short_help="Finish the work of killed writers.")
 @queue_options
 @keyspace_options
 def reconcile(
     *,
     place: QueuePlace,
     keyspaces: tuple[tuple[str, str], ...],
-    source_bucket: str | None,
     slots: int,
 ) -> None:
     """Finish the work that killed writers of a bucket left incomplete, until SIGINT or SIGTERM.
@@ -29,6 +25,6 @@ def reconcile(
 
     if not keyspaces:
         say("no --keyspace: changes are resolved in the topics, and no source is signalled", err=True)
-    platform = place.s3()
-    bucket = replace(platform, bucket=source_bucket or place.bucket)
-    run_in_foreground(reconciler_over(place.queue(), bucket, platform, keyspaces=keyspaces, slots=slots))
+    run_in_foreground(
+        reconciler_over(place.queue(), place.s3(), place.platform(), keyspaces=keyspaces, slots=slots)
+    )

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options
+from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_json, print_table, say
 
 SHOWN: Final = 20
@@ -15,7 +16,7 @@ SHOWN: Final = 20
 _asset = click.option("--asset", help="A slot asset of the source, instead of the source's own table.")
 
 
-@click.group()
+@group()
 def schema() -> None:
     """See how the schema of a table has grown, and go back."""
 
@@ -29,7 +30,7 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
 
     The columns of one: --json. 1 LIST, and 1 GET for each generation.
     """
-    location = place.location()
+    location = place.existing(asset)
     found = [
         {
             "generation": one.generation,

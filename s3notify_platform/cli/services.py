@@ -13,6 +13,8 @@ from s3notify_platform.cli.common import (
     keyspace_options,
     queue_options,
 )
+from s3notify_platform.cli.configured import ConfiguredGroup
+from s3notify_platform.cli.configured import command as configured_command
 from s3notify_platform.cli.ending import run_in_foreground
 from s3notify_platform.cli.printing import say
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
-class ServiceGroup(click.Group):
+class ServiceGroup(ConfiguredGroup):
     """A group that also has the registered services of one direction as commands.
 
     A service's settings are imported only when its command is chosen, so that the group's own help is quick.
@@ -61,7 +63,6 @@ def _command(kind: ServiceKind) -> click.Command:
     def run(
         *,
         place: QueuePlace,
-        source_bucket: str | None = None,
         keyspaces: tuple[tuple[str, str], ...] = (),
         exclude: tuple[str, ...] = (),
         slots: int = 1,
@@ -74,8 +75,8 @@ def _command(kind: ServiceKind) -> click.Command:
         context = ServiceContext(
             name=kind.name,
             queue=place.queue(),
-            platform=place.s3(),
-            bucket=source_bucket or place.bucket,
+            platform=place.platform(),
+            bucket=place.bucket,
             keyspaces=keyspaces,
             excluded=(*exclude, place.queue_prefix, f"{KNOWN}/"),
             slots=slots,
@@ -88,7 +89,8 @@ def _command(kind: ServiceKind) -> click.Command:
         command = _option(name, field)(command)
     if kind.direction == "inlet":
         command = keyspace_options(_excluded(command))
-    return click.command(kind.name, short_help=kind.summary, help=settings.__doc__)(queue_options(command))
+    made = configured_command(kind.name, short_help=kind.summary, help=settings.__doc__)
+    return made(queue_options(command))
 
 
 _excluded = click.option(

@@ -10,10 +10,10 @@ from s3notify_platform.cli.common import (
     SourcePlace,
     json_option,
     limit_option,
-    named_source_options,
     slots_of,
     source_options,
 )
+from s3notify_platform.cli.configured import command, group
 from s3notify_platform.cli.printing import print_json, print_table, say
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
@@ -29,7 +29,7 @@ _slot = click.option(
 )
 
 
-@click.command(short_help="List the generations of a slot.")
+@command(short_help="List the generations of a slot.")
 @source_options
 @_asset
 @_slot
@@ -62,7 +62,7 @@ def history(*, place: SourcePlace, asset: str | None, slot: int, limit: int, as_
         say(f"slot {slot} has no commit")
 
 
-@click.command(short_help="Print the rows of a slot.")
+@command(short_help="Print the rows of a slot.")
 @source_options
 @_asset
 @_slot
@@ -102,7 +102,7 @@ def rows(
         say(json.dumps(row, ensure_ascii=False, default=_as_text))
 
 
-@click.command(short_help="Bring the Delta Lake view of a source up to date.")
+@command(short_help="Bring the Delta Lake view of a source up to date.")
 @source_options
 @_asset
 @click.option(
@@ -122,6 +122,7 @@ def delta(*, place: SourcePlace, asset: str | None, repair: bool) -> None:
     run OPTIMIZE or VACUUM on it: this command reverts the one, the other finds nothing to remove.
     """
     location, store, mode = place.committing()
+    location.check_exists(asset)
     location.open_table(store)
     view = location.view(asset, commit=location.settle_commit_mode(mode, store))
     synced = view.sync(location.all_slots(), repair=repair)
@@ -134,7 +135,7 @@ def delta(*, place: SourcePlace, asset: str | None, repair: bool) -> None:
     )
 
 
-@click.command(short_help="Remove old commits, and files that no commit names.")
+@command(short_help="Remove old commits, and files that no commit names.")
 @source_options
 @_asset
 @click.option(
@@ -149,7 +150,7 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float) -> None:
     from s3notify_platform.table.known import open_table
     from s3notify_platform.table.vacuum import vacuum as run_vacuum
 
-    opened = open_table(place.location().sides(), None, create=False)
+    opened = open_table(place.existing(asset).sides(), None, create=False)
     known = opened.heads if opened.id and not asset else None
     report = run_vacuum(place.table(asset), retention_seconds=days * 86_400, known=known)
     if report.slots_skipped:
@@ -162,13 +163,13 @@ def vacuum(*, place: SourcePlace, asset: str | None, days: float) -> None:
     )
 
 
-@click.group()
+@group()
 def table() -> None:
     """What to do about a table that runs refuse: a loss, other settings, or most objects gone at once."""
 
 
 @table.command(short_help="Accept that commits of slots are missing.")
-@named_source_options
+@source_options
 @click.option(
     "--slots",
     "chosen",
@@ -207,7 +208,7 @@ def forget(*, place: SourcePlace, chosen: frozenset[Slot]) -> None:
 
 
 @table.command(short_help="Let many objects leave at once.")
-@named_source_options
+@source_options
 def confirm(*, place: SourcePlace) -> None:
     """Confirm that objects which have left the bucket leave the table too, however many.
 
@@ -216,15 +217,15 @@ def confirm(*, place: SourcePlace) -> None:
     """
     from s3notify_platform.table.known import open_table
 
-    slots = open_table(place.location().sides(), None, create=False).confirm()
+    slots = open_table(place.existing().sides(), None, create=False).confirm()
     say(f"confirmed for {slots} slots; the next batch that lists withdraws the objects that have left")
 
 
 @table.command(short_help="Rewrite a table for another prefix or other slots.")
-@named_source_options
-@click.option("--prefix", help="The source's new prefix, within or around the old one.")
+@source_options
+@click.option("--prefix", "new_prefix", help="The source's new prefix, within or around the old one.")
 @click.option("--to-slots", type=click.IntRange(1, SLOT_COUNT), help="The new number of slots.")
-def migrate(*, place: SourcePlace, prefix: str | None, to_slots: int | None) -> None:
+def migrate(*, place: SourcePlace, new_prefix: str | None, to_slots: int | None) -> None:
     """Make the table of a source one of another prefix, or of other slots. Safe to repeat.
 
     Stop the source's sensor and runs, run this, change the source's settings, and start it again. For another prefix
@@ -233,9 +234,9 @@ def migrate(*, place: SourcePlace, prefix: str | None, to_slots: int | None) -> 
     """
     from s3notify_platform.ingest.migrate import migrate as run_migrate
 
-    if prefix is None and to_slots is None:
+    if new_prefix is None and to_slots is None:
         raise click.UsageError("give --prefix, --to-slots, or both")
-    done = run_migrate(place.location(), prefix=prefix, slots=to_slots)
+    done = run_migrate(place.existing(), prefix=new_prefix, slots=to_slots)
     if not (changes := done.before.differences(done.after)) and not done.removed:
         say("the table is like that already")
         return

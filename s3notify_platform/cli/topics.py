@@ -13,6 +13,7 @@ from s3notify_platform.cli.common import (
     options,
     queue_options,
 )
+from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
 from s3notify_platform.errors import UsageError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _ENDPOINT_OPTIONS = ("url", "secret_env", "batch_size", "concurrency", "timeout_seconds", "ca_file", "verify")
 
 
-@click.group(short_help="Create, watch and change topics of the queue.")
+@group(short_help="Create, watch and change topics of the queue.")
 def topics() -> None:
     """Topics of the notification queue: who receives changes, and how far behind they are.
 
@@ -41,7 +42,7 @@ def topics() -> None:
 
 _settings_options = options(
     click.option("--source-bucket", help="Only changes of this bucket; default for a new one: --bucket."),
-    click.option("--prefix", help="Only changes of keys that begin with it."),
+    click.option("--prefix", "key_prefix", help="Only changes of keys that begin with it."),
     click.option("--capacity", type=int, help="Entries it holds at most; default 10000."),
     click.option("--max-attempts", type=int, help="Deliveries of an entry until it is a dead letter; 20."),
     click.option("--ttl-hours", type=float, help="How long an entry is tried; 0: for ever. Default 96."),
@@ -59,33 +60,33 @@ _settings_options = options(
 
 
 @topics.command(short_help="Create a topic.")
-@click.argument("name")
+@click.argument("topic")
 @queue_options
 @_settings_options
 @click.option(
     "--shards", type=int, help="Parts that are consumed in parallel, 1 to 64; default 8. Cannot be changed."
 )
-def create(name: str, *, place: QueuePlace, shards: int | None, **settings: Any) -> None:
-    """Create topic NAME. Safe to repeat with the same settings; refused if it has others."""
+def create(topic: str, *, place: QueuePlace, shards: int | None, **settings: Any) -> None:
+    """Create TOPIC. Safe to repeat with the same settings; refused if it has others."""
     from s3notify_platform.protocols.notification_queue import TopicSettings
 
     if settings["source_bucket"] is None:
         settings["source_bucket"] = place.bucket
-    topic = _changed(TopicSettings() if shards is None else TopicSettings(shards=shards), settings)
-    place.queue().topics.create(name, topic)
-    say(f"topic {name!r}: {_described(topic)}")
+    made = _changed(TopicSettings() if shards is None else TopicSettings(shards=shards), settings)
+    place.queue().topics.create(topic, made)
+    say(f"topic {topic!r}: {_described(made)}")
 
 
 @topics.command(short_help="Change settings of a topic.")
-@click.argument("name")
+@click.argument("topic")
 @queue_options
 @_settings_options
-def update(name: str, *, place: QueuePlace, **settings: Any) -> None:
-    """Change the given settings of topic NAME. `--url ""` makes it a topic that is pulled."""
+def update(topic: str, *, place: QueuePlace, **settings: Any) -> None:
+    """Change the given settings of TOPIC. `--url ""` makes it a topic that is pulled."""
     queue = place.queue()
-    topic = _changed(queue.topics.get(name).settings, settings)
-    queue.topics.update(name, topic)
-    say(f"topic {name!r}: {_described(topic)}")
+    changed = _changed(queue.topics.get(topic).settings, settings)
+    queue.topics.update(topic, changed)
+    say(f"topic {topic!r}: {_described(changed)}")
 
 
 @topics.command("list")
@@ -117,24 +118,24 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
 
 
 @topics.command(short_help="Depth, age and counts of each topic.")
-@click.argument("names", nargs=-1)
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
 @queue_options
 @json_option
-def stats(names: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
-    """Print depth, age and counts of each topic, or of NAMES. One scan of all entries."""
+def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
+    """Print depth, age and counts of each topic, or of these. One scan of all entries."""
     queue = place.queue()
-    found = [queue.stats(name) for name in names or [topic.name for topic in queue.topics.all()]]
+    found = [queue.stats(name) for name in topics or [topic.name for topic in queue.topics.all()]]
     columns = {"Topic": "topic", "Depth": "depth", "Oldest s": "oldest_age_seconds", "Reserved": "reserved"}
     columns |= {"In flight": "in_flight", "Delivered": "delivered", "Failed": "failed", "Dead": "dead"}
     print_found([asdict(one) for one in found], columns | {"Capacity": "capacity"}, as_json=as_json)
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("topic")
 @queue_options
 @json_option
-def dead(name: str, *, place: QueuePlace, as_json: bool) -> None:
-    """List the dead letters of topic NAME, with reasons. One scan."""
+def dead(topic: str, *, place: QueuePlace, as_json: bool) -> None:
+    """List the dead letters of TOPIC, with reasons. One scan."""
     found = [
         {
             "key": letter.event.key,
@@ -144,36 +145,36 @@ def dead(name: str, *, place: QueuePlace, as_json: bool) -> None:
             "reason": letter.reason,
             "last_error": letter.last_error,
         }
-        for letter in place.queue().dead(name)
+        for letter in place.queue().dead(topic)
     ]
     columns = {"Key": "key", "Change": "op", "Attempts": "attempts", "Reason": "reason"}
     print_found(found, columns, as_json=as_json)
 
 
 @topics.command(short_help="Put dead letters back into the queue.")
-@click.argument("name")
+@click.argument("topic")
 @queue_options
 @click.option("--key", "keys", multiple=True, help="Only dead letters of this object; repeatable.")
-def redrive(name: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
-    """Put the dead letters of topic NAME back into its queue, with attempts from 0."""
-    moved = place.queue().redrive(name, keys or None)
+def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
+    """Put the dead letters of TOPIC back into its queue, with attempts from 0."""
+    moved = place.queue().redrive(topic, keys or None)
     if not isinstance(moved, int):
         raise click.ClickException(
-            f"topic {name!r} is full: some dead letters may be back; repeat this in {moved.retry_after_seconds:g} s"
+            f"topic {topic!r} is full: some dead letters may be back; repeat this in {moved.retry_after_seconds:g} s"
         )
-    say(f"topic {name!r}: {moved} dead letters put back")
+    say(f"topic {topic!r}: {moved} dead letters put back")
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("topic")
 @queue_options
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def delete(name: str, *, place: QueuePlace, yes: bool) -> None:
-    """Delete topic NAME with all its pending entries and dead letters."""
+def delete(topic: str, *, place: QueuePlace, yes: bool) -> None:
+    """Delete TOPIC with all its pending entries and dead letters."""
     if not yes:
-        click.confirm(f"Delete topic {name!r} and everything pending in it?", abort=True)
-    place.queue().topics.delete(name)
-    say(f"topic {name!r}: deleted")
+        click.confirm(f"Delete topic {topic!r} and everything pending in it?", abort=True)
+    place.queue().topics.delete(topic)
+    say(f"topic {topic!r}: deleted")
 
 
 def _changed(before: "TopicSettings", options: Mapping[str, Any]) -> "TopicSettings":
@@ -182,8 +183,8 @@ def _changed(before: "TopicSettings", options: Mapping[str, Any]) -> "TopicSetti
 
     given = {name: value for name, value in options.items() if value is not None}
     endpoint = {name: given.pop(name) for name in _ENDPOINT_OPTIONS if name in given}
-    if "source_bucket" in given:
-        given["bucket"] = given.pop("source_bucket")
+    renamed = {"source_bucket": "bucket", "key_prefix": "prefix"}
+    given = {renamed.get(name, name): value for name, value in given.items()}
     if "ttl_hours" in given:
         given["ttl_seconds"] = given.pop("ttl_hours") * 3600 or None
     if endpoint.get("url") == "":

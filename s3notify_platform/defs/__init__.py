@@ -1,1 +1,1 @@
-"""Component instances that `definitions` loads by default: the demo's source."""
+"""The demo's source, which `s3notify demo` loads."""

@@ -11,7 +11,7 @@ from s3notify_platform.ingest.settings import LocationSettings
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.ack_chain import keys_recur
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
-from s3notify_platform.protocols.keyspace import Publisher
+from s3notify_platform.protocols.keyspace import Publisher, root_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import Slot, check_slot_count
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
@@ -173,13 +173,37 @@ class Location(LocationSettings):
         given = {
             "--endpoint-url": self.platform.endpoint_url,
             "--bucket": self.platform.bucket,
-            "--name": self.name,
             "--platform-prefix": self.platform_prefix,
             "--records-table": self.records_table.table if self.records_table else None,
             "--known-bucket": self.known_bucket,
         }
         options = (f"{option} {value}" for option, value in given.items() if value)
-        return " ".join(("`s3notify table", name, *options, *more)) + "`"
+        return " ".join(("`s3notify table", name, self.name, *options, *more)) + "`"
+
+    def is_begun(self) -> bool:
+        """Whether anyone has signalled or queued a change of the source. 1 HEAD, and 1 scan of the topics if
+        nobody has signalled.
+        """
+        store = shared_store(self.platform)
+        if store.head(root_key(self.keyspace_prefix)) is not None:
+            return True
+        return any(topic.name == self.name for topic in self.queue(store).topics.all())
+
+    def check_exists(self, asset: str | None = None) -> None:
+        """`UsageError` if there is no table of this source, or of its slot asset `asset`. Up to 2 GETs and 1 LIST.
+
+        For readers: what of a table is missing, or of other settings, is not looked at.
+        """
+        sides, place = self.sides(), f"{self.platform.place}, prefix {self.platform_prefix!r}"
+        if not (sides.beside() or sides.known() or sides.has_commits()):
+            raise UsageError(
+                f"source {self.name!r} has no table in {place}: nothing has been committed yet, or name, bucket or "
+                "prefix is not the source's"
+            )
+        if asset and not replace(sides, layout=self.table_layout(asset)).has_commits():
+            raise UsageError(
+                f"source {self.name!r} has no slot asset {asset!r} with a commit in {place}: check its name"
+            )
 
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:
         """The notification queue of the source's bucket, in which the source's topic has its name. No request."""

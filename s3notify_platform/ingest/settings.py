@@ -16,6 +16,9 @@ from s3notify_platform.limits import WITHDRAWN_SHARE
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import QUEUE_PREFIX
 
+DEFS_VARIABLE: Final = "S3NOTIFY_DEFS"
+"""Environment variable that names the folder with the YAML of the sources."""
+
 
 @dataclass(frozen=True, slots=True)
 class About:

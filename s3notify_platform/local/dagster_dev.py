@@ -3,6 +3,7 @@
 One process serves a home at a time, by a lock in it: two daemons on one home would launch and end each other's runs.
 """
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -104,6 +105,8 @@ class DagsterDev:
 
         `UsageError`, before anything is started or ended, if another process serves the home, or the port is taken.
         """
+        if importlib.util.find_spec("dagster_webserver") is None:
+            raise UsageError("Dagster's UI is not installed: pip install 's3notify-platform[local]'")
         self.home.mkdir(parents=True, exist_ok=True)
         self._lock = locked(self.home / "dagster.lock")
         if self._lock is None:

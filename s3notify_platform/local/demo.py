@@ -22,10 +22,12 @@ from rich.table import Table
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UnavailableError
+from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.demo_data import PREFIX, Round, Write, rounds
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import free_ports, refuse_taken
+from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import Written, list_all
 from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Publisher, Put, Watcher
@@ -122,6 +124,7 @@ class Demo:
                 **server.environment(),
                 **java_environment(),
                 "S3NOTIFY_DEMO_BUCKET": bucket,
+                DEFS_VARIABLE: str(DEMO_FOLDER),
             }
             self._say(f"S3 at {server.endpoint_url}, bucket {bucket}; starting Dagster")
             with DagsterDev(self.folder / "dagster", port=port, environment=environment) as dagster:

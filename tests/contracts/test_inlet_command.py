@@ -66,7 +66,7 @@ class Command:
 
 def place(world):
     return [
-        "--bucket", world.platform, "--endpoint-url", world.server.endpoint_url, "--source-bucket", world.bucket,
+        "--platform-bucket", world.platform, "--endpoint-url", world.server.endpoint_url, "--bucket", world.bucket,
     ]  # fmt: skip
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from s3notify_platform import definitions
 from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.settings import DEFS_VARIABLE
+from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.orchestration import S3NotifyComponent
 from tests.support.site import Site
 
@@ -193,12 +195,26 @@ def test_everything_starts_as_the_component_says(
     assert {schedule.default_status.name for schedule in repository.schedule_defs} == {status}
 
 
-def test_the_package_s_own_definitions_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo's, which `workspace.yaml` shows without any setting."""
-    monkeypatch.delenv(definitions.DEFS_VARIABLE, raising=False)
-    defs = definitions.load(Path(definitions.__file__).parent / "defs")
+def test_the_demo_s_definitions_load() -> None:
+    defs = definitions.load(DEMO_FOLDER)
     dg.Definitions.validate_loadable(defs)
     assert dg.AssetKey("orders") in defs.resolve_asset_graph().get_all_asset_keys()
+
+
+@pytest.mark.parametrize("folder", ["defs", ""])
+def test_without_a_source_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    """What `workspace.yaml` loads says how to define one; it has no sensor that would write anywhere."""
+    monkeypatch.delenv(DEFS_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    if folder:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "__init__.py").touch()
+        monkeypatch.delitem(sys.modules, folder, raising=False)
+    defs = definitions.defs()
+    assert "defs/orders/defs.yaml" in defs.resolve_asset_graph().get(dg.AssetKey("no_source_yet")).description
+    repository = defs.get_repository_def()
+    assert not repository.sensor_defs
+    assert not repository.schedule_defs
 
 
 @pytest.mark.parametrize("name", ["not there", "missing"])

@@ -94,13 +94,14 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
         }
         cli = [sys.executable, "-m", "s3notify_platform.cli"]
         options = {"name": "orders", "bucket": BUCKET, "prefix": PREFIX, "format": "auto", "schema": SCHEMA}
-        flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+        flags = [word for name, value in options.items() for word in (f"--{name}", value) if name != "name"]
 
         def ingest(number: int) -> list[str]:
             checkpoint = str(tmp_path / f"checkpoint-{number}")
             return [
                 *cli,
                 "ingest",
+                "orders",
                 *flags,
                 "--master",
                 "local[1]",
@@ -127,7 +128,7 @@ def test_whatever_happens_no_snapshot_is_wrong(tmp_path: Path) -> None:
             for name, command in commands.items()
         }
         publisher = QueuedPublisher(Publisher(platform.store, prefix=KEYSPACE), platform.queue, bucket=BUCKET)
-        other_settings = [("--prefix", f"{PREFIX}1"), ("--slots", "8")]
+        other_settings = [("--prefix", f"{PREFIX}1"), ("--slot-count", "8")]
         drift = Drift(
             commands=[[*ingest(2), "--once", *option] for option in other_settings],
             environment={**os.environ, **environment},

@@ -83,7 +83,7 @@ def test_ingest_drains(ministack: S3Server, tmp_path: Path) -> None:
     source = Source.of(bucket=config, name="orders", prefix="raw/", format="jsonl", slots=4, commit="native")
     location = source.location
     options = [
-        "--name", "orders", "--bucket", config.bucket, "--prefix", "raw/", "--format", "jsonl", "--slots", "4",
+        "orders", "--bucket", config.bucket, "--prefix", "raw/", "--format", "jsonl", "--slot-count", "4",
         "--schema", "id bigint", "--endpoint-url", ministack.endpoint_url, "--every", "0.5",
         "--checkpoint", str(tmp_path / "checkpoint"), "--master", "local[1]",
         "-o", "access_key_id_env=S3NOTIFY_TEST_KEY", "-o", "secret_access_key_env=S3NOTIFY_TEST_SECRET",
@@ -122,7 +122,7 @@ def test_what_is_shown_does_not_end_in_a_crash(ministack: S3Server, monkeypatch:
     with closing(S3ObjectStore(config)) as store:
         SlotWriter(store=store).run({key: Body(etag="1", rows=1, rejects=50)})
     command = [
-        *CLI, "quarantine", "show", "orders", key, "--bucket", config.bucket, "--platform-prefix", "t/",
+        *CLI, "quarantine", "show", key, "--name", "orders", "--bucket", config.bucket, "--platform-prefix", "t/",
         "--endpoint-url", ministack.endpoint_url,
     ]  # fmt: skip
     ended = [subprocess.run(command, capture_output=True, check=False) for _ in range(60)]

@@ -9,9 +9,11 @@ from typing import Any
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.local.process import free_ports
+from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.protocols.keyspace import Publisher
@@ -116,6 +118,7 @@ def running(
             **({"AWS_ENDPOINT_URL": proxy.url} if proxied else {}),
             **java_environment(),
             "S3NOTIFY_DEMO_BUCKET": BUCKET,
+            DEFS_VARIABLE: str(DEMO_FOLDER),
             **(more or {}),
         }
         (port,) = free_ports(1, SYSTEM_CLOCK)

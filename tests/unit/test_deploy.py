@@ -249,7 +249,7 @@ def test_policies_in_other_partitions():
 
 def test_init_prints_policies():
     """All roles, or the one asked for, with the defaults of a source."""
-    common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "--name", "orders"]
+    common = ["--print", "iam", "--bucket", "landing", "--prefix", "raw/", "orders"]
     result = run(*common)
     assert result.exit_code == 0, result.output
     assert list(json.loads(result.output)) == list(ROLES)
@@ -266,11 +266,11 @@ def test_init_prints_policies():
     [
         ([], "name a table"),
         (["--print", "terraform"], "name a table"),
-        (["--print", "iam"], "--bucket"),
-        (["--print", "iam", "--bucket", "b", "--lease-table", "t"], "account"),
-        (["--print", "iam", "--bucket", "b", "--event-queue", "q"], "account"),
-        (["--print", "iam", "--bucket", "b", "--prefix", "a*/"], "have a special meaning"),
-        (["--print", "iam", "--bucket", "b", "--queue-prefix", "a?/"], "have a special meaning"),
+        (["--print", "iam", "orders"], "--bucket"),
+        (["--print", "iam", "orders", "--bucket", "b", "--lease-table", "t"], "account"),
+        (["--print", "iam", "orders", "--bucket", "b", "--event-queue", "q"], "account"),
+        (["--print", "iam", "orders", "--bucket", "b", "--prefix", "a*/"], "have a special meaning"),
+        (["--print", "iam", "orders", "--bucket", "b", "--queue-prefix", "a?/"], "have a special meaning"),
     ],
 )
 def test_init_says_what_is_missing(arguments, reason):

@@ -6,11 +6,10 @@ What is not as expected (keys not encoded, an element missing) is left to botoco
 
 import html
 import re
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree as ET
-
-import numpy as np
 
 from s3notify_platform.ports import ETag, ObjectColumns, Page
 
@@ -54,7 +53,7 @@ def page_of(body: bytes) -> Page | None:
         # What a server leaves unencoded, XML escapes: Ceph RGW an apostrophe.
         names = html.unescape(b"\n".join(keys).decode()).split("\n")
         tags = html.unescape(b"\n".join(etags).decode()).split("\n")
-        modified = np.array(times).astype("datetime64[ms]").astype(np.int64).tolist()
+        modified = _milliseconds(times)
     except ValueError:
         return None
     if {len(names), len(tags), len(sizes), len(modified)} != {count}:
@@ -68,3 +67,12 @@ def page_of(body: bytes) -> Page | None:
         ),
         next_token=token,
     )
+
+
+def _milliseconds(times: list[bytes]) -> list[int]:
+    try:
+        import numpy as np
+    except ImportError:  # where tables are not read, listings are short
+        return [round(datetime.fromisoformat(f"{time.decode()}Z").timestamp() * 1000) for time in times]
+    found: list[int] = np.array(times).astype("datetime64[ms]").astype(np.int64).tolist()
+    return found

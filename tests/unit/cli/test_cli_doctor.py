@@ -19,7 +19,9 @@ def doctor(monkeypatch):
 def test_a_good_store(doctor, ministack):
     """Exit code 0, the mode, and what is lacking all the same."""
     bucket = ministack.make_bucket()
-    result = doctor("--bucket", bucket, "--endpoint-url", ministack.endpoint_url, "--prefix", "scratch/")
+    result = doctor(
+        "--bucket", bucket, "--endpoint-url", ministack.endpoint_url, "--platform-prefix", "scratch/"
+    )
     assert result.exit_code == 0, result.output
     assert "commit: native (the store keeps If-None-Match and If-Match on PUT)" in result.output
     assert "records: on the bucket" in result.output

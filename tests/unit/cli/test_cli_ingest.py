@@ -11,7 +11,7 @@ from s3notify_platform.cli import main
 from s3notify_platform.local import java
 from s3notify_platform.spark import continuous
 
-ARGUMENTS = ["ingest", "--name", "orders", "--bucket", "landing", "--prefix", "raw/"]
+ARGUMENTS = ["ingest", "orders", "--bucket", "landing", "--prefix", "raw/"]
 
 
 class Anything:

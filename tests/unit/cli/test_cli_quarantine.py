@@ -39,6 +39,10 @@ def quarantine(ministack, monkeypatch):
             if command == "retry" or "--slot" in arguments:
                 return CliRunner().invoke(main, ["quarantine", command, "orders", *arguments, *options])
             options += ["--slot", str(SLOT)] if command == "list" else []
+            if command == "show":
+                return CliRunner().invoke(
+                    main, ["quarantine", "show", *arguments, "--name", "orders", *options]
+                )
             return CliRunner().invoke(main, ["quarantine", command, "orders", *arguments, *options])
 
         run.writer, run.bucket, run.store = writer, bucket, store

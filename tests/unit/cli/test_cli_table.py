@@ -53,7 +53,7 @@ def test_forget(place) -> None:
     S3ObjectStore(source.location.platform).put(source.location.layout.commit(Slot(30), 1), b"{}")
 
     def forget(slots, *more):
-        return run("forget", "--slots", slots, "--name", "orders", *more)
+        return run("forget", "orders", "--slots", slots, *more)
 
     answer = forget("3,20-22")
     assert answer.exit_code == 0, answer.output
@@ -90,13 +90,13 @@ def test_vacuum_refuses_a_table_with_a_side_missing(place) -> None:
 def test_migrate_and_confirm(place) -> None:
     """What changes is printed, what is like that already is said; a prefix elsewhere is refused."""
     source, run = place
-    assert "confirmed for 5 slots" in run("confirm", "--name", "orders").output
+    assert "confirmed for 5 slots" in run("confirm", "orders").output
     assert source.open_table().known.confirmed == source.open_table().heads
-    assert run("migrate", "--name", "orders").exit_code == 2
-    assert "like that already" in run("migrate", "--name", "orders", "--prefix", "raw/").output
-    elsewhere = run("migrate", "--name", "orders", "--prefix", "other/")
+    assert run("migrate", "orders").exit_code == 2
+    assert "like that already" in run("migrate", "orders", "--prefix", "raw/").output
+    elsewhere = run("migrate", "orders", "--prefix", "other/")
     assert (elsewhere.exit_code, "neither within nor around" in elsewhere.output) == (1, True)
-    answer = run("migrate", "--name", "orders", "--prefix", "raw/a/", "--to-slots", "8")
+    answer = run("migrate", "orders", "--prefix", "raw/a/", "--to-slots", "8")
     assert answer.exit_code == 0, answer.output
     assert "prefix is 'raw/a/' and was 'raw/'; slots is 8 and was 1000" in answer.output
     other = with_settings(source, prefix="raw/a/", slots=8)

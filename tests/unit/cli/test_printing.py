@@ -57,8 +57,8 @@ def test_errors(monkeypatch, kind):
     def fail(*_, **__):
         raise kind(f"refused: {HOSTILE}")
 
-    monkeypatch.setattr("s3notify_platform.cli.common.BucketPlace.store", fail)
-    ran = CliRunner().invoke(main, ["signal", "k", "--bucket", "b", "--keyspace", "k/"])
+    monkeypatch.setattr("s3notify_platform.cli.common.SourcePlace.location", fail)
+    ran = CliRunner().invoke(main, ["signal", "k", "--bucket", "b", "--name", "orders"])
     assert ran.exit_code == 1
     assert ran.stderr == f"Error: refused: {SHOWN}\n"
 

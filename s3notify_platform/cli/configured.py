@@ -1,0 +1,113 @@
+"""Options of commands from the sources that a project's YAML defines (`local.project`): a source's name is enough.
+
+What the command line gives goes before what a file says.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.settings import DEFS_VARIABLE
+from s3notify_platform.local.project import PLACES, ConfiguredSource, sources_of
+
+_META: Final = "s3notify_platform.cli.configured"
+
+
+def _chosen(
+    sources: Sequence[ConfiguredSource], given: Mapping[str, Any], *, one: bool
+) -> list[ConfiguredSource]:
+    """The sources that a command line means; `one`: it has to be one, or none if the line says all itself."""
+    name, bucket = given.get("name"), given.get("bucket")
+    keys = given.get("keys") or [given.get("key")]
+    found = list(sources)
+    if isinstance(name, str):
+        found = [source for source in found if source.name == name]
+    elif isinstance(bucket, str):
+        found = [source for source in found if bucket in source.buckets]
+    if one and len(found) > 1:
+        found = [
+            source for source in found if all(str(key).startswith(source.keyspace[1]) for key in keys if key)
+        ]
+    names = ", ".join(sorted({source.name for source in sources}))
+    if sources and not found and not isinstance(bucket, str):
+        raise UsageError(f"no such source; {sources[0].folder} has: {names}")
+    if one and len(found) > 1:
+        raise UsageError(f"several sources are meant; name one of: {', '.join(s.name for s in found)}")
+    return found
+
+
+class ConfiguredCommand(click.Command):
+    """A command whose options may come from a source's YAML."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        names = {parameter.name for parameter in self.params}
+        self._one = "name" in names
+        self._configurable = "bucket" in names
+        if self._configurable:
+            self.params.append(
+                click.Option(
+                    ["--defs"],
+                    envvar=DEFS_VARIABLE,
+                    expose_value=False,
+                    help="Folder with SOURCE/defs.yaml, where options that are not given come from; default: defs.",
+                )
+            )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command`."""
+        if not self._configurable or ctx.resilient_parsing or {"-h", "--help"} & {*args}:
+            return super().parse_args(ctx, args)
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        folder = given.get("defs")
+        sources = sources_of(folder if isinstance(folder, str) else None)
+        found = _chosen(sources, given, one=self._one)
+        ctx.meta[_META] = found
+        ctx.default_map = {**_common(found), **(ctx.default_map or {})}
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            if sources:
+                raise
+            where = " or ".join(f"{place}/SOURCE/defs.yaml" for place in PLACES)
+            hint = f"There is no {where} here that would have it."
+            raise click.MissingParameter(hint, error.ctx, error.param) from error
+
+
+def _common(sources: Sequence[ConfiguredSource]) -> dict[str, Any]:
+    """The values that all of the sources have."""
+    if not sources:
+        return {}
+    first, *others = (source.values for source in sources)
+    common = {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+    return common | {"keyspaces": [source.keyspace for source in sources]}
+
+
+def configured() -> list[ConfiguredSource]:
+    """The sources that the running command has its options from."""
+    context = click.get_current_context(silent=True)
+    return context.meta.get(_META, []) if context else []
+
+
+def access(service: str) -> dict[str, Any]:
+    """How the configured sources reach `s3` or `dynamodb`, if they agree: fields of `Access`."""
+    found = [source.access(service) for source in configured()]
+    return found[0] if found and all(each == found[0] for each in found) else {}
+
+
+class ConfiguredGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = ConfiguredCommand
+
+
+def command(name: str | None = None, **more: Any) -> Callable[[Callable[..., Any]], ConfiguredCommand]:
+    """As `click.command`."""
+    return click.command(name, cls=ConfiguredCommand, **more)
+
+
+def group(**more: Any) -> Callable[[Callable[..., Any]], ConfiguredGroup]:
+    """As `click.group`."""
+    return click.group(cls=ConfiguredGroup, **more)

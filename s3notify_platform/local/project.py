@@ -1,0 +1,157 @@
+"""The sources that a project's YAML defines, read without Dagster: what commands take their options from.
+
+The folder is that of `--defs`, else of S3NOTIFY_DEFS, else `defs`, `src/*/defs` or `*/defs` where the command runs.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.settings import DEFS_VARIABLE
+from s3notify_platform.stores.config import QUEUE_PREFIX
+
+PLACES: Final = ("defs", "src/*/defs", "*/defs")
+DEMO_FOLDER: Final = Path(__file__).resolve().parent.parent / "defs"
+FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
+
+    type: s3notify_platform.S3NotifyComponent
+    attributes:
+      name: orders
+      bucket: YOUR-BUCKET
+      prefix: raw/orders/
+
+Then reload, or start `s3notify dev`. What it needs of the bucket: `s3notify doctor orders`."""
+_KEYS: Final = ("profile_name", "access_key_id_env", "secret_access_key_env", "session_token_env")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredSource:
+    """One source as a file below `folder` has it. `attributes` may have expressions, which `values` evaluates."""
+
+    folder: Path
+    file: Path
+    attributes: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The source's name."""
+        return str(self._value("name", self.attributes["name"]))
+
+    @property
+    def buckets(self) -> set[Any]:
+        """The watched bucket, and that of the platform's own objects."""
+        return {self.values.get("bucket"), self.values.get("platform_bucket")} - {None}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its settings, by the names of the commands' parameters."""
+        found = {key: self._value(key, value) for key, value in self.attributes.items() if _plain(value)}
+        found["keyspace_prefix"] = found.get("keyspace_prefix") or (
+            f"{found.get('platform_prefix') or f'_s3notify/{self.name}/'}keyspace/"
+        )
+        found.setdefault("queue_prefix", QUEUE_PREFIX)
+        s3, dynamodb = self._part("s3"), self._part("dynamodb")
+        renamed = {
+            "endpoint_url": s3.get("endpoint_url"),
+            "region": s3.get("region_name"),
+            "records_table": dynamodb.get("records_table"),
+            "lease_table": dynamodb.get("lease_table"),
+            "dynamodb_endpoint_url": dynamodb.get("endpoint_url"),
+            "master": self._part("spark").get("master"),
+            "confs": [
+                f"{name}={value}" for name, value in _flat(self.attributes.get("spark", {}).get("config", {}))
+            ],
+        }
+        return {key: value for key, value in (found | renamed).items() if value is not None}
+
+    @property
+    def keyspace(self) -> tuple[str, str]:
+        """The prefix of its signals, and that of its keys."""
+        return self.values["keyspace_prefix"], self.values.get("prefix", "")
+
+    def access(self, service: str) -> dict[str, Any]:
+        """How `s3` or `dynamodb` is reached, as fields of `Access`: region and whose keys."""
+        part = self._part(service)
+        found = {"region": part.get("region_name")} if service == "dynamodb" else {}
+        found |= {key.removesuffix("_name"): part.get(key) for key in _KEYS}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _part(self, name: str) -> dict[str, Any]:
+        given = self.attributes.get(name)
+        if not isinstance(given, Mapping):
+            return {}
+        return {key: self._value(f"{name}.{key}", value) for key, value in given.items() if _plain(value)}
+
+    def _value(self, name: str, value: Any) -> Any:
+        if not isinstance(value, str) or "{" not in value:
+            return value
+        from jinja2 import StrictUndefined, TemplateError
+        from jinja2.nativetypes import NativeTemplate
+
+        try:
+            # A name that a project adds to Dagster's own is not known here.
+            return NativeTemplate(value, undefined=StrictUndefined).render(env=_Environment())
+        except (TemplateError, UsageError) as error:
+            raise UsageError(f"{self.file}: {name}: {value!r} cannot be evaluated: {error}") from error
+
+
+class _Environment:
+    """As Dagster's `env`, which a component's YAML may use."""
+
+    def __getitem__(self, name: str) -> str:
+        if (found := os.environ.get(name)) is None:
+            raise UsageError(f"there is no environment variable {name}")
+        return found
+
+    def __call__(self, name: str, default: Any = None) -> Any:
+        return os.environ.get(name, default)
+
+
+def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def folders(given: str | None = None) -> list[Path]:
+    """The folders that hold definitions; `UsageError` if a given one does not exist."""
+    if given := given or os.environ.get(DEFS_VARIABLE):
+        if not Path(given).is_dir():
+            raise UsageError(f"{given}: there is no such folder; give one with SOURCE/defs.yaml in it")
+        return [Path(given)]
+    for place in PLACES:
+        if found := [folder for folder in sorted(Path().glob(place)) if folder.resolve() != DEMO_FOLDER]:
+            return found
+    return []
+
+
+def sources_of(given: str | None = None) -> list[ConfiguredSource]:
+    """All sources below the folders; `UsageError` for a file that is no YAML."""
+    return [
+        source
+        for folder in folders(given)
+        for file in sorted(folder.glob("**/defs.yaml"))
+        for source in _sources_in(folder, file)
+    ]
+
+
+def _sources_in(folder: Path, file: Path) -> Iterator[ConfiguredSource]:
+    import yaml
+
+    try:
+        documents = list(yaml.safe_load_all(file.read_text()))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{file}: {error}") from error
+    for document in documents:
+        attributes = document.get("attributes") if isinstance(document, Mapping) else None
+        if isinstance(attributes, Mapping) and {"name", "bucket"} <= attributes.keys():
+            yield ConfiguredSource(folder=folder, file=file, attributes=attributes)

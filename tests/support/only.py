@@ -1,0 +1,82 @@
+"""Runs a program as if only some extras were installed: `python -m tests.support.only EXTRAS PROGRAM …`.
+
+EXTRAS: comma-separated, or empty. What distributions outside of pyproject's own requirements, and what those require,
+provide, cannot be imported. PROGRAM is a module.
+"""
+
+import re
+import runpy
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+from types import ModuleType
+
+from packaging.requirements import Requirement
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+OWN = "s3notify-platform"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def distributions(extras: Iterable[str]) -> set[str]:
+    """The distributions that an installation with these extras has."""
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    found: set[tuple[str, frozenset[str]]] = set()
+    waiting = [(OWN, frozenset(extras))]
+    while waiting:
+        if (one := waiting.pop()) in found:
+            continue
+        found.add(one)
+        name, wanted = one
+        if name == OWN:
+            texts = [*project["dependencies"]]
+            texts += [t for extra in wanted for t in project["optional-dependencies"][extra]]
+        else:
+            try:
+                texts = requires(name) or []
+            except PackageNotFoundError:  # of another platform
+                continue
+        for requirement in map(Requirement, texts):
+            marker = requirement.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *wanted)):
+                waiting.append((_plain(requirement.name), frozenset(requirement.extras)))
+    return {name for name, _ in found}
+
+
+class Absent(MetaPathFinder):
+    """Finds nothing, and says so, for modules of distributions that are not among those."""
+
+    def __init__(self, present: set[str]) -> None:
+        self._absent = {
+            module
+            for module, owners in packages_distributions().items()
+            if not {_plain(owner) for owner in owners} & present
+        }
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if (module := fullname.partition(".")[0]) in self._absent and module not in (
+            "s3notify_platform",
+            "tests",
+        ):
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        return None
+
+
+def main() -> None:
+    extras, program, *arguments = sys.argv[1:]
+    sys.meta_path.insert(0, Absent(distributions(filter(None, extras.split(",")))))
+    sys.argv = [program, *arguments]
+    runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""What a program does that has the base alone: publish to a bucket, and follow it. Prints the changed slots."""
+
+import json
+import sys
+
+from s3notify_platform.channels import QueuedPublisher
+from s3notify_platform.protocols.keyspace import Publisher, Put, Watcher
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.queue_records import queue_records
+from s3notify_platform.stores.s3 import S3ObjectStore
+
+KEYSPACE = "_s3notify/orders/keyspace/"
+
+if __name__ == "__main__":
+    bucket = S3Config(bucket=sys.argv[1], endpoint_url=sys.argv[2])
+    store = S3ObjectStore(bucket)
+    queue = NotificationQueue(queue_records(bucket))
+    queue.topics.create("orders", TopicSettings(bucket=bucket.bucket, prefix="raw/"))
+    publisher = QueuedPublisher(Publisher(store, prefix=KEYSPACE), queue, bucket=bucket.bucket)
+    watcher = Watcher(store, prefix=KEYSPACE)
+    watcher.poll()
+    publisher.put("raw/1.jsonl", b"{}\n")
+    publisher.publish([Put(key=f"raw/{n}.jsonl", body=b"{}\n") for n in range(2, 5)])
+    changed = watcher.poll()
+    print(json.dumps({"changed": sorted(changed.changed), "pending": queue.stats("orders").depth}))

@@ -1,0 +1,160 @@
+"""Commands find a source in the project's YAML, and need nothing but its name; flags go before it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent, indent
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from s3notify_platform.cli import main
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.servers import S3Server
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Writes `defs/NAME/defs.yaml` where the commands run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("S3NOTIFY_DEFS", raising=False)
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+
+    def write(name: str, attributes: str, folder: str = "defs") -> None:
+        file = tmp_path / folder / name / "defs.yaml"
+        file.parent.mkdir(parents=True)
+        text = indent(dedent(attributes).strip(), "  ")
+        file.write_text(f"type: s3notify_platform.S3NotifyComponent\nattributes:\n  name: {name}\n{text}\n")
+
+    return write
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+@pytest.fixture
+def bucket(ministack: S3Server, project: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> S3Config:
+    """The bucket of a source `orders`, whose YAML names the variables with its keys; no others are set."""
+    config = ministack.config(ministack.make_bucket())
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ORDERS_KEY", "test")
+    monkeypatch.setenv("ORDERS_SECRET", "test")
+    monkeypatch.setenv("WHERE", ministack.endpoint_url)
+    attributes = f"""
+        bucket: {config.bucket}
+        prefix: raw/orders/
+        slots: 16
+        s3:
+          endpoint_url: "{{{{ env.WHERE }}}}"
+          access_key_id_env: ORDERS_KEY
+          secret_access_key_env: "{{{{ env('OTHER', 'ORDERS_SECRET') }}}}"
+    """
+    project("orders", attributes)
+    return config
+
+
+@pytest.mark.server
+def test_a_key_is_enough(bucket: S3Config) -> None:
+    """Signalled by the source's own number of slots, and explained."""
+    store = S3ObjectStore(bucket)
+    store.put("raw/orders/1.jsonl", b"{}\n")
+    ran = run("signal", "raw/orders/1.jsonl")
+    assert ran.exit_code == 0, ran.output
+    slot = slot_of("raw/orders/1.jsonl", 16)
+    assert ran.output == f"signalled 1 objects: the root and slots {slot} of 'orders'\n"
+    assert store.head(f"_s3notify/orders/keyspace/{slot}") is not None
+    told = json.loads(run("explain", "raw/orders/1.jsonl", "--json").stdout)
+    assert told["slot"] == slot
+
+
+@pytest.mark.server
+def test_a_name_is_enough(bucket: S3Config) -> None:
+    """Where the source has no table yet, that is said, with its place."""
+    ran = run("quarantine", "list", "orders")
+    assert ran.exit_code == 1
+    assert f"source 'orders' has no table in bucket '{bucket.bucket}'" in ran.stderr
+    assert run("topics", "stats").exit_code == 0
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["history", "order", "--slot", "1"],
+        ["rows", "order", "--slot", "1"],
+        ["vacuum", "order"],
+        ["delta", "order"],
+        ["quarantine", "list", "order"],
+        ["quarantine", "retry", "order", "--all"],
+        ["backfill", "order", "--all"],
+        ["schema", "show", "order"],
+        ["table", "confirm", "order"],
+        ["explain", "raw/x", "--name", "order", "--prefix", "raw/"],
+        ["signal", "raw/x", "--name", "order"],
+    ],
+)
+def test_a_name_that_does_not_exist(bucket: S3Config, command: list[str]) -> None:
+    """Neither in the YAML, nor, if all is given by flags, in the bucket: an error that says so."""
+    ran = run(*command)
+    assert (ran.exit_code, ran.stdout) == (1, "")
+    assert "no such source; defs has: orders" in ran.stderr
+    flags = ["--bucket", bucket.bucket, "--endpoint-url", str(bucket.endpoint_url)]
+    ran = CliRunner(env={"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}).invoke(
+        main, [*command, *flags]
+    )
+    assert (ran.exit_code, ran.stdout) == (1, ""), ran.output
+    assert "source 'order' has no table in bucket" in ran.stderr
+
+
+def test_several_sources(project: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key tells the source by its prefix; else one has to be named."""
+    project("a", "bucket: b\nprefix: raw/a/")
+    project("c", "bucket: b\nprefix: raw/c/")
+    seen: list[Any] = []
+
+    def locate(place: Any) -> None:
+        seen.append((place.name, place.bucket, place.keyspace_prefix))
+        raise RuntimeError
+
+    monkeypatch.setattr("s3notify_platform.cli.common.SourcePlace.location", locate)
+    run("explain", "raw/c/1")
+    run("quarantine", "show", "raw/a/1")
+    run("quarantine", "list", "c", "--bucket", "other")
+    assert seen == [
+        ("c", "b", "_s3notify/c/keyspace/"),
+        ("a", "b", "_s3notify/a/keyspace/"),
+        ("c", "other", "_s3notify/c/keyspace/"),
+    ]
+    ran = run("quarantine", "list")
+    assert ran.exit_code == 1
+    assert "name one of: a, c" in ran.stderr
+
+
+def test_without_a_project(project: Callable[..., None]) -> None:
+    """What is missing is named, and where it was looked for; so is a variable that is not set."""
+    ran = run("explain", "raw/1")
+    assert ran.exit_code == 2
+    assert "Missing option '--name'" in ran.stderr
+    assert "defs/SOURCE/defs.yaml" in ran.stderr
+    assert run("history", "orders", "--slot", "1", "--defs", "nowhere").exit_code == 1
+    project("orders", 'bucket: "{{ env.NO_SUCH_VARIABLE }}"', folder="src/shop/defs")
+    ran = run("explain", "raw/1")
+    assert ran.exit_code == 1
+    assert "src/shop/defs/orders/defs.yaml: bucket" in ran.stderr
+    assert "there is no environment variable NO_SUCH_VARIABLE" in ran.stderr
+
+
+def test_a_file_that_is_no_yaml(project: Callable[..., None], tmp_path: Path) -> None:
+    project("orders", "bucket: [")
+    ran = run("history", "orders", "--slot", "1")
+    assert ran.exit_code == 1
+    assert "defs/orders/defs.yaml" in ran.stderr
+    (tmp_path / "defs" / "orders" / "defs.yaml").write_text("just text")
+    assert run("history", "orders", "--slot", "1").exit_code == 2

