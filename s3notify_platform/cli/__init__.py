@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from s3notify_platform.cli import explain, ingest, inlet, quarantine, reconcile, schema, table, topics, warm
+from s3notify_platform.cli import (
+    explain,
+    ingest,
+    inlet,
+    quarantine,
+    reconcile,
+    schema,
+    status,
+    table,
+    topics,
+    warm,
+)
 from s3notify_platform.cli.common import (
     BucketPlace,
     SourcePlace,
@@ -60,6 +71,7 @@ def main() -> None:
       s3notify demo --once          all of it, on a local S3 server
       s3notify doctor SOURCE        can it run on this source's bucket?
       s3notify dev                  watch the sources of defs/*/defs.yaml
+      s3notify status               where do the sources stand?
       s3notify explain KEY          what happened to an object?
 
     Commands find a source in the YAML of the folder `defs` (or --defs, or S3NOTIFY_DEFS); options go before it. Without
@@ -358,6 +370,7 @@ for _command in (
     reconcile.reconcile,
     quarantine.backfill,
     explain.explain,
+    status.status,
     ingest.ingest,
     table.history,
     table.rows,

@@ -7,11 +7,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import DEFS_VARIABLE
-from s3notify_platform.stores.config import QUEUE_PREFIX
+from s3notify_platform.ingest.settings import DEFS_VARIABLE, SETTINGS
+from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config, default_region
+
+if TYPE_CHECKING:
+    from s3notify_platform.ingest.source import Source
 
 PLACES: Final = ("defs", "src/*/defs", "*/defs")
 DEMO_FOLDER: Final = Path(__file__).resolve().parent.parent / "defs"
@@ -71,6 +74,27 @@ class ConfiguredSource:
     def keyspace(self) -> tuple[str, str]:
         """The prefix of its signals, and that of its keys."""
         return self.values["keyspace_prefix"], self.values.get("prefix", "")
+
+    def source(self) -> "Source":
+        """The source. `UsageError` for settings that cannot be."""
+        from s3notify_platform.ingest.source import Source
+
+        values, s3, dynamodb = self.values, self.access("s3"), self.access("dynamodb")
+        region = values.get("region") or default_region()
+        settings: dict[str, Any] = {name: values[name] for name in SETTINGS if name in values}
+        settings |= {
+            name: DynamoConfig(
+                table=settings[name],
+                endpoint_url=values.get("dynamodb_endpoint_url"),
+                **{"region": region} | dynamodb,
+            )
+            for name in ("records_table", "lease_table")
+            if name in settings
+        }
+        bucket = S3Config(
+            bucket=settings.pop("bucket"), endpoint_url=values.get("endpoint_url"), region=region, **s3
+        )
+        return Source.of(bucket=bucket, **settings)
 
     def access(self, service: str) -> dict[str, Any]:
         """How `s3` or `dynamodb` is reached, as fields of `Access`: region and whose keys."""

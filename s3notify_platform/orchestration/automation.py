@@ -73,7 +73,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
                 target=dg.AssetSelection.assets(*(asset.name for asset in assets.slot_assets)),
                 use_user_code_server=True,
                 emit_backfills=False,
-                minimum_interval_seconds=max(5, assets.interval_seconds),
+                minimum_interval_seconds=assets.interval_seconds,
                 default_status=assets.sensor_status,
                 metadata=metadata,
                 description=f"Slot assets of {assets.name!r} that its batches did not make; one run for all slots.",

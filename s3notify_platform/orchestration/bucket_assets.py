@@ -2,7 +2,6 @@
 automation. Views are off unless `delta: true`, since each costs a run after each batch.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -11,6 +10,7 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.explain.slot_map import AGES, SlotMap, age_class
 from s3notify_platform.orchestration.automation import follow_bucket
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
@@ -23,14 +23,6 @@ TOP: Final = 25
 SHOWN_REJECTS: Final = 50
 SHOWN_BYTES: Final = 80
 BAR: Final = 40
-AGES: Final = {
-    "under a minute": 60.0,
-    "under an hour": 3600.0,
-    "under a day": 86_400.0,
-    "under a week": 604_800.0,
-    "older": math.inf,
-}
-"""Classes of age, in seconds since a slot's last commit."""
 
 
 def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
@@ -64,14 +56,14 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
         table = io.source.table()
         heads = [head for head in table.heads(io.source.location.all_slots()).values() if head is not None]
         return (
-            dg.MaterializeResult(asset_key=f"{assets.name}_summary", metadata=_summary(heads)),
+            dg.MaterializeResult(asset_key=f"{assets.name}_summary", metadata=_summary(heads, io.slots)),
             dg.MaterializeResult(asset_key=f"{assets.name}_quarantine", metadata=_quarantine(io, heads)),
         )
 
     return bucket_level
 
 
-def _summary(heads: Sequence[SlotCommit]) -> dict[str, Any]:
+def _summary(heads: Sequence[SlotCommit], slots: int) -> dict[str, Any]:
     now_ms = SYSTEM_CLOCK.wall_ms()
     latest: list[dict[str, Any]] = [
         {
@@ -94,6 +86,14 @@ def _summary(heads: Sequence[SlotCommit]) -> dict[str, Any]:
     }
     if heads:
         metadata["latest_slots"] = dg.MetadataValue.table([dg.TableRecord(each) for each in latest])
+        metadata["slot_map"] = dg.MetadataValue.md(
+            SlotMap(
+                slots=slots,
+                ages={head.slot: max(0, now_ms - head.created_ms) / 1000 for head in heads},
+                rows={head.slot: head.rows for head in heads},
+                failing={head.slot for head in heads if head.failing},
+            ).markdown()
+        )
         metadata["rows_by_age"] = dg.MetadataValue.table(_rows_by_age(heads, now_ms))
     return metadata
 
@@ -103,7 +103,7 @@ def _rows_by_age(heads: Sequence[SlotCommit], now_ms: int) -> list[dg.TableRecor
     found = {name: [0, 0] for name in AGES}
     for head in heads:
         age_seconds = (now_ms - head.created_ms) / 1000
-        of_age = found[next(name for name, limit in AGES.items() if age_seconds < limit)]
+        of_age = found[age_class(age_seconds)]
         of_age[0] += 1
         of_age[1] += head.rows
     return [

@@ -150,7 +150,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         automation = dg.AutomationConditionSensorDefinition(
             f"{self.name}_automation",
             target=dg.AssetSelection.assets(summary, *views),
-            minimum_interval_seconds=max(5, self.interval_seconds),
+            minimum_interval_seconds=self.interval_seconds,
             default_status=assets.sensor_status,
         )
         following = [SlotAutomationSensor(assets)] if assets.slot_assets else []

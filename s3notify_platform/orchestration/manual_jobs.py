@@ -77,7 +77,7 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     If several code locations have a sensor of this name, the one that ticked last. One read of the instance's sensors,
     and one of the runs for each open batch.
     """
-    state = _cursor_of(instance, f"{source.name}_sensor")
+    state = sensor_state(instance, source.name)
     if state is None:
         return None
     slot = slot_of(key, source.location.slots)
@@ -98,11 +98,13 @@ def sensor_view(instance: dg.DagsterInstance, source: Source, key: str) -> Senso
     )
 
 
-def _cursor_of(instance: dg.DagsterInstance, sensor: str) -> SensorState | None:
+def sensor_state(instance: dg.DagsterInstance, source: str) -> SensorState | None:
+    """The cursor of a source's sensor; None if it has none yet. One read of the instance's sensors."""
     found = [
         state.instigator_data
         for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-        if state.instigator_name == sensor and isinstance(state.instigator_data, SensorInstigatorData)
+        if state.instigator_name == f"{source}_sensor"
+        and isinstance(state.instigator_data, SensorInstigatorData)
     ]
     for data in sorted(found, key=lambda data: -(data.last_tick_timestamp or 0)):
         try:

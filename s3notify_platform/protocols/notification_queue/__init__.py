@@ -89,6 +89,7 @@ from s3notify_platform.protocols.notification_queue.queue import (
     EntryCommitted,
     Expired,
     NotificationQueue,
+    TopicStats,
     Undecided,
 )
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation
@@ -112,6 +113,7 @@ __all__ = [
     "ShardLease",
     "Topic",
     "TopicSettings",
+    "TopicStats",
     "Undecided",
     "WillRetry",
     "Worker",

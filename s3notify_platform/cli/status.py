@@ -1,0 +1,193 @@
+"""`s3notify status`: where the sources stand, on one screen."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from s3notify_platform.cli.common import BucketPlace, json_option, options, setting_option
+from s3notify_platform.cli.configured import command, configured
+from s3notify_platform.cli.ending import stop_on_signals
+from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
+from s3notify_platform.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from s3notify_platform.explain.status import SourceLook, SourceStatus
+    from s3notify_platform.ingest.batches import SensorState
+    from s3notify_platform.protocols.notification_queue import TopicStats
+
+REASONS_SHOWN = 5
+
+
+@command(short_help="Show where the sources stand.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@options(
+    setting_option("bucket", required=False, default=None),
+    setting_option("prefix"),
+    click.option("--endpoint-url", help="S3 endpoint; AWS if not given."),
+    setting_option("platform_bucket"),
+    setting_option("platform_prefix"),
+    setting_option("slots"),
+)
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds, with --watch."
+)
+@json_option
+def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, **place: Any) -> None:
+    """Show where the sources NAME stand, or all of the YAML: what waits, is in flight, was committed last, and fails.
+
+    With one source also its slot map: a cell for each slot, coloured by the age of its last commit, higher with more
+    rows. Reads only: the first look 1 GET for each slot with a commit, later ones those that have moved. If
+    DAGSTER_HOME names the Dagster instance, slots that the sensor tries again are shown too. Exit code 1 if a source
+    could not be read.
+    """
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    from s3notify_platform.explain.status import other_topics
+
+    with _instance() as sensor_of:
+        looks = _looks(names, place, sensor_of)
+        found = [look.look() for look in looks]
+        if as_json:
+            print_json([one.document() for one in found])
+        else:
+
+            def screen(found: "Sequence[SourceStatus]") -> "RenderableType":
+                others = (
+                    other_topics(looks[0].source, {one.name for one in found}) if not found[0].error else []
+                )
+                return Group(*_screen(found, others))
+
+            if watch:
+                with stop_on_signals("status") as stop, Live(screen(found), screen=True) as live:
+                    while not stop.wait(every):
+                        live.update(screen([look.look() for look in looks]), refresh=True)
+            else:
+                Console().print(screen(found))
+    if any(one.error for one in found):
+        raise click.exceptions.Exit(1)
+
+
+def _looks(
+    names: Sequence[str], place: dict[str, Any], sensor_of: "Callable[[str], SensorState | None]"
+) -> "list[SourceLook]":
+    from s3notify_platform.explain.status import SourceLook
+    from s3notify_platform.ingest.source import Source
+    from s3notify_platform.stores.config import default_region
+
+    sources = {source.name: source for source in configured()}
+    if not sources:
+        if not (place["bucket"] and names):
+            raise click.UsageError("give NAME and --bucket, or run it where defs/SOURCE/defs.yaml is")
+        bucket = BucketPlace(
+            bucket=place.pop("bucket"), endpoint_url=place.pop("endpoint_url"), region=default_region()
+        )
+        found = [Source.of(bucket=bucket.s3(), name=name, **place) for name in names]
+        for source in found:
+            source.location.check_exists()
+    else:
+        if unknown := sorted({*names} - sources.keys()):
+            raise UsageError(f"no source {unknown[0]!r}; there are: {', '.join(sources)}")
+        found = [sources[name].source() for name in names or sources]
+    return [SourceLook(source, lambda name=source.name: sensor_of(name)) for source in found]  # type: ignore[misc]
+
+
+@contextmanager
+def _instance() -> "Iterator[Callable[[str], SensorState | None]]":
+    """What a source's sensor knows, by its name; nothing without a Dagster instance."""
+    if not os.environ.get("DAGSTER_HOME"):
+        yield lambda _: None
+        return
+    import dagster as dg
+
+    from s3notify_platform.orchestration.manual_jobs import sensor_state
+
+    with dg.DagsterInstance.get() as instance:
+        yield lambda name: sensor_state(instance, name)
+
+
+def _screen(found: "Sequence[SourceStatus]", others: "Sequence[TopicStats]") -> "Iterator[RenderableType]":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("Source", "Slots", "Rows", "Waiting", "In flight", "Last commit", "Rejected", "Failing")
+    for one in found:
+        table.add_row(*(Text(printable(cell)) for cell in _cells(one)))
+    yield table
+    for one in found:
+        yield from (Text(line) for line in _details(one, alone=len(found) == 1))
+    if others:
+        yield Text("\nTopics: " + "; ".join(_topic(one) for one in others))
+    if len(found) == 1 and (slots := found[0].map) is not None and not found[0].error:
+        from s3notify_platform.explain.slot_map import COLOURS
+
+        yield Text()
+        for line in slots.lines():
+            yield Text.assemble(*((cell, colour) for cell, colour in line))
+        states = slots.states()
+        legend = [(f"█ {name} ", colour) for name, colour in COLOURS.items() if name in states]
+        yield Text.assemble(*legend)
+
+
+def _cells(one: "SourceStatus") -> Sequence[str]:
+    if one.error:
+        return (one.name, "-", "-", "-", "-", "-", "-", "cannot be read")
+    waiting = []
+    if one.queue is not None and one.queue.depth:
+        oldest = f", {_age(one.queue.oldest_age_seconds)} old" if one.queue.oldest_age_seconds else ""
+        waiting.append(f"{one.queue.depth} entries{oldest}")
+    if one.rescan:
+        waiting.append(f"{one.rescan} slots to list")
+    batches = [
+        f"{'all' if batch.slots is None else batch.slots} slots, {batch.acked} of {batch.children} done, "
+        f"{_age(batch.age_seconds)}"
+        for batch in one.batches
+    ]
+    failing = [f"{len(one.failures)} slots"] if one.failures else []
+    failing += [f"{one.failing_objects} objects"] if one.failing_objects else []
+    last = f"{_age(one.last.age_seconds)} ago" if one.last else "never"
+    if one.last and one.last.latency_seconds is not None:
+        last += f", after {one.last.latency_seconds:.1f} s"
+    return (
+        one.name,
+        f"{one.committed_slots} of {one.slots}",
+        f"{one.rows:,}",
+        "\n".join(waiting) or "-",
+        "\n".join(batches) or "-",
+        last,
+        f"{one.rejects:,}" if one.rejects else "-",
+        "\n".join(failing) or "-",
+    )
+
+
+def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
+    if one.error:
+        yield f"{one.name}: {in_one_line(one.error)}"
+        return
+    if alone:
+        yield f"{shown(one.place)}; table {one.table or 'not begun'}"
+    reasons: dict[str, list[int]] = {}
+    for failure in one.failures or ():
+        reasons.setdefault(in_one_line(failure.reason), []).append(failure.slot)
+    for reason, slots in [*reasons.items()][:REASONS_SHOWN]:
+        listed = ",".join(map(str, slots[:10])) + ("…" if len(slots) > 10 else "")
+        yield f"{one.name}: slots {listed} fail: {reason}"
+
+
+def _topic(one: "TopicStats") -> str:
+    oldest = f", oldest {_age(one.oldest_age_seconds)}" if one.oldest_age_seconds else ""
+    return f"{shown(one.topic)} {one.depth} waiting{oldest}, {one.dead} dead letters"
+
+
+def _age(seconds: float | None) -> str:
+    """A duration in its largest unit."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds is not None and seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds or 0:.0f} s"

@@ -1,0 +1,207 @@
+"""Where sources stand: what waits, what is in flight, what was committed last, what fails. Reads only.
+
+Requests of one look at a source: 2 GETs for what is known of the table, 1 GET for each slot whose generation has moved
+since the look before (the first time: each slot with a commit), 1 HEAD for the latency, 1 GET of the rescan backlog, 1
+scan of its topic, and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.explain.slot_map import SlotMap
+from s3notify_platform.ingest.batches import EVERYTHING, BatchPayload, SensorState
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.keyspace import signal_key
+from s3notify_platform.protocols.notification_queue import TopicStats
+from s3notify_platform.protocols.source_enumerator import RescanBacklog
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.commit import HEADS_IN_FLIGHT, SlotCommit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatus:
+    """A batch in flight. `slots`: how many it was asked for, None for all. `acked` of its chain's `children` are."""
+
+    id: str
+    age_seconds: float
+    slots: int | None
+    acked: int
+    children: int
+    found_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFailure:
+    """A slot that its last batch did not commit: the reason, and in how many seconds it is asked for again."""
+
+    slot: int
+    attempts: int
+    retry_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastCommit:
+    """The newest commit. `latency_seconds` since the signal that it has taken in; None if there is a newer one."""
+
+    slot: int
+    batch: str
+    age_seconds: float
+    latency_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
+
+    `rescan`: slots that wait for a listing. `failures` need a Dagster instance; None without one.
+    """
+
+    name: str
+    place: str
+    error: str = ""
+    table: str = ""
+    slots: int = 0
+    committed_slots: int = 0
+    rows: int = 0
+    rejects: int = 0
+    failing_objects: int = 0
+    pending_objects: int = 0
+    queue: TopicStats | None = None
+    rescan: int = 0
+    batches: tuple[BatchStatus, ...] = ()
+    last: LastCommit | None = None
+    failures: tuple[SlotFailure, ...] | None = None
+    map: SlotMap | None = field(default=None, repr=False)
+
+    def document(self) -> dict[str, Any]:
+        """JSON's values, without the map."""
+        found = asdict(self)
+        del found["map"]
+        return found
+
+
+class SourceLook:
+    """Looks at one source, again and again: heads that have not moved are not read again."""
+
+    def __init__(
+        self,
+        source: Source,
+        sensor: Callable[[], SensorState | None] = lambda: None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.source = source
+        self._sensor = sensor
+        self._clock = clock
+        self._heads: dict[Slot, SlotCommit] = {}
+
+    def look(self) -> SourceStatus:
+        """The source's status. An error of the store becomes its `error`."""
+        bucket = self.source.input.bucket
+        place = f"{bucket.bucket}/{self.source.input.prefix} at {bucket.endpoint_url or 'AWS S3'}"
+        try:
+            return self._look(place)
+        except S3NotifyError as error:
+            return SourceStatus(name=self.source.name, place=place, error=str(error))
+
+    def _look(self, place: str) -> SourceStatus:
+        location, now_ms = self.source.location, self._clock.wall_ms()
+        queue, records = location.queue(), location.records()
+        exists = any(topic.name == self.source.name for topic in queue.topics.all())
+        stats = queue.stats(self.source.name) if exists else None
+        backlog = RescanBacklog(records).read()
+        batches, in_flight = self._batches(now_ms)
+        opened = location.open_table()
+        moved = [slot for slot, n in opened.heads.items() if self._generation(slot) != n]
+        table = self.source.table()
+        read = in_parallel(lambda slot: table.head(slot, opened.heads[slot]), moved, HEADS_IN_FLIGHT)
+        self._heads |= {slot: head for slot, head in zip(moved, read, strict=True) if head is not None}
+        heads = self._heads = {slot: self._heads[slot] for slot in opened.heads if slot in self._heads}
+        sensor = self._sensor()
+        failures = _failures(sensor, now_ms)
+        return SourceStatus(
+            name=self.source.name,
+            place=place,
+            table=opened.id,
+            slots=location.slots,
+            committed_slots=len(heads),
+            rows=sum(head.rows for head in heads.values()),
+            rejects=sum(file.rows for head in heads.values() for file in head.rejects),
+            failing_objects=sum(len(head.failing) for head in heads.values()),
+            pending_objects=sum(len(head.pending) for head in heads.values()),
+            queue=stats,
+            rescan=len(backlog.slots),
+            batches=batches,
+            last=self._last(now_ms),
+            failures=failures,
+            map=SlotMap(
+                slots=location.slots,
+                ages={slot: max(0, now_ms - head.created_ms) / 1000 for slot, head in heads.items()},
+                rows={slot: head.rows for slot, head in heads.items()},
+                in_flight=in_flight,
+                failing={Slot(one.slot) for one in failures or ()}
+                | {slot for slot, head in heads.items() if head.failing},
+            ),
+        )
+
+    def _generation(self, slot: Slot) -> int:
+        return self._heads[slot].generation if slot in self._heads else 0
+
+    def _batches(self, now_ms: int) -> tuple[tuple[BatchStatus, ...], set[Slot]]:
+        found, in_flight = [], set[Slot]()
+        for state in AckChains(self.source.location.records()).open_states():
+            batch = BatchPayload.loads(state.payload)
+            everything = EVERYTHING in batch.slots
+            asked = self.source.location.all_slots() if everything else [*map(Slot, batch.slots)]
+            in_flight.update(asked)
+            found.append(
+                BatchStatus(
+                    id=state.tag,
+                    age_seconds=max(0, now_ms - (batch.opened_ms or state.created_ms)) / 1000,
+                    slots=None if everything else len(asked),
+                    acked=len(state.children) - len(state.missing),
+                    children=len(state.children),
+                    found_by="listing" if batch.listing else "queue",
+                )
+            )
+        return tuple(found), in_flight
+
+    def _last(self, now_ms: int) -> LastCommit | None:
+        if not self._heads:
+            return None
+        head = max(self._heads.values(), key=lambda head: head.created_ms)
+        store, location = shared_store(self.source.location.platform), self.source.location
+        signal = store.head(signal_key(location.keyspace_prefix, head.slot))
+        seen = signal is not None and signal.etag == head.signal
+        return LastCommit(
+            slot=head.slot,
+            batch=head.batch,
+            age_seconds=max(0, now_ms - head.created_ms) / 1000,
+            latency_seconds=max(0, head.created_ms - signal.modified_ms) / 1000 if seen and signal else None,
+        )
+
+
+def _failures(sensor: SensorState | None, now_ms: int) -> tuple[SlotFailure, ...] | None:
+    if sensor is None:
+        return None
+    return tuple(
+        SlotFailure(
+            slot=slot,
+            attempts=one.attempts,
+            retry_seconds=max(0, one.not_before_ms - now_ms) / 1000,
+            reason=one.reason,
+        )
+        for slot, one in sorted(sensor.failing.items())
+    )
+
+
+def other_topics(source: Source, names: Collection[str]) -> list[TopicStats]:
+    """The topics of a source's queue that have none of these names: those with endpoints, and others' own."""
+    queue = source.location.queue()
+    return [queue.stats(topic.name) for topic in queue.topics.all() if topic.name not in names]

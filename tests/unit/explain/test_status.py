@@ -1,0 +1,134 @@
+"""`s3notify status`: what waits, is in flight, was committed last, and fails."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from s3notify_platform.cli import main
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.explain.status import SourceLook
+from s3notify_platform.ingest.batches import BatchPayload, Failing, SensorState
+from s3notify_platform.ingest.source import Source
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.keyspace import signal_key
+from s3notify_platform.protocols.notification_queue import EntryCommitted, Event, TopicSettings
+from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
+from s3notify_platform.slots import Slot, slot_of
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.table.commit import NextStates, SlotCommit, TableFile
+from s3notify_platform.table.layout import Generation
+from tests.support.servers import S3Server
+
+KEY = "raw/1.jsonl"
+SLOT = slot_of(KEY, 16)
+
+
+@pytest.fixture
+def source(ministack: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """A source with a table, as the YAML has it where the command runs."""
+    config = ministack.config(ministack.make_bucket())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    for name in ("DAGSTER_HOME", "S3NOTIFY_DEFS"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "defs" / "orders").mkdir(parents=True)
+    (tmp_path / "defs" / "orders" / "defs.yaml").write_text(
+        f"attributes:\n  name: orders\n  bucket: {config.bucket}\n  prefix: raw/\n  slots: 16\n"
+        f"  s3: {{endpoint_url: '{config.endpoint_url}'}}\n"
+    )
+    source = Source.of(bucket=config, name="orders", prefix="raw/", slots=16, commit="native")
+    source.open_table()
+    return source
+
+
+def commit(source: Source, rows: int, generation: int = 1) -> None:
+    """One more generation of the slot, of its signal as it is now."""
+    signal = S3ObjectStore(source.location.platform).head(signal_key(source.location.keyspace_prefix, SLOT))
+    table = source.table()
+    states = (ObjectState(key=KEY, etag=str(generation), size=1, rows=rows, until=generation),)
+    made = SlotCommit.after(
+        table.head(SLOT),
+        SLOT,
+        batch=f"b{generation}",
+        clock=SYSTEM_CLOCK,
+        states=NextStates(changed=states, deltas=states),
+        files=(TableFile(name="f", rows=rows, bytes=1),),
+        rejects=(TableFile(name="r", rows=3, bytes=1),),
+        objects=1,
+        signal=signal.etag if signal else None,
+    )
+    table.commit(made.staged(), planned_at=SYSTEM_CLOCK.monotonic())
+    source.open_table().merge({SLOT: Generation(generation)})
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "120"}).invoke(main, ["status", *arguments])
+
+
+@pytest.mark.server
+def test_of_a_source(source: Source) -> None:
+    """Nothing yet; then a queue, a batch in flight and a rescan; then a commit, with its latency."""
+    (nothing,) = json.loads(run("--json").stdout)
+    assert (nothing["committed_slots"], nothing["queue"], nothing["last"]) == (0, None, None)
+    queue = source.location.queue()
+    queue.topics.create("orders", TopicSettings(bucket=source.input.bucket.bucket, prefix="raw/"))
+    assert isinstance(queue.push("orders", Event(key=KEY, bucket=source.input.bucket.bucket)), EntryCommitted)
+    source.location.signals().signal([KEY])
+    RescanBacklog(source.location.records()).add([Slot(3), Slot(4)])
+    AckChains(source.location.records()).open_batch(
+        "batch-1", ["0", "1"], payload=BatchPayload(slots=(SLOT,), listing=False).dumps()
+    )
+    commit(source, rows=5)
+    (now,) = json.loads(run("orders", "--json").stdout)
+    assert now["queue"]["depth"] == 1
+    assert now["rescan"] == 2
+    assert [(batch["id"], batch["slots"], batch["found_by"]) for batch in now["batches"]] == [
+        ("batch-1", 1, "queue")
+    ]
+    assert (now["committed_slots"], now["rows"], now["rejects"]) == (1, 5, 3)
+    assert (now["last"]["slot"], now["last"]["batch"]) == (SLOT, "b1")
+    assert now["last"]["latency_seconds"] < 60
+    shown = run().stdout
+    for text in ("1 of 16", "1 entries", "2 slots to list", "1 slots, 0 of 2 done", "in flight"):
+        assert text in shown, shown
+    source.location.signals().signal([KEY])
+    assert json.loads(run("--json").stdout)[0]["last"]["latency_seconds"] is None
+
+
+@pytest.mark.server
+def test_only_what_moved_is_read_again(source: Source) -> None:
+    """And what the sensor knows of failing slots is shown, with the reason."""
+    failing = Failing(attempts=3, not_before_ms=0, reason="AccessDenied: no", group=SLOT)
+    look = SourceLook(source, lambda: SensorState(epoch="e", failing={int(SLOT): failing}))
+    commit(source, rows=5)
+    first = look.look()
+    commit(source, rows=7, generation=2)
+    second = look.look()
+    assert (first.rows, second.rows) == (5, 7)
+    assert second.failures is not None
+    assert [(one.slot, one.attempts, one.reason) for one in second.failures] == [
+        (SLOT, 3, "AccessDenied: no")
+    ]
+    assert second.map is not None
+    assert second.map.states()[SLOT] == "failing"
+
+
+@pytest.mark.server
+def test_what_cannot_be_read(source: Source, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One source does not hide the others, and the exit code says it; a name that does not exist is refused."""
+    (tmp_path / "defs" / "gone").mkdir()
+    (tmp_path / "defs" / "gone" / "defs.yaml").write_text(
+        f"attributes: {{name: gone, bucket: no-such-bucket, prefix: raw/, "
+        f"s3: {{endpoint_url: '{source.input.bucket.endpoint_url}'}}}}"
+    )
+    ran = run()
+    assert ran.exit_code == 1
+    assert "cannot be read" in ran.stdout
+    assert "no-such-bucket" in ran.stdout
+    assert "0 of 16" in ran.stdout
+    ran = run("order")
+    assert ran.exit_code == 1
+    assert "no source 'order'; there are: gone, orders" in ran.stderr
