@@ -1,6 +1,6 @@
 """The slot map: a cell for each slot, 40 in a line, coloured by the age of its last commit, or by its rows.
 
-Pure. As SVG for Dagster's UI: two pictures of one pixel a slot, 2 KB for 1000 slots, since it is kept with each summary.
+Pure. As SVG for Dagster's UI: two pictures of one pixel a slot, at most 6 KB for 1000, since each summary keeps one.
 """
 
 import base64
