@@ -45,6 +45,21 @@ def slot_from_partition_key(partition_key: str, slots: int = SLOT_COUNT) -> Slot
     raise UsageError(f"unknown slot {partition_key!r}: slots are 0 to {slots - 1}, decimal and unpadded")
 
 
+def slots_in(text: str, slots: int = SLOT_COUNT) -> frozenset[Slot]:
+    """The slots that a text like `3,17,20-29` or `all` names; `UsageError` for any other."""
+    if text.strip() == "all":
+        return frozenset(map(Slot, range(slots)))
+    found: set[Slot] = set()
+    for part in text.split(","):
+        first, dash, last = (end.strip() for end in part.partition("-"))
+        low = slot_from_partition_key(first, slots)
+        high = slot_from_partition_key(last, slots) if dash else low
+        if low > high:
+            raise UsageError(f"{part.strip()!r}: {low} is above {high}")
+        found.update(map(Slot, range(low, high + 1)))
+    return frozenset(found)
+
+
 def partition_keys(slots: Iterable[int]) -> list[str]:
     """Partition keys of `slots`, in numeric order."""
     return [str(slot) for slot in sorted(slots)]

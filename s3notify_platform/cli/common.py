@@ -1,7 +1,6 @@
 """Shared by the commands: options, the values that they give, and what is printed."""
 
 import functools
-import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -9,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from s3notify_platform.cli.configured import access
+from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import SETTINGS
-from s3notify_platform.slots import SLOT_COUNT, Slot
+from s3notify_platform.slots import SLOT_COUNT, Slot, slots_in
 
 if TYPE_CHECKING:
     from s3notify_platform.ingest.location import CommitMode, Location
@@ -228,16 +228,7 @@ keyspace_options = options(
 
 def slots_of(_context: click.Context, _option: click.Parameter, text: str | None) -> frozenset[Slot] | None:
     """Slots as an option gives them, like 3,17,20-29; or: all."""
-    if text is None:
-        return None
-    if text == "all":
-        return frozenset(Slot(slot) for slot in range(SLOT_COUNT))
-    found: set[Slot] = set()
-    for part in text.split(","):
-        if not (match := re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?", part.strip())):
-            raise click.BadParameter(f"{part!r}: give slots like 3,17,20-29, or all")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first > last:
-            raise click.BadParameter(f"{part!r}: {first} is above {last}; give slots like 3,17,20-29, or all")
-        found.update(Slot(slot) for slot in range(first, last + 1))
-    return frozenset(found)
+    try:
+        return None if text is None else slots_in(text)
+    except UsageError as error:
+        raise click.BadParameter(f"{error}; give slots like 3,17,20-29, or all") from error

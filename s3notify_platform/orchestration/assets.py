@@ -77,6 +77,8 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
             for asset in settings.slot_assets
         ),
     ]
+    # So an asset that takes one of them as its input gets its committed rows.
+    specs = [spec.with_io_manager_key(settings.io_key) for spec in specs]
 
     @dg.multi_asset(
         name=settings.io_key,
@@ -98,7 +100,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
 def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceAssets) -> None:
     io = settings.io_of(context)
     with step_failures(lambda reason: io.note_reason(context, reason)):
-        slots = config.targets(context, io.slots)
+        slots = config.targets(context, io.slots, io.source.table)
         io.settle_commit_mode()
         selected = {key.path[-1] for key in context.selected_asset_keys}
         selected &= set(config.only) or selected

@@ -23,6 +23,7 @@ from s3notify_platform.orchestration.checks import build_checks
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import build_explain, build_retry
 from s3notify_platform.orchestration.resources import DynamoTables, NamedS3, SlotSpark
+from s3notify_platform.orchestration.scaffold import SourceScaffolder
 from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.setting_fields import described, settings_fields, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
@@ -75,6 +76,7 @@ _Settings = create_model(
 """The declared settings and the registered services, a field for each."""
 
 
+@dg.scaffold_with(SourceScaffolder)
 class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore[misc,valid-type]
     """A bucket prefix as a slot-partitioned, committed table.
 
@@ -140,6 +142,15 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             executor_def=dg.in_process_executor,
             tags=assets.warm_tags,
         )
+        backfill_job = dg.define_asset_job(
+            f"{self.name}_backfill",
+            selection=dg.AssetSelection.assets(slot_assets).without_checks(),
+            description=f"Slots of {self.name!r} in one run, however scattered: like 3,17,40-60; failed; older than "
+            "6h; all.",
+            executor_def=dg.in_process_executor,
+            config={"ops": {assets.io_key: {"config": {"choose": "failed"}}}},
+            tags=assets.warm_tags,
+        )
         sweep_job = dg.define_asset_job(
             f"{self.name}_sweep",
             selection=dg.AssetSelection.checks(checks),
@@ -165,7 +176,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         return dg.Definitions(
             assets=[slot_assets, summary, queue_spec(assets), *views],
             asset_checks=[checks],
-            jobs=[ingest_job, sweep_job, build_explain(assets), build_retry(assets), *jobs],
+            jobs=[ingest_job, backfill_job, sweep_job, build_explain(assets), build_retry(assets), *jobs],
             sensors=[sensor, automation, *following, *sensors],
             schedules=[sweep],
             resources={assets.io_key: assets.io},

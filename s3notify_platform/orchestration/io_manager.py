@@ -108,13 +108,17 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def _layout(self, asset: str | None) -> TableLayout:
         return self.source.location.table_layout(None if asset == self.name else asset)
 
-    def load_input(self, context: dg.InputContext) -> DataFrame:
-        """The upstream slots of the run's partitions; all slots for an asset without partitions."""
+    def load_input(self, context: dg.InputContext) -> Any:
+        """The upstream slots of the run's partitions; all slots for an asset without partitions.
+
+        As the input is annotated: a Spark DataFrame (also without annotation); a `pyarrow.Table`, a pandas or a Polars
+        DataFrame, which are whole in this process's memory.
+        """
         if context.has_asset_partitions:
             slots = tuple(slot_from_partition_key(key, self.slots) for key in context.asset_partition_keys)
         else:
             slots = self.source.location.all_slots()
-        return self.load(slots, asset=context.asset_key.path[-1])
+        return _as_annotated(self.load(slots, asset=context.asset_key.path[-1]), context)
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
         """Commit a slot-partitioned asset's DataFrame: each of the run's slots is replaced by its rows in it."""
@@ -273,3 +277,23 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             metadata={"failed_slots": dg.MetadataValue.json(reasons)},
             allow_retries=False,
         )
+
+
+def _as_annotated(found: DataFrame, context: dg.InputContext) -> Any:
+    kind = context.dagster_type.typing_type
+    module, name = (getattr(kind, "__module__", "").partition(".")[0], getattr(kind, "__name__", ""))
+    match module, name:
+        case "pyarrow", "Table":
+            return found.toArrow()
+        case "pandas", "DataFrame":
+            return found.toPandas()
+        case "polars", "DataFrame":
+            import polars as pl
+
+            return pl.from_arrow(found.toArrow())
+        case ("pyspark", "DataFrame") | ("typing", "Any"):
+            return found
+    raise UsageError(
+        f"input {context.name!r} is annotated as {kind}: rows are given as a DataFrame of pyspark, pandas or "
+        "polars, or as a pyarrow.Table"
+    )

@@ -1,13 +1,18 @@
 """Slots as Dagster partitions, and the slots of a run."""
 
+import re
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Final
 
 import dagster as dg
+from dagster._core.storage.partition_status_cache import AssetPartitionStatus
 from pydantic import Field
 
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
-from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key
+from s3notify_platform.slots import SLOT_COUNT, Slot, partition_keys, slot_from_partition_key, slots_in
+from s3notify_platform.table.commit import SlotTable
 
 BATCH_TAG: Final = "s3notify/batch"
 SOURCE_TAG: Final = "s3notify/source"
@@ -30,6 +35,11 @@ class SlotBatch(dg.Config):
     """
 
     slots: list[int] = Field(default=[], description="Slots to ingest; empty: the run's partitions")
+    choose: str = Field(
+        default="",
+        description="Slots instead, like 3,17,40-60 or all; failed: those that the grid shows as failed; older than "
+        "6h: those whose last commit is (units: min, h, d)",
+    )
     everything: bool = Field(
         default=False, description="All slots that hold objects (first batch, and sweeps)"
     )
@@ -39,8 +49,17 @@ class SlotBatch(dg.Config):
     only: list[str] = Field(default=[], description="Assets to make, of those selected; empty: all of them")
     batch: str = Field(default="", description="The batch's ack chain, if a sensor opened one")
 
-    def targets(self, context: dg.AssetExecutionContext, slots: int) -> tuple[Slot, ...]:
-        """The slots of this run. `UsageError` for a slot that does not exist, or if there are none."""
+    def targets(
+        self, context: dg.AssetExecutionContext, slots: int, table: Callable[[], SlotTable]
+    ) -> tuple[Slot, ...]:
+        """The slots of this run. `UsageError` for a slot that does not exist, or if there are none.
+
+        `table` is read to find slots by their age: requests of `SlotTable.heads`.
+        """
+        if self.choose:
+            if not (found := _chosen(self.choose.strip(), context, slots, table)):
+                raise UsageError(f"no slot of this source is {self.choose!r}")
+            return tuple(sorted(found))
         if self.everything:
             return tuple(Slot(number) for number in range(slots))
         if self.slots:
@@ -50,6 +69,29 @@ class SlotBatch(dg.Config):
         else:
             raise UsageError("this run has no slots: choose partitions, or name slots in the step's config")
         return tuple(slot_from_partition_key(key, slots) for key in keys)
+
+
+def _chosen(
+    text: str, context: dg.AssetExecutionContext, slots: int, table: Callable[[], SlotTable]
+) -> Iterable[Slot]:
+    if text == "failed":
+        keys = partition_keys(range(slots))
+        grids = (
+            context.instance.get_status_by_partition(asset, keys, slot_partitions(slots)) or {}
+            for asset in context.selected_asset_keys
+        )
+        return {
+            Slot(int(key))
+            for grid in grids
+            for key, status in grid.items()
+            if status is AssetPartitionStatus.FAILED
+        }
+    if not (age := re.fullmatch(r"older than (\d+(?:\.\d+)?) ?(min|h|d)", text)):
+        return slots_in(text, slots)
+    seconds = float(age[1]) * {"min": 60, "h": 3600, "d": 86_400}[age[2]]
+    before_ms = SYSTEM_CLOCK.wall_ms() - seconds * 1000
+    heads = table().heads(map(Slot, range(slots)))
+    return [slot for slot, head in heads.items() if head is not None and head.created_ms < before_ms]
 
 
 def has_partitions(context: dg.AssetExecutionContext) -> bool:

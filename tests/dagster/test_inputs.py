@@ -1,0 +1,97 @@
+"""A user's own assets take a source, or a slot asset, as their input, and get its committed rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+from s3notify_platform import s3_slot_asset
+from s3notify_platform.orchestration.partitions import slot_partitions
+from tests.support.site import Site
+
+SLOTS = slot_partitions(16)
+RANGE = {"dagster/asset_partition_range_start": "2", "dagster/asset_partition_range_end": "4"}
+
+
+@s3_slot_asset(source="orders")
+def paid(orders: DataFrame) -> DataFrame:
+    return orders.where("amount > 0")
+
+
+@pytest.fixture
+def site(site_of: Callable[..., Site]) -> Site:
+    """A source with rows in four slots, and a slot asset of it."""
+    site = site_of(slot_assets=[f"{__name__}.paid"])
+    site.write(1, 2, 3, 4)
+    assert site.run([1, 2, 3, 4]).success
+    return site
+
+
+def ids(rows: Any) -> list[int]:
+    table = rows.toArrow() if isinstance(rows, DataFrame) else rows
+    table = pa.Table.from_pandas(table) if isinstance(table, pd.DataFrame) else table
+    table = table.to_arrow() if isinstance(table, pl.DataFrame) else table
+    return sorted(table["id"].to_pylist())
+
+
+def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]:
+    """Materialize the user's asset, in a project that has the source's definitions; what it was given."""
+    defs = dg.Definitions.merge(site.defs, dg.Definitions(assets=[asset]))
+    job = defs.resolve_implicit_global_asset_job_def()
+    result = job.execute_in_process(
+        instance=site.instance, asset_selection=[asset.key], raise_on_error=False, **how
+    )
+    assert result.success, site.failure(result)
+    return [event.step_materialization_data.materialization.metadata["ids"].value for event in
+            result.get_asset_materialization_events()][:1]  # type: ignore[misc]  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.server
+@pytest.mark.parametrize("kind", [None, Any, DataFrame, pa.Table, pd.DataFrame, pl.DataFrame])
+def test_as_annotated(site: Site, kind: Any) -> None:
+    """Without partitions, all slots; a Spark DataFrame, or what the annotation says."""
+
+    def report(context: dg.AssetExecutionContext, orders) -> None:
+        assert isinstance(orders, kind if isinstance(kind, type) and kind is not Any else DataFrame)
+        context.add_output_metadata({"ids": ids(orders)})
+
+    if kind is not None:
+        report.__annotations__["orders"] = kind
+    assert given(site, dg.asset(report)) == [[1, 2, 3, 4]]
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_by_partitions(site: Site) -> None:
+    """A slot, some slots in one run, and a slot asset."""
+
+    @dg.asset(partitions_def=SLOTS, backfill_policy=dg.BackfillPolicy.single_run())
+    def each(context: dg.AssetExecutionContext, paid: DataFrame) -> None:
+        context.add_output_metadata({"ids": ids(paid)})
+
+    assert given(site, each, partition_key="3") == [[3]]
+    assert given(site, each, tags=RANGE) == [[2, 3, 4]]
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_an_annotation_that_cannot_be(site: Site) -> None:
+    """The message names the input and what is possible."""
+
+    @dg.asset
+    def report(orders: list) -> None:  # type: ignore[type-arg]
+        raise AssertionError(orders)
+
+    defs = dg.Definitions.merge(site.defs, dg.Definitions(assets=[report]))
+    result = defs.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=site.instance, asset_selection=[report.key], raise_on_error=False
+    )
+    assert not result.success
+    (event,) = [event for event in result.all_events if event.is_step_failure]
+    assert "input 'orders' is annotated as" in str(event.step_failure_data.error)
