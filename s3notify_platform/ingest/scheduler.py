@@ -348,7 +348,8 @@ def _chain(batch: OpenBatch) -> Chain:
 
 
 def _note_of(state: SensorState, poll: Poll) -> str:
-    notes = [f"{len(poll.changed)} slots changed" if poll.listed else "nothing changed"]
+    listed = f"{len(poll.changed)} slots changed (1 HEAD, {poll.pages} LIST)"
+    notes = [listed if poll.listed else "nothing changed (1 HEAD)"]
     if state.open:
         notes.append(f"{len({slot for batch in state.open for slot in batch.slots})} in flight")
     if waiting := [slot for slot, item in state.failing.items() if not item.parked]:

@@ -4,6 +4,7 @@ They are one `multi_asset` because a batch's slots are scattered: Dagster resolv
 inputs from the run's range, and a scattered batch has none. Sharing the step also shares the Spark session.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -125,7 +126,7 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
                 table=table,
             )
             rounds = step.ingested(slots) if settings.name in selected else step.derived(slots)
-            io.commit(context, table, rounds, acknowledgement, step.metadata)
+            io.commit(context, table, rounds, acknowledgement, step)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,13 +203,34 @@ class _Step:
         waits = {"poll": (signalled, opened), "launch": (opened, began)}
         return {name: max(0, to - since) / 1000 for name, (since, to) in waits.items() if since and to}
 
+    def _phases(self) -> dict[str, float]:
+        done = self.ingest.result().seconds if self.ingest is not None else {}
+        return {**self._waits(), "spark_start": self._spark_seconds, **done}
+
+    def summary(self, reporting: float) -> str:
+        """The run in one line: what it did, and where the time went."""
+        whole = f"{SYSTEM_CLOCK.monotonic() - self._started:.1f} s"
+        if self.ingest is None:
+            return f"slot assets made from what is committed, in {whole}; reporting {reporting:.1f} s"
+        done = self.ingest.result()
+        slots = Counter(result.status for result in done.slots.values())
+        objects = sum(result.objects for result in done.slots.values())
+        rows = sum(result.rows for result in done.slots.values())
+        took = ", ".join(
+            f"{name} {seconds:.1f} s" for name, seconds in (self._phases() | {"report": reporting}).items()
+        )
+        return (
+            f"{', '.join(f'{n} slots {status}' for status, n in slots.items()) or 'nothing to do'}: {objects} objects, "
+            f"{rows} rows in {whole} ({took})"
+        )
+
     def metadata(self) -> dict[str, Any]:
         """What is to be reported of the run as far as it has got."""
         seconds = round(SYSTEM_CLOCK.monotonic() - self._started, 3)
         if self.ingest is None:
             return {"seconds": seconds}
         done = self.ingest.result()
-        phases = {**self._waits(), "spark_start": self._spark_seconds, **done.seconds}
+        phases = self._phases()
         # Fields that the schema did not have, values left out, values that do not fit.
         about_schema = {
             "schema_added": done.schema_added,

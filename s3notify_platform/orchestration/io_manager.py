@@ -10,9 +10,9 @@ Output marks the whole range of partitions of its run, those that failed as well
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
@@ -22,6 +22,7 @@ from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
@@ -52,6 +53,18 @@ _Settings = create_model(
     **settings_fields(*SOURCE, TopicSizeSettings, renamed={"commit": "commit_mode"}),
 )
 """The settings of a source, a field for each."""
+
+
+class RunFacts(Protocol):
+    """What a run says of itself."""
+
+    def metadata(self) -> dict[str, Any]:
+        """As far as it has got, with its `seconds`."""
+        ...
+
+    def summary(self, reporting: float) -> str:
+        """In one line, at its end. `reporting`: seconds that reporting took."""
+        ...
 
 
 class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
@@ -151,12 +164,11 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         table: OpenTable,
         rounds: Iterable[Round],
         acknowledgement: Acknowledgement,
-        metadata: Callable[[], dict[str, Any]],
+        run: RunFacts,
     ) -> None:
         """Commit, report and acknowledge the slots of a run, round by round; at the end, fail for those at fault.
 
-        `table`: the source's, opened before the rounds. `metadata`: of the run as far as it has got, with its
-        `seconds`.
+        `table`: the source's, opened before the rounds. `run`: what is reported of it as a whole.
 
         The order decides what a crash costs. Rows are visible once 1 is done. A crash between 1 and 5 leaves the ack
         chain open: the slots are asked for again, found unchanged, and reported. The other way round a committed slot
@@ -167,7 +179,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         slots; 1 LIST and 1 GET for each asset's schema, 1 GET for each slot that is unchanged;
         `NotificationQueue.remove` for the entries, `SourceClients.ask_again` for slots that were not taken in whole.
         """
-        clients = self.clients
+        clients, reporting = self.clients, 0.0
         failed: dict[str, Results] = {}
         for each in rounds:
             # 1. Create each slot's next generation, if absent, in all tables of the run.
@@ -175,7 +187,9 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             # 2. Note the generations on the other side, so that it is noticed if commits go missing.
             merge_known(table, each, context.log.warning)
             # 3. Report what is committed.
-            self._report(context, each, metadata())
+            began = SYSTEM_CLOCK.monotonic()
+            self._report(context, each, run.metadata())
+            reporting += SYSTEM_CLOCK.monotonic() - began
             # 4. Advance the queue; have the next batch take up what this run had no time for.
             clients.queue.remove(each.done_entries())
             clients.ask_again(each.incomplete(), listing=acknowledgement.opened.listing)
@@ -184,6 +198,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             for name, results in each.failed().items():
                 failed.setdefault(name, {}).update(results)
         acknowledgement.finish()
+        context.log.info(run.summary(reporting))
         if any(failed.values()):
             self._fail(context, failed)
 

@@ -8,6 +8,7 @@ threads of a code server watch (`WATCHERS`). What changes between a request and 
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import BoundedSemaphore
 from typing import Final
 
@@ -54,7 +55,7 @@ def watch(
     0 seconds, or all watchers taken: look once. A new epoch is stored before anything is requested under it.
     """
     ends = clock.monotonic() + WATCH_SECONDS
-    tick = look(state)
+    tick, looks = look(state), 1
     if tick.requests or not poll_seconds or not watchers.acquire(blocking=False):
         return tick
     try:
@@ -62,10 +63,10 @@ def watch(
             not tick.requests and tick.state.epoch == state.epoch and clock.monotonic() + poll_seconds < ends
         ):
             clock.sleep(poll_seconds)
-            tick = look(tick.state)
+            tick, looks = look(tick.state), looks + 1
     finally:
         watchers.release()
-    return tick
+    return replace(tick, note=f"{tick.note}; {looks} polls")
 
 
 def build_sensor(

@@ -51,7 +51,7 @@ def test_an_idle_tick_is_one_head() -> None:
     tick = world.tick()
     assert world.counts() == {"keyspace": {"HEAD": 1}, "records": {}}
     assert tick.requests == ()
-    assert tick.note == "nothing changed"
+    assert tick.note == "nothing changed (1 HEAD)"
 
 
 def test_a_changed_tick_is_one_head_one_list_and_one_put() -> None:
