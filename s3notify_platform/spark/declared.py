@@ -1,13 +1,13 @@
 """Schemas that a source declares, as Spark DDL."""
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.registry import check_schema
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
+from s3notify_platform.spark.versions import to_arrow_schema
 
 
 def parse_schema(declared: str, source: Source) -> StructType:
@@ -17,7 +17,7 @@ def parse_schema(declared: str, source: Source) -> StructType:
         schema = StructType.fromDDL(declared)
         if not isinstance(schema, StructType):
             raise UsageError(f"{whose}: give columns, like 'id bigint, name string'")
-        columns = to_arrow_schema(schema, timezone="UTC")
+        columns = to_arrow_schema(schema)
         if any(_has_variant(column.dataType) for column in schema):
             raise UsageError(f"{whose}: a variant is not supported; declare string")
     except JOB_ERRORS as error:
@@ -28,7 +28,7 @@ def parse_schema(declared: str, source: Source) -> StructType:
 
 def arrow_schema(columns: StructType) -> pa.Schema:
     """What records are parsed to, for these columns."""
-    data = to_arrow_schema(columns, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+    data = to_arrow_schema(columns, check_names=True)
     return pa.schema([column.with_nullable(True) for column in data])
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import CorruptError, NotFoundError
@@ -24,6 +23,7 @@ from s3notify_platform.limits import MAX_CELLS
 from s3notify_platform.ports import StoredObject
 from s3notify_platform.slots import Slot
 from s3notify_platform.spark.session import parallelism, ship_package
+from s3notify_platform.spark.versions import to_arrow_schema
 from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
 from s3notify_platform.table.layout import Generation, TableLayout
 
@@ -62,7 +62,7 @@ def load_slots(
         }
     )
     spread = spark.createDataFrame(frame).repartitionById(tasks, "task")
-    output = to_arrow_schema(schema, timezone="UTC")
+    output = to_arrow_schema(schema)
 
     def run(batches: Batches) -> Batches:
         rows = (row for batch in batches for row in batch.to_pylist())

@@ -22,9 +22,10 @@ from itertools import islice
 from typing import Final, assert_never
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from s3notify_platform.errors import UsageError
@@ -42,9 +43,9 @@ from s3notify_platform.spark.datasource.rows import (
     whole_schema,
     work_of,
 )
-from s3notify_platform.spark.datasource.stream import ChangesReader, SlotsReader
 from s3notify_platform.spark.load import read_slots, table_schema
 from s3notify_platform.spark.session import parallelism, ship_package
+from s3notify_platform.spark.versions import to_arrow_schema
 from s3notify_platform.table.commit import HEADS_IN_FLIGHT
 from s3notify_platform.table.layout import Generation
 
@@ -109,14 +110,22 @@ class S3NotifyDataSource(DataSource):
             case "slots":
                 raise UsageError("read='slots' says what changes: use readStream")
             case "table":
-                return TableReader(reading, to_arrow_schema(schema, timezone="UTC"), self.width)
+                return TableReader(reading, to_arrow_schema(schema), self.width)
             case "objects":
                 return ObjectsReader(reading, RowReader.of(reading, schema, strict=True), self.width)
             case _ as unreachable:
                 assert_never(unreachable)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """See `DataSource.streamReader`."""
+        """See `DataSource.streamReader`. `UsageError` before PySpark 4.2, whose streams know no start offset."""
+        try:
+            from s3notify_platform.spark.datasource.stream import ChangesReader, SlotsReader
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"streams, and `s3notify ingest`, need PySpark 4.2 or newer, and this is {pyspark.__version__}: "
+                "upgrade it, or run the source in Dagster"
+            ) from error
+
         reading = self.reading
         match reading.read:
             case "slots":

@@ -6,7 +6,6 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from s3notify_platform.errors import ConflictError, UnavailableError, UsageError
@@ -22,6 +21,7 @@ from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Spl
 from s3notify_platform.spark.datasource.options import Reading, Rejects
 from s3notify_platform.spark.declared import arrow_schema
 from s3notify_platform.spark.load import LINEAGE, shaped
+from s3notify_platform.spark.versions import to_arrow_schema
 
 CHANGE: Final = "_change"
 ROW, REJECT, GONE = "row", "reject", "gone"
@@ -82,7 +82,7 @@ class RowReader:
             rejects = "fail"  # they would look like rows
         return cls(
             splits=SplitReader(source=reading.source, schema=columns, inferred=is_inferred(schema)),
-            output=to_arrow_schema(schema, timezone="UTC"),
+            output=to_arrow_schema(schema),
             rejects=rejects,
             strict=strict,
         )
