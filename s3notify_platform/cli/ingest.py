@@ -70,6 +70,7 @@ def ingest(
 
     given = {name: value for name, value in settings.items() if value} | access("s3") | _pairs(more)
     sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]  # for its transform
+    function = imported(transform) if transform else None
     os.environ.update(java_environment())
     prepare_environment()
     reading_of(given).source.open_table(create=False)  # refused before Spark starts
@@ -86,7 +87,7 @@ def ingest(
                 given,
                 checkpoint=checkpoint or str(Path(f".s3notify/{given['name']}-checkpoint").resolve()),
                 every_seconds=None if once else every,
-                transform=imported(transform) if transform else None,
+                transform=function,
                 progress=lambda text: say(text, err=True),
             )
             while not query.awaitTermination(_LOOK_SECONDS):

@@ -29,6 +29,10 @@ class Input(InputSettings):
 
     def __post_init__(self) -> None:
         check_settings(self, InputSettings)
+        if self.prefix.startswith(("/", "s3:")):
+            raise UsageError(
+                f"prefix {self.prefix!r}: give what keys begin with, like raw/orders/, without a slash"
+            )
         check_encoding(self.encoding)
         for form in FORMATS.values():
             form.configured(self)

@@ -48,6 +48,10 @@ class Access:
     session_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if self.endpoint_url and not self.endpoint_url.startswith(("http://", "https://")):
+            raise UsageError(
+                f"endpoint {self.endpoint_url!r}: give its URL, like https://s3.example.com:9000"
+            )
         values = (self.access_key_id, self.secret_access_key)
         variables = (self.access_key_id_env, self.secret_access_key_env)
         if any((given[0] is None) != (given[1] is None) for given in (values, variables)):
@@ -84,6 +88,11 @@ class S3Config(Access):
     """One bucket."""
 
     bucket: str
+
+    def __post_init__(self) -> None:
+        Access.__post_init__(self)
+        if {"/", ":"} & {*self.bucket}:
+            raise UsageError(f"bucket {self.bucket!r}: give its name alone; what follows it is the prefix")
 
     @property
     def place(self) -> str:

