@@ -68,7 +68,8 @@ def ingest(
     from s3notify_platform.spark.failures import JOB_ERRORS, reason_of
     from s3notify_platform.spark.session import prepare_environment, session_conf
 
-    given = {name: value for name, value in settings.items() if value} | access("s3") | _pairs(more)
+    given = {name: value for name, value in settings.items() if value} | _pairs(more)
+    given = {name: str(value) for name, value in access("s3").items()} | given
     sys.path[:0] = [str(source.folder.resolve().parent) for source in configured()]  # for its transform
     function = imported(transform) if transform else None
     os.environ.update(java_environment())

@@ -27,7 +27,10 @@ FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
       prefix: raw/orders/
 
 Then reload, or start `s3notify dev`. What it needs of the bucket: `s3notify doctor orders`."""
-_KEYS: Final = ("profile_name", "access_key_id_env", "secret_access_key_env", "session_token_env")
+_KEYS: Final = (
+    "profile_name", "access_key_id_env", "secret_access_key_env", "session_token_env", "role_arn", "external_id",
+)  # fmt: skip
+_OF_BUCKET: Final = ("requester_pays", "kms_key_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +104,7 @@ class ConfiguredSource:
         part = self._part(service)
         found = {"region": part.get("region_name")} if service == "dynamodb" else {}
         found |= {key.removesuffix("_name"): part.get(key) for key in _KEYS}
+        found |= {key: part.get(key) for key in _OF_BUCKET if service == "s3"}
         return {key: value for key, value in found.items() if value is not None}
 
     def _part(self, name: str) -> dict[str, Any]:

@@ -54,10 +54,29 @@ class AwsSettings(dg.Model, dg.Resolvable):
     access_key_id_env: Annotated[str | None, described("Environment variable with the key id")] = None
     secret_access_key_env: Annotated[str | None, described("Environment variable with the secret")] = None
     session_token_env: Annotated[str | None, described("Environment variable with the token")] = None
+    role_arn: Annotated[str | None, described("Role to assume with these credentials")] = None
+    external_id: Annotated[str | None, described("What the role's owner asks for")] = None
 
     def fields(self) -> dict[str, Any]:
         """The fields as the resources name them; variables are read where a request is sent."""
-        return {name: getattr(self, name) for name in AwsSettings.model_fields}
+        return {name: getattr(self, name) for name in _ACCESS}
+
+
+_ACCESS = (*AwsSettings.model_fields,)
+
+
+class S3Settings(AwsSettings):
+    """How to reach the buckets."""
+
+    requester_pays: Annotated[bool, described("Say with each request that we pay for it")] = False
+    kms_key_id: Annotated[
+        str | None,
+        described("Key of KMS under which what the platform writes is encrypted; default: the bucket's"),
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """See `AwsSettings.fields`."""
+        return {name: getattr(self, name) for name in S3Settings.model_fields}
 
 
 _Tables = create_model("_Tables", __base__=AwsSettings, **settings_fields(TableSettings))
@@ -119,7 +138,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         "0 3 * * *"
     )
     running: Annotated[bool, described("Whether sensors, sweep and automation are on from the start")] = True
-    s3: Annotated[AwsSettings, described("How to reach S3")] = AwsSettings()
+    s3: Annotated[S3Settings, described("How to reach S3")] = S3Settings()
     dynamodb: Annotated[DynamoSettings, described("DynamoDB tables; default: none")] = DynamoSettings()
     spark: Annotated[SparkSettings, described("Where Spark runs; default: embedded")] = SparkSettings()
 

@@ -15,7 +15,7 @@ from dagster_spark.utils import flatten_dict
 from pydantic import Field
 from pyspark.sql import SparkSession
 
-from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.spark.session import prepare_environment, session_conf
@@ -70,6 +70,10 @@ class NamedS3(S3Resource):
     access_key_id_env: str | None = None
     secret_access_key_env: str | None = None
     session_token_env: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = None
+    requester_pays: bool = False
+    kms_key_id: str | None = None
 
     def get_client(self) -> Any:
         """See `S3Resource`."""
@@ -88,6 +92,8 @@ class DynamoTables(dg.ConfigurableResource[None]):
     access_key_id_env: str | None = None
     secret_access_key_env: str | None = None
     session_token_env: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = None
 
     def config(self, table: str | None) -> DynamoConfig | None:
         """How to reach this table; None for none."""
@@ -96,17 +102,32 @@ class DynamoTables(dg.ConfigurableResource[None]):
         return DynamoConfig(table=table, **access_of(self))
 
 
+_WITHOUT_EFFECT: Final = {
+    name: S3Resource.model_fields[name].default
+    for name in ("use_unsigned_session", "max_attempts", "use_ssl", "verify")
+}
+_OF_OURS: Final = ("role_arn", "external_id", "requester_pays", "kms_key_id")
+
+
 def access_of(resource: S3Resource | DynamoTables) -> dict[str, Any]:
     """How a resource says that a service is reached, as fields of `S3Config` and `DynamoConfig`.
 
-    Keys that it holds by value serve sensors and services only: see `Access`.
+    Keys that it holds by value serve sensors and services only: see `Access`. `UsageError` for a field of `S3Resource`
+    that would have no effect.
     """
+    for name, usual in _WITHOUT_EFFECT.items():
+        if (given := getattr(resource, name, usual)) != usual:
+            raise UsageError(
+                f"{type(resource).__name__}({name}={given!r}): this platform has its own retries, and signs and checks "
+                "every request; leave it out (certificates: AWS_CA_BUNDLE; plain HTTP: endpoint_url='http://…')"
+            )
     keys = ("access_key_id", "secret_access_key", "session_token")
     return {
         "region": resource.region_name or default_region(),
         "endpoint_url": resource.endpoint_url,
         "profile": resource.profile_name,
         **{f"{key}_env": getattr(resource, f"{key}_env", None) for key in keys},
+        **{name: getattr(resource, name) for name in _OF_OURS if hasattr(resource, name)},
         **{key: getattr(resource, f"aws_{key}", None) for key in keys},
     }
 

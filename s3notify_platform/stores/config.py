@@ -32,7 +32,8 @@ class Access:
     """How a service of AWS, or one like it, is reached. Its repr shows no secret, and no secret is ever pickled.
 
     Credentials are those of the named environment variables, or of the named profile (which may assume a role), else
-    of boto3's own chain: environment, default profile, instance role. All three are looked up on each machine, where
+    of boto3's own chain: environment, default profile, instance role. With `role_arn` they assume that role, with the
+    `external_id` that its owner asks for. All are looked up on each machine, where
     a request is sent (`stores.credentials`), so that no secret leaves its machine. Keys given by value are for this
     process alone: pickling them is a `UsageError`.
     """
@@ -43,6 +44,8 @@ class Access:
     secret_access_key_env: str | None = None
     session_token_env: str | None = None
     profile: str | None = None
+    role_arn: str | None = None
+    external_id: str | None = None
     access_key_id: str | None = field(default=None, repr=False)
     secret_access_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
@@ -56,6 +59,8 @@ class Access:
         variables = (self.access_key_id_env, self.secret_access_key_env)
         if any((given[0] is None) != (given[1] is None) for given in (values, variables)):
             raise UsageError(f"{self.place}: give key id and secret, or neither")
+        if self.external_id and not self.role_arn:
+            raise UsageError(f"{self.place}: external_id is of a role: give role_arn too")
         if sum(given is not None for given in (values[0], variables[0], self.profile)) > 1:
             raise UsageError(f"{self.place}: give its keys in one way: environment variables, or a profile")
 
@@ -85,9 +90,11 @@ def _unpickled(kind: type[Access], given: dict[str, Any]) -> Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Config(Access):
-    """One bucket."""
+    """One bucket. `requester_pays`: requests say that we pay. `kms_key_id`: encrypts what we write."""
 
     bucket: str
+    requester_pays: bool = False
+    kms_key_id: str | None = None
 
     def __post_init__(self) -> None:
         Access.__post_init__(self)

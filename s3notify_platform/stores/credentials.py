@@ -6,16 +6,18 @@ what they hold is only changed by starting Spark, or Dagster's code location, ag
 """
 
 import os
-from functools import cache
+from functools import cache, partial
 from threading import Lock
 from typing import Any
 
 import boto3
 import botocore.session
 from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
     CredentialProvider,
     CredentialResolver,
     Credentials,
+    DeferredRefreshableCredentials,
     ReadOnlyCredentials,
     RefreshableCredentials,
 )
@@ -80,6 +82,18 @@ class _LookedUpAgain(Credentials):
 
 
 def _found(access: Access) -> Any:
+    own = _own(access)
+    if access.role_arn is None or own is None:
+        return own
+    create = partial(botocore.session.get_session().create_client, region_name=access.region)
+    about = {"RoleSessionName": "s3notify"} | (
+        {"ExternalId": access.external_id} if access.external_id else {}
+    )
+    fetcher = AssumeRoleCredentialFetcher(create, own, access.role_arn, extra_args=about)
+    return DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+
+
+def _own(access: Access) -> Any:
     if access.access_key_id is not None and access.secret_access_key is not None:
         return Credentials(access.access_key_id, access.secret_access_key, access.session_token)
     if access.access_key_id_env is not None and access.secret_access_key_env is not None:

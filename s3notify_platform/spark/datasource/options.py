@@ -25,7 +25,7 @@ Rejects = Literal["column", "fail", "drop"]
 
 CONNECTION: Final = (
     "path", "endpoint_url", "region", "access_key_id_env", "secret_access_key_env", "session_token_env",
-    "profile", "dynamodb_endpoint_url",
+    "profile", "role_arn", "external_id", "requester_pays", "kms_key_id", "dynamodb_endpoint_url",
 )  # fmt: skip
 READING: Final = ("read", "rejects", "only", "generations", "topic", "poll_seconds", "list_seconds")
 
@@ -86,14 +86,22 @@ def _source(given: Mapping[str, str]) -> Source:
         fields |= {"bucket": place.netloc, "prefix": place.path.removeprefix("/")}
     if not fields.get("bucket"):
         raise UsageError("option 'bucket' is missing: name the bucket, or load s3://bucket/prefix")
-    keys = {
+    keys: dict[str, Any] = {
         option: given[option]
         for option in CONNECTION
-        if option in given and (option.endswith("_env") or option == "profile")
+        if option in given and (option.endswith("_env") or option in ("profile", "role_arn", "external_id"))
     }
+    of_bucket: dict[str, Any] = {"kms_key_id": given.get("kms_key_id")}
+    if (payer := given.get("requester_pays", "false").lower()) not in ("true", "false"):
+        raise UsageError(f"option requester_pays={payer!r}: use true or false")
+    of_bucket["requester_pays"] = payer == "true"
     region = given.get("region") or default_region()
     bucket = S3Config(
-        bucket=fields.pop("bucket"), region=region, endpoint_url=given.get("endpoint_url"), **keys
+        bucket=fields.pop("bucket"),
+        region=region,
+        endpoint_url=given.get("endpoint_url"),
+        **keys,
+        **of_bucket,
     )
     fields |= {
         name: DynamoConfig(

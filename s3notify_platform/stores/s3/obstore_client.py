@@ -40,6 +40,10 @@ def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int
 
     url = config.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     arguments: dict[str, Any] = {} if url is None else {"endpoint": url}
+    if config.requester_pays:
+        arguments["request_payer"] = True
+    if config.kms_key_id is not None:
+        arguments |= {"server_side_encryption": "aws:kms", "sse_kms_key_id": config.kms_key_id}
     return S3Store(
         config.bucket,
         region=config.region,

@@ -84,6 +84,17 @@ class S3ObjectStore(SdkUser["S3Client"]):
 
     def _prepare(self, client: "S3Client") -> None:
         client.meta.events.register("before-parse.s3.ListObjectsV2", read_listing)
+        if self.config.requester_pays:
+            client.meta.events.register("before-call.s3", _with({"x-amz-request-payer": "requester"}))
+        if self.config.kms_key_id is not None:
+            encrypted = _with(
+                {
+                    "x-amz-server-side-encryption": "aws:kms",
+                    "x-amz-server-side-encryption-aws-kms-key-id": self.config.kms_key_id,
+                }
+            )
+            for operation in ("PutObject", "CopyObject"):
+                client.meta.events.register(f"before-call.s3.{operation}", encrypted)
 
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
@@ -321,6 +332,15 @@ class S3ObjectStore(SdkUser["S3Client"]):
         answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
         if isinstance(answer, Fault) and answer.verdict is Verdict.MISSING:
             raise no_bucket(self.config)
+
+
+def _with(headers: Mapping[str, str]) -> Callable[..., None]:
+    """A handler of botocore's event `before-call` that adds these headers, before the request is signed."""
+
+    def add(params: dict[str, Any], **_: object) -> None:
+        params["headers"].update(headers)
+
+    return add
 
 
 def _etag(answer: Any) -> ETag:

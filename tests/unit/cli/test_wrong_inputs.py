@@ -108,7 +108,7 @@ def test_what_a_store_answers(status: int, error: str, said: tuple[str, ...]) ->
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-        do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer
+        do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = answer  # noqa: N815
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -1,0 +1,131 @@
+"""How requests are sent as another role, at the requester's cost, and encrypted under a key: by both clients."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from dagster_aws.s3 import S3Resource
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.orchestration.component import S3Settings
+from s3notify_platform.orchestration.resources import NamedS3, access_of
+from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.stores.credentials import session_of
+from s3notify_platform.stores.s3 import S3ObjectStore
+from s3notify_platform.stores.s3.fast import FastObjectStore
+
+ROLE = "arn:aws:iam::123456789012:role/reader"
+ASSUMED = """<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>
+<AccessKeyId>ASIATEMPORARY</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>
+<Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"""
+
+
+class Recorded:
+    """A server that answers everything, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, str], bytes]] = []
+        recorded = self
+
+        class Answer(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                recorded.asked.append((self.command, headers, body))
+                content = {"POST": ASSUMED.encode(), "GET": b"x", "HEAD": b"x"}.get(self.command, b"")
+                self.send_response(200)
+                for name, value in {
+                    "content-length": str(len(content)),
+                    "etag": '"1"',
+                    "last-modified": "Sun, 22 Nov 2026 10:00:00 GMT",
+                }.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(content)
+
+            do_GET = do_PUT = do_HEAD = do_POST = answer  # noqa: N815
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorded]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "own")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    found = Recorded()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", found.url)
+    yield found
+    found.server.shutdown()
+    found.server.server_close()
+
+
+@pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
+def test_as_another_role(recorded: Recorded, kind: type[Any]) -> None:
+    """Assumed with our own keys and the external id; requests are signed by what it gave."""
+    config = S3Config(bucket="b", endpoint_url=recorded.url, role_arn=ROLE, external_id="theirs")
+    kind(config).get("k")
+    (assumed,) = (ask for ask in recorded.asked if ask[0] == "POST")
+    assert "Credential=own/" in assumed[1]["authorization"]
+    asked = parse_qs(assumed[2].decode())
+    assert (asked["RoleArn"], asked["ExternalId"]) == ([ROLE], ["theirs"])
+    (read,) = (ask for ask in recorded.asked if ask[0] == "GET")
+    assert "Credential=ASIATEMPORARY/" in read[1]["authorization"]
+    assert read[1]["x-amz-security-token"] == "t"
+
+
+@pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
+def test_the_requester_pays(recorded: Recorded, kind: type[Any]) -> None:
+    """Every request says so, signed."""
+    store = kind(S3Config(bucket="b", endpoint_url=recorded.url, requester_pays=True))
+    store.get("k")
+    store.head("k")
+    for _, headers, _body in recorded.asked:
+        assert headers["x-amz-request-payer"] == "requester"
+        assert "x-amz-request-payer" in headers["authorization"]
+
+
+@pytest.mark.parametrize("kind", [S3ObjectStore, FastObjectStore])
+def test_encrypted_under_a_key(recorded: Recorded, kind: type[Any]) -> None:
+    """What is written names the key; what is read does not."""
+    store = kind(S3Config(bucket="b", endpoint_url=recorded.url, kms_key_id="alias/ours"))
+    store.put("k", b"1")
+    store.get("k")
+    (written,) = (headers for method, headers, _ in recorded.asked if method == "PUT")
+    assert written["x-amz-server-side-encryption"] == "aws:kms"
+    assert written["x-amz-server-side-encryption-aws-kms-key-id"] == "alias/ours"
+    (read,) = (headers for method, headers, _ in recorded.asked if method == "GET")
+    assert "x-amz-server-side-encryption" not in read
+
+
+def test_from_the_component_to_the_configuration() -> None:
+    """All of it arrives; what would have no effect is refused by name."""
+    settings = S3Settings(
+        profile_name="mine", role_arn=ROLE, external_id="x", requester_pays=True, kms_key_id="alias/ours"
+    )
+    found = S3Config(bucket="b", **access_of(NamedS3(**settings.fields())))
+    assert (found.profile, found.role_arn, found.external_id) == ("mine", ROLE, "x")
+    assert (found.requester_pays, found.kms_key_id) == (True, "alias/ours")
+    assert access_of(S3Resource(profile_name="mine"))["profile"] == "mine"
+    for field in ({"verify": False}, {"use_ssl": False}, {"max_attempts": 9}, {"use_unsigned_session": True}):
+        with pytest.raises(UsageError, match=next(iter(field))):
+            access_of(S3Resource(**field))
+    with pytest.raises(UsageError, match="role_arn"):
+        DynamoConfig(table="t", external_id="x")
+
+
+def test_a_role_is_looked_up_where_it_is_used(recorded: Recorded) -> None:
+    """Nothing is asked for before the first request."""
+    session_of(S3Config(bucket="b", role_arn=ROLE)).get_credentials()
+    assert recorded.asked == []
