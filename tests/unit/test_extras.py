@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -27,23 +28,28 @@ def blocked(extras: str) -> list[str]:
 def python(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], list[str]]:
     """The command that runs a module with some extras: what others bring is blocked, or in a new environment."""
 
-    def fresh(extras: str) -> list[str]:
-        uv = [sys.executable, "-m", "uv", "--quiet"]
-        folder = tmp_path / "environment"
-        subprocess.run([*uv, "venv", "--python", sys.executable, str(folder)], check=True)
-        what = f"{PROJECT.parent}[{extras}]" if extras else str(PROJECT.parent)
-        subprocess.run([*uv, "pip", "install", "--python", str(folder / "bin" / "python"), what], check=True)
-        return [str(folder / "bin" / "python"), "-m"]
-
-    return blocked if request.param == "blocked" else fresh
+    return blocked if request.param == "blocked" else lambda extras: fresh(tmp_path, extras)
 
 
-def run(command: Sequence[str], tmp_path: Path) -> subprocess.CompletedProcess[str]:
+def fresh(tmp_path: Path, extras: str, program: str = sys.executable, how: Sequence[str] = ()) -> list[str]:
+    """The command that runs a module in a new environment with these extras."""
+    uv = [sys.executable, "-m", "uv", "--quiet"]
+    folder = tmp_path / "environment"
+    subprocess.run([*uv, "venv", "--python", program, str(folder)], check=True)
+    what = f"{PROJECT.parent}[{extras}]" if extras else str(PROJECT.parent)
+    python = str(folder / "bin" / "python")
+    subprocess.run([*uv, "pip", "install", *how, "--python", python, what], check=True)
+    return [python, "-m"]
+
+
+def run(command: Sequence[str], tmp_path: Path, given: str = "") -> subprocess.CompletedProcess[str]:
     # `tests` is found, and with it the package, which in a new environment is this very one.
     environment = {**os.environ, **KEYS, "PYTHONPATH": str(PROJECT.parent)}
     for name in ("DAGSTER_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
-    return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, env=environment, cwd=tmp_path, input=given, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.server
@@ -114,3 +120,37 @@ def test_each_extra_names_its_own() -> None:
         assert f"[{extra}]" in str(remedy(ModuleNotFoundError(name=f"{module}.part")))
         assert module.replace("grpc", "grpcio") in distributions([extra])
     assert remedy(ModuleNotFoundError(name="somebody_s_transform")) is None
+
+
+def newest_python() -> str | None:
+    """The newest interpreter here that is newer than this one."""
+    for minor in (14, 13, 12):
+        program = shutil.which(f"python3.{minor}")
+        if program and minor > sys.version_info.minor:
+            works = subprocess.run([program, "-c", "import ssl"], capture_output=True, check=False)
+            if works.returncode == 0:
+                return program
+    return None
+
+
+@pytest.mark.server
+@pytest.mark.spark
+@pytest.mark.thorough
+@pytest.mark.registry
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("pair", ["oldest", "newest"])
+def test_versions(ministack: S3Server, tmp_path: Path, pair: str) -> None:
+    """The oldest versions that pyproject.toml allows, and the newest under the newest Python: the same rows."""
+    program = sys.executable if pair == "oldest" else newest_python()
+    if program is None:
+        pytest.skip("there is no newer Python here")
+    how = ["--resolution", "lowest-direct"] if pair == "oldest" else []
+    command = fresh(tmp_path, "spark", program, how)
+    bucket = {"bucket": ministack.make_bucket(), "endpoint_url": ministack.endpoint_url}
+    ran = run([*command, "tests.support.programs.versions"], tmp_path, given=json.dumps(bucket))
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
+    expected = sorted({100, *range(4, 21)})
+    assert (found["rows"], found["table"], found["rejects"]) == (expected, expected, 1), found
+    assert found["streamed"] == (True if found["pyspark"].startswith("4.1") else 19), found
+    assert found["pyspark"].startswith("4.1") == (pair == "oldest")
