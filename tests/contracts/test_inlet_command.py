@@ -84,13 +84,13 @@ def test_sqs_from_the_command_line(ministack):
     finally:
         command.process.kill()
     assert "messages_poison=1" in err
-    listed = Command(world, "poison", *place(world)[:4], "--json")
+    listed = Command(world, "poison", *place(world), "--json")
     out, _ = listed.process.communicate(timeout=30)
     (kept,) = [json.loads(line) for line in out.splitlines()]
     assert kept["origin"] == "sqs"
-    shown = Command(world, "poison", *place(world)[:4], "--show", kept["id"])
+    shown = Command(world, "poison", *place(world), "--show", kept["id"])
     assert shown.process.communicate(timeout=30)[0] == "hello"
-    removed = Command(world, "poison", *place(world)[:4], "--discard", kept["id"])
+    removed = Command(world, "poison", *place(world), "--discard", kept["id"])
     assert removed.process.communicate(timeout=30)[0] == "removed 1\n"
 
 
