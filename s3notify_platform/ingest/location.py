@@ -202,7 +202,8 @@ class Location(LocationSettings):
             )
         if asset and not replace(sides, layout=self.table_layout(asset)).has_commits():
             raise UsageError(
-                f"source {self.name!r} has no slot asset {asset!r} with a commit in {place}: check its name"
+                f"slot asset {asset!r} of source {self.name!r} has no table in {place}: nothing has been "
+                "committed yet, or it has another name"
             )
 
     def queue(self, store: ObjectStore | None = None) -> NotificationQueue:

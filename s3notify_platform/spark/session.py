@@ -2,7 +2,7 @@
 
 `master` is anything Spark takes (`local[*]`, `spark://host:7077`, `yarn`), `remote` a Connect address
 (`sc://host:15002`). On anything but local mode this package is shipped to the workers; its dependencies
-(obstore, pyarrow, boto3, blake3) have to be installed there.
+(`pip install 's3notify-platform[spark]'`) have to be installed there.
 """
 
 import os

@@ -41,7 +41,7 @@ class TestConditionalOverNoConditions(ObjectStoreSuite):
 class TestMoto(ObjectStoreSuite):
     """In-process: botocore's requests never leave it."""
 
-    traits = Traits(copy_conditions=False)
+    traits = Traits(copy_conditions=False, atomic_replace=False)
 
     @pytest.fixture
     def store(self, moto_store):

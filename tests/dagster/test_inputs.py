@@ -53,7 +53,14 @@ def given(site: Site, asset: dg.AssetsDefinition, **how: Any) -> list[list[int]]
 
 @pytest.mark.spark
 @pytest.mark.server
-@pytest.mark.parametrize("kind", [None, Any, DataFrame, pa.Table, pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        None,
+        pa.Table,
+        *(pytest.param(k, marks=pytest.mark.thorough) for k in (Any, DataFrame, pd.DataFrame, pl.DataFrame)),
+    ],
+)
 def test_as_annotated(site: Site, kind: Any) -> None:
     """Without partitions, all slots; a Spark DataFrame, or what the annotation says."""
 
