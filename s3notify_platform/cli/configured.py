@@ -32,7 +32,8 @@ def _chosen(
         ]
     names = ", ".join(sorted({source.name for source in sources}))
     if sources and not found and not isinstance(bucket, str):
-        raise UsageError(f"no such source; {sources[0].folder} has: {names}")
+        what = f"source {name!r}" if isinstance(name, str) else "source that reads all of these keys"
+        raise UsageError(f"no {what}; {sources[0].folder} has: {names}")
     if one and len(found) > 1:
         raise UsageError(f"several sources are meant; name one of: {', '.join(s.name for s in found)}")
     return found
@@ -44,7 +45,7 @@ class ConfiguredCommand(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         names = {parameter.name for parameter in self.params}
-        self._one = "name" in names
+        self._one = any(parameter.name == "name" and parameter.required for parameter in self.params)
         self._configurable = "bucket" in names
         if self._configurable:
             self.params.append(

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from s3notify_platform.cli.common import BucketPlace, json_option, options, setting_option
+from s3notify_platform.cli.common import json_option, options, setting_option
 from s3notify_platform.cli.configured import command, configured
 from s3notify_platform.cli.ending import stop_on_signals
 from s3notify_platform.cli.printing import in_one_line, print_json, printable, shown
 from s3notify_platform.errors import UsageError
+from s3notify_platform.local.project import ConfiguredSource
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,27 +51,18 @@ def status(names: tuple[str, ...], *, watch: bool, every: float, as_json: bool, 
     from rich.console import Console, Group
     from rich.live import Live
 
-    from s3notify_platform.explain.status import other_topics
-
     with _instance() as sensor_of:
         looks = _looks(names, place, sensor_of)
         found = [look.look() for look in looks]
         if as_json:
             print_json([one.document() for one in found])
+        elif watch:
+            with stop_on_signals("status") as stop, Live(Group(*_screen(found)), screen=True) as live:
+                while not stop.wait(every):
+                    found = [look.look() for look in looks]
+                    live.update(Group(*_screen(found)), refresh=True)
         else:
-
-            def screen(found: "Sequence[SourceStatus]") -> "RenderableType":
-                others = (
-                    other_topics(looks[0].source, {one.name for one in found}) if not found[0].error else []
-                )
-                return Group(*_screen(found, others))
-
-            if watch:
-                with stop_on_signals("status") as stop, Live(screen(found), screen=True) as live:
-                    while not stop.wait(every):
-                        live.update(screen([look.look() for look in looks]), refresh=True)
-            else:
-                Console().print(screen(found))
+            Console().print(Group(*_screen(found)))
     if any(one.error for one in found):
         raise click.exceptions.Exit(1)
 
@@ -78,23 +71,22 @@ def _looks(
     names: Sequence[str], place: dict[str, Any], sensor_of: "Callable[[str], SensorState | None]"
 ) -> "list[SourceLook]":
     from s3notify_platform.explain.status import SourceLook
-    from s3notify_platform.ingest.source import Source
-    from s3notify_platform.stores.config import default_region
 
+    context = click.get_current_context()
+    given = {
+        key: place[key] for key in place if context.get_parameter_source(key) is ParameterSource.COMMANDLINE
+    }
     sources = {source.name: source for source in configured()}
-    if not sources:
-        if not (place["bucket"] and names):
-            raise click.UsageError("give NAME and --bucket, or run it where defs/SOURCE/defs.yaml is")
-        bucket = BucketPlace(
-            bucket=place.pop("bucket"), endpoint_url=place.pop("endpoint_url"), region=default_region()
-        )
-        found = [Source.of(bucket=bucket.s3(), name=name, **place) for name in names]
+    if sources:
+        if unknown := sorted({*names} - sources.keys()):
+            raise UsageError(f"no source {unknown[0]!r}; there are: {', '.join(sources)}")
+        found = [sources[name].source(**given) for name in names or sources]
+    elif place["bucket"] and names:
+        found = [ConfiguredSource.named(name).source(**given) for name in names]
         for source in found:
             source.location.check_exists()
     else:
-        if unknown := sorted({*names} - sources.keys()):
-            raise UsageError(f"no source {unknown[0]!r}; there are: {', '.join(sources)}")
-        found = [sources[name].source() for name in names or sources]
+        raise click.UsageError("give NAME and --bucket, or run it where defs/SOURCE/defs.yaml is")
     return [SourceLook(source, lambda name=source.name: sensor_of(name)) for source in found]  # type: ignore[misc]
 
 
@@ -112,7 +104,7 @@ def _instance() -> "Iterator[Callable[[str], SensorState | None]]":
         yield lambda name: sensor_state(instance, name)
 
 
-def _screen(found: "Sequence[SourceStatus]", others: "Sequence[TopicStats]") -> "Iterator[RenderableType]":
+def _screen(found: "Sequence[SourceStatus]") -> "Iterator[RenderableType]":
     from rich.table import Table
     from rich.text import Text
 
@@ -122,8 +114,10 @@ def _screen(found: "Sequence[SourceStatus]", others: "Sequence[TopicStats]") -> 
     yield table
     for one in found:
         yield from (Text(line) for line in _details(one, alone=len(found) == 1))
-    if others:
-        yield Text("\nTopics: " + "; ".join(_topic(one) for one in others))
+    names = {one.name for one in found}
+    # Sources of one bucket share their queue.
+    if others := {topic.topic: topic for one in found for topic in one.topics if topic.topic not in names}:
+        yield Text("\nTopics: " + "; ".join(map(_topic, others.values())))
     if len(found) == 1 and (slots := found[0].map) is not None and not found[0].error:
         from s3notify_platform.explain.slot_map import COLOURS
 

@@ -2,10 +2,10 @@
 
 Requests of one look at a source: 2 GETs for what is known of the table, 1 GET for each slot whose generation has moved
 since the look before (the first time: each slot with a commit), 1 HEAD for the latency, 1 GET of the rescan backlog, 1
-scan of its topic, and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains.
+scan of each topic of its queue, and of its open chains 2 GETs each, after 1 LIST for each 1000 records of chains.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -60,7 +60,8 @@ class LastCommit:
 class SourceStatus:
     """One source, each fact true at some moment of the look. `error`: why nothing could be read of it.
 
-    `rescan`: slots that wait for a listing. `failures` need a Dagster instance; None without one.
+    `queue`: its topic; `topics`: the others of its queue. `rescan`: slots that wait for a listing. `failures` need a
+    Dagster instance; None without one.
     """
 
     name: str
@@ -74,6 +75,7 @@ class SourceStatus:
     failing_objects: int = 0
     pending_objects: int = 0
     queue: TopicStats | None = None
+    topics: tuple[TopicStats, ...] = ()
     rescan: int = 0
     batches: tuple[BatchStatus, ...] = ()
     last: LastCommit | None = None
@@ -113,8 +115,7 @@ class SourceLook:
     def _look(self, place: str) -> SourceStatus:
         location, now_ms = self.source.location, self._clock.wall_ms()
         queue, records = location.queue(), location.records()
-        exists = any(topic.name == self.source.name for topic in queue.topics.all())
-        stats = queue.stats(self.source.name) if exists else None
+        topics = {topic.name: queue.stats(topic.name) for topic in queue.topics.all()}
         backlog = RescanBacklog(records).read()
         batches, in_flight = self._batches(now_ms)
         opened = location.open_table()
@@ -135,7 +136,8 @@ class SourceLook:
             rejects=sum(file.rows for head in heads.values() for file in head.rejects),
             failing_objects=sum(len(head.failing) for head in heads.values()),
             pending_objects=sum(len(head.pending) for head in heads.values()),
-            queue=stats,
+            queue=topics.pop(self.source.name, None),
+            topics=tuple(topics.values()),
             rescan=len(backlog.slots),
             batches=batches,
             last=self._last(now_ms),
@@ -199,9 +201,3 @@ def _failures(sensor: SensorState | None, now_ms: int) -> tuple[SlotFailure, ...
         )
         for slot, one in sorted(sensor.failing.items())
     )
-
-
-def other_topics(source: Source, names: Collection[str]) -> list[TopicStats]:
-    """The topics of a source's queue that have none of these names: those with endpoints, and others' own."""
-    queue = source.location.queue()
-    return [queue.stats(topic.name) for topic in queue.topics.all() if topic.name not in names]

@@ -6,12 +6,20 @@ The folder is that of `--defs`, else of S3NOTIFY_DEFS, else `defs`, `src/*/defs`
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import DEFS_VARIABLE, SETTINGS
-from s3notify_platform.stores.config import QUEUE_PREFIX, DynamoConfig, S3Config, default_region
+from s3notify_platform.stores.config import (
+    ACCESS,
+    OF_BUCKET,
+    QUEUE_PREFIX,
+    DynamoConfig,
+    S3Config,
+    default_region,
+)
 
 if TYPE_CHECKING:
     from s3notify_platform.ingest.source import Source
@@ -27,19 +35,22 @@ FIRST_SOURCE: Final = """No source is defined. Write defs/orders/defs.yaml:
       prefix: raw/orders/
 
 Then reload, or start `s3notify dev`. What it needs of the bucket: `s3notify doctor orders`."""
-_KEYS: Final = (
-    "profile_name", "access_key_id_env", "secret_access_key_env", "session_token_env", "role_arn", "external_id",
-)  # fmt: skip
-_OF_BUCKET: Final = ("requester_pays", "kms_key_id")
+_MORE: Final = ("transform",)
+"""Attributes besides the settings that a command takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ConfiguredSource:
     """One source as a file below `folder` has it. `attributes` may have expressions, which `values` evaluates."""
 
     folder: Path
     file: Path
     attributes: Mapping[str, Any]
+
+    @classmethod
+    def named(cls, name: str) -> "ConfiguredSource":
+        """One that no file defines: the command line says all of it."""
+        return cls(folder=Path(), file=Path(), attributes={"name": name})
 
     @property
     def name(self) -> str:
@@ -51,15 +62,17 @@ class ConfiguredSource:
         """The watched bucket, and that of the platform's own objects."""
         return {self.values.get("bucket"), self.values.get("platform_bucket")} - {None}
 
-    @property
+    @cached_property
     def values(self) -> dict[str, Any]:
         """Its settings, by the names of the commands' parameters."""
-        found = {key: self._value(key, value) for key, value in self.attributes.items() if _plain(value)}
+        names = self.attributes.keys() & {*SETTINGS, *_MORE}
+        found = {name: self._value(name, value) for name in names if _plain(value := self.attributes[name])}
         found["keyspace_prefix"] = found.get("keyspace_prefix") or (
             f"{found.get('platform_prefix') or f'_s3notify/{self.name}/'}keyspace/"
         )
         found.setdefault("queue_prefix", QUEUE_PREFIX)
-        s3, dynamodb = self._part("s3"), self._part("dynamodb")
+        s3, dynamodb, spark = self._part("s3"), self._part("dynamodb"), self.attributes.get("spark")
+        conf = spark.get("config") if isinstance(spark, Mapping) else None
         renamed = {
             "endpoint_url": s3.get("endpoint_url"),
             "region": s3.get("region_name"),
@@ -67,9 +80,7 @@ class ConfiguredSource:
             "lease_table": dynamodb.get("lease_table"),
             "dynamodb_endpoint_url": dynamodb.get("endpoint_url"),
             "master": self._part("spark").get("master"),
-            "confs": [
-                f"{name}={value}" for name, value in _flat(self.attributes.get("spark", {}).get("config", {}))
-            ],
+            "confs": [f"{name}={value}" for name, value in _flat(conf or {})],
         }
         return {key: value for key, value in (found | renamed).items() if value is not None}
 
@@ -78,11 +89,11 @@ class ConfiguredSource:
         """The prefix of its signals, and that of its keys."""
         return self.values["keyspace_prefix"], self.values.get("prefix", "")
 
-    def source(self) -> "Source":
-        """The source. `UsageError` for settings that cannot be."""
+    def source(self, **given: Any) -> "Source":
+        """The source, with other settings where they are given. `UsageError` for those that cannot be."""
         from s3notify_platform.ingest.source import Source
 
-        values, s3, dynamodb = self.values, self.access("s3"), self.access("dynamodb")
+        values, s3, dynamodb = self.values | given, self.access("s3"), self.access("dynamodb")
         region = values.get("region") or default_region()
         settings: dict[str, Any] = {name: values[name] for name in SETTINGS if name in values}
         settings |= {
@@ -103,8 +114,8 @@ class ConfiguredSource:
         """How `s3` or `dynamodb` is reached, as fields of `Access`: region and whose keys."""
         part = self._part(service)
         found = {"region": part.get("region_name")} if service == "dynamodb" else {}
-        found |= {key.removesuffix("_name"): part.get(key) for key in _KEYS}
-        found |= {key: part.get(key) for key in _OF_BUCKET if service == "s3"}
+        found |= {name: part.get("profile_name" if name == "profile" else name) for name in ACCESS}
+        found |= {name: part.get(name) for name in OF_BUCKET if service == "s3"}
         return {key: value for key, value in found.items() if value is not None}
 
     def _part(self, name: str) -> dict[str, Any]:

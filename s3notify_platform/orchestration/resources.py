@@ -19,7 +19,7 @@ from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.spark.session import prepare_environment, session_conf
-from s3notify_platform.stores.config import DynamoConfig, S3Config, default_region
+from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
 from s3notify_platform.stores.credentials import session_of
 
 BEAT_SECONDS: Final = 5.0
@@ -106,7 +106,6 @@ _WITHOUT_EFFECT: Final = {
     name: S3Resource.model_fields[name].default
     for name in ("use_unsigned_session", "max_attempts", "use_ssl", "verify")
 }
-_OF_OURS: Final = ("role_arn", "external_id", "requester_pays", "kms_key_id")
 
 
 def access_of(resource: S3Resource | DynamoTables) -> dict[str, Any]:
@@ -121,14 +120,13 @@ def access_of(resource: S3Resource | DynamoTables) -> dict[str, Any]:
                 f"{type(resource).__name__}({name}={given!r}): this platform has its own retries, and signs and checks "
                 "every request; leave it out (certificates: AWS_CA_BUNDLE; plain HTTP: endpoint_url='http://…')"
             )
-    keys = ("access_key_id", "secret_access_key", "session_token")
+    given = ("access_key_id", "secret_access_key", "session_token")
     return {
         "region": resource.region_name or default_region(),
         "endpoint_url": resource.endpoint_url,
+        **{name: getattr(resource, name) for name in (*ACCESS, *OF_BUCKET) if hasattr(resource, name)},
         "profile": resource.profile_name,
-        **{f"{key}_env": getattr(resource, f"{key}_env", None) for key in keys},
-        **{name: getattr(resource, name) for name in _OF_OURS if hasattr(resource, name)},
-        **{key: getattr(resource, f"aws_{key}", None) for key in keys},
+        **{key: getattr(resource, f"aws_{key}", None) for key in given},
     }
 
 

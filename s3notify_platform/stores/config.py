@@ -98,7 +98,7 @@ class S3Config(Access):
 
     def __post_init__(self) -> None:
         Access.__post_init__(self)
-        if {"/", ":"} & {*self.bucket}:
+        if "/" in self.bucket and not self.bucket.startswith("arn:"):
             raise UsageError(f"bucket {self.bucket!r}: give its name alone; what follows it is the prefix")
 
     @property
@@ -129,3 +129,14 @@ class SqsConfig(Access):
     def place(self) -> str:
         """The queue, for messages."""
         return f"queue {self.queue_url!r}"
+
+
+ACCESS: Final = tuple(each.name for each in fields(Access)[2:] if each.repr)
+"""The settings that say whose keys sign a request: names, no secrets."""
+
+OF_BUCKET: Final = tuple(
+    each.name
+    for each in fields(S3Config)
+    if each.name not in {one.name for one in fields(Access)} | {"bucket"}
+)
+"""The settings of how a bucket is read and written."""

@@ -15,7 +15,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import SETTINGS
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.slots import Slot, slot_from_partition_key
-from s3notify_platform.stores.config import DynamoConfig, S3Config, default_region
+from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
 from s3notify_platform.table.layout import Generation
 
 T = TypeVar("T", int, float)
@@ -24,8 +24,7 @@ Read = Literal["objects", "table", "slots"]
 Rejects = Literal["column", "fail", "drop"]
 
 CONNECTION: Final = (
-    "path", "endpoint_url", "region", "access_key_id_env", "secret_access_key_env", "session_token_env",
-    "profile", "role_arn", "external_id", "requester_pays", "kms_key_id", "dynamodb_endpoint_url",
+    "path", "endpoint_url", "region", "dynamodb_endpoint_url", *ACCESS, *OF_BUCKET,
 )  # fmt: skip
 READING: Final = ("read", "rejects", "only", "generations", "topic", "poll_seconds", "list_seconds")
 
@@ -86,11 +85,7 @@ def _source(given: Mapping[str, str]) -> Source:
         fields |= {"bucket": place.netloc, "prefix": place.path.removeprefix("/")}
     if not fields.get("bucket"):
         raise UsageError("option 'bucket' is missing: name the bucket, or load s3://bucket/prefix")
-    keys: dict[str, Any] = {
-        option: given[option]
-        for option in CONNECTION
-        if option in given and (option.endswith("_env") or option in ("profile", "role_arn", "external_id"))
-    }
+    keys: dict[str, Any] = {option: given[option] for option in ACCESS if option in given}
     of_bucket: dict[str, Any] = {"kms_key_id": given.get("kms_key_id")}
     if (payer := given.get("requester_pays", "false").lower()) not in ("true", "false"):
         raise UsageError(f"option requester_pays={payer!r}: use true or false")

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from s3notify_platform.cli import main
+from s3notify_platform.errors import UsageError
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3 import S3ObjectStore
@@ -104,7 +105,7 @@ def test_a_name_that_does_not_exist(bucket: S3Config, command: list[str]) -> Non
     """Neither in the YAML, nor, if all is given by flags, in the bucket: an error that says so."""
     ran = run(*command)
     assert (ran.exit_code, ran.stdout) == (1, "")
-    assert "no such source; defs has: orders" in ran.stderr
+    assert "no source 'order'; defs has: orders" in ran.stderr
     flags = ["--bucket", bucket.bucket, "--endpoint-url", str(bucket.endpoint_url)]
     ran = CliRunner(env={"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}).invoke(
         main, [*command, *flags]
@@ -149,6 +150,26 @@ def test_without_a_project(project: Callable[..., None]) -> None:
     assert ran.exit_code == 1
     assert "src/shop/defs/orders/defs.yaml: bucket" in ran.stderr
     assert "there is no environment variable NO_SUCH_VARIABLE" in ran.stderr
+
+
+def test_only_what_a_command_needs_is_evaluated(
+    project: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A description with a name that only the project knows, and parts that are empty, are no matter."""
+    project("orders", 'bucket: b\nprefix: raw/\ndescription: "{{ mine.text }}"\nspark:\ns3:\nrunning: false')
+    monkeypatch.setattr("s3notify_platform.cli.common.SourcePlace.location", lambda place: (_ for _ in ()).throw(
+        UsageError(f"reached {place.bucket}")))  # fmt: skip
+    assert "reached b" in run("history", "--slot", "1").stderr
+
+
+def test_keys_of_no_source(project: Callable[..., None]) -> None:
+    """Also those of several: one command is about one source."""
+    project("orders", "bucket: b\nprefix: raw/")
+    project("clicks", "bucket: b\nprefix: clicks/")
+    for keys in (["elsewhere/1"], ["raw/1", "clicks/1"]):
+        ran = run("signal", *keys)
+        assert ran.exit_code == 1
+        assert "no source that reads all of these keys; defs has: clicks, orders" in ran.stderr
 
 
 def test_a_file_that_is_no_yaml(project: Callable[..., None], tmp_path: Path) -> None:

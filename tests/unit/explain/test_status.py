@@ -129,6 +129,8 @@ def test_what_cannot_be_read(source: Source, monkeypatch: pytest.MonkeyPatch, tm
     assert "cannot be read" in ran.stdout
     assert "no-such-bucket" in ran.stdout
     assert "0 of 16" in ran.stdout
+    elsewhere = json.loads(run("orders", "--endpoint-url", "http://127.0.0.1:9", "--json").stdout)
+    assert "127.0.0.1:9 is unavailable" in elsewhere[0]["error"], "a flag goes before the file"
     ran = run("order")
     assert ran.exit_code == 1
     assert "no source 'order'; there are: gone, orders" in ran.stderr
