@@ -29,6 +29,8 @@ WARM_SECONDS: Final = 10.0
 INSTANCE: Final = """\
 telemetry:
   enabled: false
+nux:
+  enabled: false
 run_coordinator:
   module: s3notify_platform.orchestration.warm
   class: PromptRunCoordinator

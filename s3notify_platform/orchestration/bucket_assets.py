@@ -85,7 +85,6 @@ def _summary(heads: Sequence[SlotCommit], slots: int) -> dict[str, Any]:
         "bytes": sum(file.bytes for head in heads for file in head.files),
     }
     if heads:
-        metadata["latest_slots"] = dg.MetadataValue.table([dg.TableRecord(each) for each in latest])
         metadata["slot_map"] = dg.MetadataValue.md(
             SlotMap(
                 slots=slots,
@@ -94,6 +93,7 @@ def _summary(heads: Sequence[SlotCommit], slots: int) -> dict[str, Any]:
                 failing={head.slot for head in heads if head.failing},
             ).markdown()
         )
+        metadata["latest_slots"] = dg.MetadataValue.table([dg.TableRecord(each) for each in latest])
         metadata["rows_by_age"] = dg.MetadataValue.table(_rows_by_age(heads, now_ms))
     return metadata
 

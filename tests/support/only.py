@@ -9,11 +9,11 @@ import runpy
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
 
 from packaging.requirements import Requirement
 
@@ -50,30 +50,27 @@ def distributions(extras: Iterable[str]) -> set[str]:
     return {name for name, _ in found}
 
 
-class Absent(MetaPathFinder):
-    """Finds nothing, and says so, for modules of distributions that are not among those."""
+class Present(PathFinder):
+    """Finds modules as usual, but for those of other distributions."""
 
-    def __init__(self, present: set[str]) -> None:
-        self._absent = {
-            module
-            for module, owners in packages_distributions().items()
-            if not {_plain(owner) for owner in owners} & present
-        }
+    absent: ClassVar[set[str]] = set()
 
+    @classmethod
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if (module := fullname.partition(".")[0]) in self._absent and module not in (
-            "s3notify_platform",
-            "tests",
-        ):
-            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
-        return None
+        return None if fullname.partition(".")[0] in cls.absent else super().find_spec(fullname, path, target)
 
 
 def main() -> None:
     extras, program, *arguments = sys.argv[1:]
-    sys.meta_path.insert(0, Absent(distributions(filter(None, extras.split(",")))))
+    present = distributions(filter(None, extras.split(",")))
+    Present.absent = {
+        module
+        for module, owners in packages_distributions().items()
+        if not {_plain(owner) for owner in owners} & present
+    } - {"s3notify_platform", "tests"}
+    sys.meta_path[sys.meta_path.index(PathFinder)] = Present
     sys.argv = [program, *arguments]
     runpy.run_module(program, run_name="__main__", alter_sys=True)
 

@@ -21,12 +21,12 @@ def main() -> None:
     lake = Lake.of(spark, S3Config(**json.load(sys.stdin)))
     for n in range(20):
         lake.put(f"{n}.jsonl", [{"id": n, "at": "2026-01-01T00:00:00Z", "parts": [{"x": n}]}])
-    lake.put("20.csv", b"id,at\n20,2026-01-01 00:00:00\n")
     lake.ingest()
     lake.put("0.jsonl", [{"id": 100, "note": "a new field"}])
     lake.delete("1.jsonl")
     lake.put("3.jsonl", b"broken\n")
-    lake.ingest(transform=lambda rows: rows.where("id <> 2"))
+    lake.put("4.jsonl", [{"id": 41}, {"id": 42}])
+    lake.ingest(transform=lambda rows: rows.where("id <> 41"))
     register(spark)
     bucket = lake.source.input.bucket
     options = {"name": "orders", "bucket": bucket.bucket, "prefix": "raw/", "format": "jsonl", "slots": "8"}
