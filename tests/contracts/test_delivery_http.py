@@ -47,6 +47,7 @@ def delivering(queue, egress=LOOPBACK):
         assert not thread.is_alive()
 
 
+@pytest.mark.thorough
 def test_slow_and_dead_endpoints_hold_up_nobody(queue):
     """One of each kind; the good one has everything at once, the slow one in its own time."""
     with (

@@ -80,6 +80,7 @@ def post(address, bucket, key, etag):
         connection.close()
 
 
+@pytest.mark.thorough
 def test_receiver_killed_anywhere(ministack, tmp_path):
     """Senders repeat what was not answered 200; what was is in the queue. A supervisor starts it again."""
     dice = random.Random("receiver")

@@ -89,6 +89,7 @@ class Site:
             process.communicate()
 
 
+@pytest.mark.thorough
 def test_killed_before_each_request(seaweed):
     """One writer for each request of a batch in two topics: all that were killed, and the one that was not."""
     site = Site(seaweed.config(seaweed.make_bucket()))

@@ -240,6 +240,7 @@ def read(lake: Lake, **options: Any) -> DataFrame:
     return lake.spark.read.format("s3notify").options(**options_of(lake.source, **options)).load()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_through_spark(lake: Lake, spark: SparkSession) -> None:
     """Schemas declared and inferred, several filters over one DataFrame, only some slots, and an error as shown."""

@@ -44,7 +44,9 @@ def split_at(version: ObjectVersion, count: int) -> list[Split]:
     return [Split(version=version, start=s, end=e) for s, e in itertools.pairwise(borders)]
 
 
-@pytest.mark.parametrize("key", ["plain", "odd//key", " +%🙂"])
+@pytest.mark.parametrize(
+    "key", [" +%🙂", *(pytest.param(key, marks=pytest.mark.thorough) for key in ("plain", "odd//key"))]
+)
 def test_csv_is_scouted_and_read_in_splits(config: S3Config, key: str) -> None:
     splits = split_at(put(config, key, CSV), 3)
     starts = starts_in_quotes([scout(RemoteBytes(config, split.version), split) for split in splits])

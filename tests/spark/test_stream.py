@@ -182,6 +182,7 @@ def test_a_topic_that_goes_while_its_entries_are_read_loses_nothing(
     query.check()
 
 
+@pytest.mark.thorough
 def test_limits_of_a_micro_batch(lake: Lake) -> None:
     """What does not fit waits for the next one, also where one slot alone is too much; an object is never divided."""
     lake.put_many({f"{n}.jsonl": b'{"id": %d}\n' % n for n in range(40)})

@@ -158,15 +158,10 @@ def test_what_waits_for_the_store_stands_in_no_others_way(ministack: S3Server) -
         site.store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("status", "code"),
-    [
-        (503, "SlowDown"),
-        *(
-            pytest.param(*refusal, marks=pytest.mark.thorough)
-            for refusal in ((403, "AccessDenied"), (400, "ExpiredToken"), (401, "Unauthorized"))
-        ),
-    ],
+    [(503, "SlowDown"), (403, "AccessDenied"), (400, "ExpiredToken"), (401, "Unauthorized")],
 )
 def test_an_outage_of_all_objects(site: Site, status: int, code: str) -> None:
     """Whether it throttles, or refuses credentials or bucket as a whole: nothing is in quarantine, the run fails."""

@@ -14,21 +14,6 @@ from s3notify_platform.local.dagster_dev import DagsterDev
 from s3notify_platform.local.process import command_of, free_ports
 
 
-def test_a_second_one_on_a_home_is_refused(tmp_path):
-    """It names the first, which goes on; once that has ended, the home can be served again."""
-    first_port, second_port = free_ports(2, SYSTEM_CLOCK)
-    with DagsterDev(tmp_path, port=first_port, environment={}) as first:
-        second = DagsterDev(tmp_path, port=second_port, environment={})
-        with pytest.raises(UsageError, match=rf"served by another process \(dagster dev: pid {first.pid}\)"):
-            second.start()
-        assert second.pid is None
-        assert "dagster dev" in command_of(first.pid)
-        pid = first.pid
-    assert not command_of(pid)
-    with DagsterDev(tmp_path, port=second_port, environment={}) as third:
-        assert "dagster dev" in command_of(third.pid)
-
-
 class Watched(DagsterDev):
     """Notes, before it starts a process, how many versions each of Dagster's databases has."""
 
@@ -41,13 +26,24 @@ class Watched(DagsterDev):
         return super()._spawned(arguments, stdin)
 
 
-def test_one_process_makes_the_storage(tmp_path):
-    """Before the supervisor and Dagster open it; on a home that has it, none does."""
-    (port,) = free_ports(1, SYSTEM_CLOCK)
-    with Watched(tmp_path, port=port, environment={}) as first:
+def test_one_a_home(tmp_path):
+    """A second is refused and names the first, which goes on; once that has ended, the home can be served again.
+
+    One process makes the storage, before the supervisor and Dagster open it; on a home that has it, none does.
+    """
+    first_port, second_port = free_ports(2, SYSTEM_CLOCK)
+    with Watched(tmp_path, port=first_port, environment={}) as first:
         assert first.seen == [[], [1, 1, 1], [1, 1, 1]]
-    with Watched(tmp_path, port=port, environment={}) as second:
-        assert second.seen == [[1, 1, 1], [1, 1, 1]]
+        second = DagsterDev(tmp_path, port=second_port, environment={})
+        with pytest.raises(UsageError, match=rf"served by another process \(dagster dev: pid {first.pid}\)"):
+            second.start()
+        assert second.pid is None
+        assert "dagster dev" in command_of(first.pid)
+        pid = first.pid
+    assert not command_of(pid)
+    with Watched(tmp_path, port=second_port, environment={}) as third:
+        assert third.seen == [[1, 1, 1], [1, 1, 1]]
+        assert "dagster dev" in command_of(third.pid)
 
 
 @pytest.mark.parametrize("command", ["dev", "demo"])

@@ -155,6 +155,7 @@ def test_rows_command(run):
     assert "generation 9 of slot 7 is missing" in missing.output
 
 
+@pytest.mark.thorough
 @pytest.mark.server
 def test_delta_command(run):
     """Syncs without Dagster, and says where the view is."""
