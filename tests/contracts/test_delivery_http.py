@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
+from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
 from s3notify_platform.stores.memory import MemoryRecordStore

@@ -2,8 +2,9 @@
 
 from contextlib import contextmanager
 
-from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
-from s3notify_platform.channels.delivery.push import Pusher
+from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.http import HttpPush
 from s3notify_platform.protocols.notification_queue import Entry, Event
 from s3notify_platform.protocols.notification_queue.entries import Place
 
@@ -18,7 +19,7 @@ def entry(number=0):
 
 @contextmanager
 def pusher(url, *, egress=LOOPBACK, **fields):
-    made = Pusher(Endpoint(url=url, **{"timeout_seconds": 5.0, "concurrency": 2} | fields), egress)
+    made = HttpPush(Endpoint(url=url, **{"timeout_seconds": 5.0, "concurrency": 2} | fields), egress)
     try:
         yield made
     finally:

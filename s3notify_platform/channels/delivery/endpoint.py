@@ -1,21 +1,20 @@
-"""The endpoint of a topic, the networks that a worker may connect to, and the signature of requests. No requests.
+"""The endpoint of a topic: where its entries are pushed, and how; and the signature of requests. No requests.
 
-Two parties decide where data goes. The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The
-operator of the worker sets the networks that it may reach (`Egress`, an option of the worker, never of a topic). So a
-topic cannot make the worker send requests to hosts that only the worker can reach: a name is resolved once, all its
-addresses must be permitted, and the connection goes to a checked address, with TLS verified for the name.
+The creator of a topic sets its endpoint (`Endpoint`, stored with the topic). The operator of the worker sets the
+networks that it may reach (`egress.Egress`), and the logins that it may send (`logins`).
 
-Of the worker's environment a topic may name one HMAC key only, in a variable that begins with `S3NOTIFY_PUSH_`: a topic
-cannot make the worker use any other secret, and no secret is ever sent. Of its files it may name one of `ca_folder`.
+Of the worker's environment a topic may name two variables: an HMAC key, `S3NOTIFY_PUSH_…`, which is never sent, and a
+login, `S3NOTIFY_SEND_…`, which is sent to the one host that the operator has written into it. Of the worker's files it
+may name one of `ca_folder`.
 
-The request
-    POST, `content-type: application/json`, body: the S3 event message, `{"Records": […]}`
+Over HTTP
+    POST, body: all events of a batch, in the topic's format (`messages`)
     s3notify-topic        name of the topic
-    s3notify-event-ids    one id for each record, in order, with commas between: the same id is the same entry,
+    s3notify-event-ids    one id for each event, in order, with commas between: the same id is the same entry,
                           delivered again
     s3notify-signature    t=<unix seconds>,v1=<hex HMAC-SHA256 of "<t>.<event ids>.<body>"> with the shared secret
-
-A receiver answers 2xx once the events are durable, and checks the signature by `verify_signature`.
+A receiver answers 2xx once the events are durable, and checks the signature by `verify_signature`. What brokers get is
+in `amqp` and `kafka`.
 """
 
 import hashlib
@@ -24,11 +23,12 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from s3notify_platform.channels.delivery.logins import LOGIN_NAME, LOGIN_PREFIX
+from s3notify_platform.channels.delivery.messages import check_format
+from s3notify_platform.channels.delivery.schemes import SCHEMES, Scheme
 from s3notify_platform.errors import UsageError
 
 BATCH_MAX: Final = 200
@@ -46,39 +46,30 @@ TOLERANCE_SECONDS: Final = 300
 _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
 """Printable ASCII without quotes and backslashes, which parsers treat differently."""
 
-_IPV6_GLOBAL: Final = ip_network("2000::/3")
-_NAT64: Final = ip_network("64:ff9b::/96")
-_NEVER: Final = tuple(
-    ip_network(network)
-    for network in (
-        "168.63.129.16/32",  # Azure's own services, at an address that looks public
-        "192.0.0.0/24",  # protocol assignments; Oracle's metadata
-        "192.88.99.0/24",  # 6to4 relays
-        "2001::/23",  # protocol assignments: Teredo and others that contain an address of another network
-        "2002::/16",  # 6to4: contains an IPv4 address
-        "3fff::/20",  # documentation
-    )
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """Where and how to push; the JSON in `TopicSettings.endpoint`. `UsageError` for what cannot work."""
 
     url: str
-    """https://…; http:// only for workers that allow it. No user or password in it."""
+    """https://host/path, amqps://host/vhost?exchange=E&routing_key=K or kafkas://host/topic; without the last s of the
+    scheme only for workers that allow it. No user or password in it."""
+    format: str = "s3"
+    """Of the messages: one of `messages.FORMATS`."""
+    login_env: str = ""
+    """Name of the worker's variable with the login, `S3NOTIFY_SEND_…`, see `logins`; empty: none."""
     secret_env: str = ""
-    """Name of the worker's variable with the HMAC key, `S3NOTIFY_PUSH_…`; empty: requests are not signed."""
+    """Name of the worker's variable with the HMAC key, `S3NOTIFY_PUSH_…`; empty: requests are not signed. HTTP only."""
     batch_size: int = 50
-    """Events of one request, at most."""
+    """Events of one request, at most; brokers get a message for each event, and confirm so many together."""
     concurrency: int = 8
     """Requests in flight from one worker."""
     timeout_seconds: float = 10.0
-    """For one request as a whole, from connecting to the answer's status."""
+    """For one request as a whole, from connecting to the answer's status, or to the confirmation of all messages."""
     ca_file: str = ""
     """Certificates to trust instead of the system's: a file in the worker's folder for them, see `Egress`."""
     verify: bool = True
-    """Check the certificate; False only for workers that allow plain HTTP too."""
+    """Check the certificate; False only over HTTP, for workers that allow plain HTTP too."""
 
     def __post_init__(self) -> None:
         if not _URL.fullmatch(self.url):
@@ -88,14 +79,23 @@ class Endpoint:
             host, port = parts.hostname, parts.port
         except ValueError as error:
             raise UsageError(f"endpoint {self.url!r}: {error}") from None
-        if parts.scheme not in ("https", "http") or not host or port == 0:
-            raise UsageError(f"endpoint {self.url!r}: give https://host/path")
+        if parts.scheme not in SCHEMES or not host or port == 0:
+            raise UsageError(
+                f"endpoint {self.url!r}: give https://host/path, amqps://host or kafkas://host/topic"
+            )
         if parts.username is not None or parts.password is not None or parts.fragment:
-            raise UsageError("an endpoint's url holds no user, password or fragment: use secret_env")
+            raise UsageError(
+                "an endpoint's url holds no user, password or fragment: use login_env or secret_env"
+            )
+        check_format(self.format)
         if self.secret_env and not re.fullmatch(f"{SECRET_PREFIX}[A-Z0-9_]+", self.secret_env):
             raise UsageError(
                 f"secret_env {self.secret_env!r}: a variable named {SECRET_PREFIX}…, A-Z, 0-9, _"
             )
+        if self.login_env and not LOGIN_NAME.fullmatch(self.login_env):
+            raise UsageError(f"login_env {self.login_env!r}: a variable named {LOGIN_PREFIX}…, A-Z, 0-9, _")
+        if not parts.scheme.startswith("http") and (self.secret_env or not self.verify):
+            raise UsageError(f"endpoint {self.url!r}: secret_env and verify=false are for http endpoints")
         if not 1 <= self.batch_size <= BATCH_MAX or not 1 <= self.concurrency <= CONCURRENCY_MAX:
             raise UsageError(
                 f"batch_size={self.batch_size} must be 1 to {BATCH_MAX}, and concurrency={self.concurrency} "
@@ -107,9 +107,19 @@ class Endpoint:
             )
 
     @property
-    def encrypted(self) -> bool:
-        """Whether it is https."""
-        return self.url.lower().startswith("https:")
+    def scheme(self) -> Scheme:
+        """Of its url."""
+        return SCHEMES[urlsplit(self.url).scheme]
+
+    @property
+    def host(self) -> str:
+        """Of its url, in lower case."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """Of its url, or its scheme's."""
+        return urlsplit(self.url).port or self.scheme.port
 
     def dumps(self) -> str:
         """JSON, for `TopicSettings.endpoint`; defaults are left out."""
@@ -124,82 +134,6 @@ class Endpoint:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
             raise UsageError(f"no valid endpoint: {text[:200]!r} ({error})") from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Egress:
-    """What a worker may connect to, and read for it. Default: https, to addresses of the public internet."""
-
-    networks: tuple[IPv4Network | IPv6Network, ...] = ()
-    """Also permitted, even if private or loopback."""
-    allow_http: bool = False
-    """Also plain HTTP, and TLS that is not verified."""
-    ca_folder: Path | None = None
-    """The folder of the files that topics may name as `ca_file`; None: they may name none."""
-
-    @classmethod
-    def of(
-        cls, networks: Iterable[str], *, allow_http: bool = False, ca_folder: str | None = None
-    ) -> "Egress":
-        """From CIDR notation. `UsageError` for anything else."""
-        try:
-            parsed = tuple(ip_network(network) for network in networks)
-        except ValueError as error:
-            raise UsageError(f"no valid network: {error}; give it like 10.1.0.0/16") from None
-        return cls(networks=parsed, allow_http=allow_http, ca_folder=Path(ca_folder) if ca_folder else None)
-
-    def check(self, endpoint: Endpoint) -> None:
-        """`UsageError` if this worker must not connect to the endpoint, whatever its address."""
-        if self.allow_http:
-            return
-        if not endpoint.encrypted:
-            raise UsageError(f"{endpoint.url!r} is not https, and this worker does not allow http")
-        if not endpoint.verify:
-            raise UsageError(f"{endpoint.url!r} has verify=false, and this worker does not allow http")
-
-    def certificates(self, endpoint: Endpoint) -> Path | None:
-        """The file of certificates to trust for the endpoint; None: the system's.
-
-        `UsageError` if it is not in this worker's folder, links followed; that says nothing of what is elsewhere.
-        """
-        if not endpoint.ca_file:
-            return None
-        if self.ca_folder is None:
-            raise UsageError(
-                f"{endpoint.url!r} names the ca_file {endpoint.ca_file!r}, and this worker has no --ca-folder"
-            )
-        folder = self.ca_folder.resolve()
-        found = (folder / endpoint.ca_file).resolve()
-        if not found.is_relative_to(folder):
-            raise UsageError(f"ca_file {endpoint.ca_file!r} of {endpoint.url!r} is not in {str(folder)!r}")
-        return found
-
-    def permits(self, address: str) -> bool:
-        """Whether a connection to this IP address may be made. Pure.
-
-        Never, unless its network is in `networks`: private, loopback, link-local (cloud metadata is there), multicast,
-        reserved, shared, documentation. An IPv4 address inside an IPv6 one is checked as an IPv4 address.
-        """
-        found = ip_address(address.partition("%")[0])
-        if self._named(found):
-            return True
-        if isinstance(found, IPv6Address):
-            inner = found.ipv4_mapped
-            if inner is None and found in _NAT64:
-                inner = IPv4Address(int(found) & 0xFFFF_FFFF)
-            if inner is not None:
-                return self._named(inner) or _is_public(inner)
-        return _is_public(found)
-
-    def _named(self, address: IPv4Address | IPv6Address) -> bool:
-        return any(address in network for network in self.networks)
-
-
-def _is_public(address: IPv4Address | IPv6Address) -> bool:
-    if isinstance(address, IPv6Address) and address not in _IPV6_GLOBAL:
-        return False
-    special = address.is_multicast or address.is_reserved or any(address in network for network in _NEVER)
-    return address.is_global and not special
 
 
 def check_secret(secret: bytes) -> bytes:

@@ -1,44 +1,24 @@
-"""Requests to one endpoint over HTTP(S): to the address that was checked, with bounds on time and size.
+"""What delivery needs of an endpoint: batches are sent, and each is answered. By scheme: `http`, `amqp`, `kafka`."""
 
-Built on `http.client`, which follows no redirects and uses no proxy. Added are the check of the address (`Egress`), one
-deadline for a whole request, and kept connections.
-"""
-
-import http.client
-import io
-import os
-import socket
-import ssl
-from collections.abc import Iterable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
+from abc import abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, Final, Protocol
-from urllib.parse import urlsplit
+from pkgutil import resolve_name
+from typing import Final, Protocol
 
-from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint, check_secret, sign
+from s3notify_platform.channels.delivery.egress import Addresses, Egress
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.logins import login
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
-from s3notify_platform.protocols.notification_queue import Entry, encode_events
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer, WriteableBuffer
+from s3notify_platform.extras import remedy
+from s3notify_platform.protocols.notification_queue import Entry
 
 KEEP_SECONDS: Final = 60.0
 """How long a connection is used; after that the name is resolved, and its addresses checked, again."""
 
-ANSWER_BYTES: Final = 64 * 1024
-"""How much of an answer's body is read, so that the connection can be used again; a longer one is cut off."""
-
-ANSWER_SECONDS: Final = 1.0
-"""How long that may take. Only the status matters."""
-
 ERROR_CHARS: Final = 200
-RETRY_AFTER_MAX_SECONDS: Final = 300.0
-
-_BUSY: Final = frozenset({429, 503})
-_UNWELL: Final = frozenset({408, 425, 502, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +49,7 @@ Answer = Delivered | Rejected | Down
 
 
 class Push(Protocol):
-    """What delivery needs of an endpoint; implemented by `Pusher`."""
+    """What delivery needs of an endpoint; implemented by `PooledPush`."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
         """Send one request for each batch, some in parallel; an answer for each."""
@@ -80,29 +60,32 @@ class Push(Protocol):
         ...
 
 
-class Pusher:
-    """The connections of one worker to one endpoint. Thread-safe. No request before the first `post`.
+class PooledPush:
+    """Sends the batches of one worker to one endpoint in threads. Thread-safe. No request before the first `post`.
 
-    `UsageError` if the worker must not connect to it, or does not have the key or certificates that it names.
+    `UsageError` if the worker must not connect to it, or does not have the login or certificates that it names.
     """
 
     def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
         egress.check(endpoint)
         self.endpoint = endpoint
-        self._egress = egress
         self._clock = clock
-        parts = urlsplit(endpoint.url)
-        self._host = parts.hostname or ""
-        self._port = parts.port or (443 if endpoint.encrypted else 80)
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._tls = _tls(endpoint, egress) if endpoint.encrypted else None
-        self._secret = _secret(endpoint)
+        self._login = login(endpoint.login_env, endpoint.host)
+        self._addresses = Addresses(endpoint.host, endpoint.port, egress, clock)
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="push")
-        self._lock = Lock()
-        self._idle: list[_Connection] = []
-        self._open: set[_Connection] = set()
-        self._lookup: Future[list[str]] | None = None
         self._closed = False
+
+    def _basic(self) -> tuple[str, str] | None:
+        """User and password for a broker. `UsageError` if its login is of another kind."""
+        if self._login is None:
+            return None
+        if not self._login.user:
+            raise UsageError(f"{self.endpoint.login_env}: a broker needs HOST basic USER:PASSWORD")
+        return self._login.user, self._login.password
+
+    @abstractmethod
+    def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
+        """Send one batch; raises no network error."""
 
     def post_many(self, topic: str, batches: Sequence[Sequence[Entry]]) -> list[Answer]:
         """See `Push.post_many`. At most `concurrency` requests in flight, over all callers."""
@@ -113,288 +96,21 @@ class Pusher:
                 raise
             return [Down(error="the worker stops, or the endpoint was changed", reached=True)] * len(batches)
 
-    def post(self, topic: str, entries: Iterable[Entry]) -> Answer:
-        """Send one request; raises no network error. Sent a second time only if a kept connection had been closed."""
-        batch = tuple(entries)
-        body = encode_events(entry.event for entry in batch)
-        ids = ",".join(entry.id for entry in batch)
-        headers = {
-            "content-type": "application/json",
-            "user-agent": "s3notify",
-            "s3notify-topic": topic,
-            "s3notify-event-ids": ids,
-        }
-        if self._secret:
-            seconds = self._clock.wall_ms() // 1000
-            headers["s3notify-signature"] = sign(self._secret, body, event_ids=ids, seconds=seconds)
-        deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
-        kept = self._kept()
-        if kept is not None and (answer := self._ask(kept, body, headers, deadline)) is not None:
-            return answer
-        try:
-            fresh = self._connect(deadline)
-        except (OSError, ValueError) as error:
-            return Down(error=f"no connection: {_described(error)}", reached=False)
-        answer = self._ask(fresh, body, headers, deadline)
-        return answer or Down(error="the connection was closed without an answer", reached=True)
-
     def close(self) -> None:
-        """Close every connection; requests in flight end at once, without an answer."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-            busy = self._open - set(idle)
-        for connection in idle:
-            self._drop(connection)
-        for connection in busy:
-            connection.cut()
+        """End the requests in flight."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(
-        self, connection: "_Connection", body: bytes, headers: dict[str, str], deadline: float
-    ) -> Answer | None:
-        """The answer on this connection; None if it was closed before any answer began."""
-        connection.deadline(deadline)
-        try:
-            connection.request("POST", self._target, body=body, headers=headers)
-            response = connection.getresponse()
-        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-            self._drop(connection)
-            return None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self._drop(connection)
-            return Down(error=f"no answer: {_described(error)}", reached=True)
-        # Only the status matters; the body is read, within bounds, so that the connection can be used again.
-        connection.deadline(min(deadline, self._clock.monotonic() + ANSWER_SECONDS))
-        text = b""
-        try:
-            text = response.read(ANSWER_BYTES)
-            whole = response.isclosed() and not response.length
-        except (OSError, http.client.HTTPException, ValueError):
-            whole = False
-        if whole and not response.will_close:
-            self._keep(connection)
-        else:
-            self._drop(connection)
-        return _judge(response.status, response.getheader("retry-after"), text)
 
-    def _connect(self, deadline: float) -> "_Connection":
-        addresses = self._addresses(deadline)
-        for number, address in enumerate(addresses):
-            left = (deadline - self._clock.monotonic()) / (len(addresses) - number)
-            try:
-                connection = _Connection(
-                    self._host,
-                    self._port,
-                    address=address,
-                    tls=self._tls,
-                    seconds=left,
-                    clock=self._clock,
-                )
-            except OSError:
-                if number == len(addresses) - 1:
-                    raise
-                continue
-            with self._lock:
-                if self._closed:
-                    connection.cut()
-                self._open.add(connection)
-            return connection
-        raise OSError(f"{self._host!r} has no address")
-
-    def _addresses(self, deadline: float) -> list[str]:
-        """The addresses of the name, all permitted. One lookup: the connection goes to an address checked here.
-
-        A lookup cannot be cut off: it is awaited until the deadline, and by all requests that need it meanwhile.
-        """
-        with self._lock:
-            if self._lookup is None or self._lookup.done():
-                self._lookup = _lookup(self._host, self._port)
-            lookup = self._lookup
-        try:
-            addresses = lookup.result(max(0.0, deadline - self._clock.monotonic()))
-        except TimeoutError:
-            raise TimeoutError(f"the name {self._host!r} was not resolved in time") from None
-        for address in addresses:
-            if not self._egress.permits(address):
-                raise OSError(
-                    f"{self._host!r} is at {address}, which is not public: the operator of the worker has to allow "
-                    "its network"
-                )
-        return addresses
-
-    def _kept(self) -> "_Connection | None":
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                connection = self._idle.pop()
-            if self._clock.monotonic() - connection.born < KEEP_SECONDS:
-                return connection
-            self._drop(connection)
-
-    def _keep(self, connection: "_Connection") -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(connection)
-                return
-        self._drop(connection)
-
-    def _drop(self, connection: "_Connection") -> None:
-        with self._lock:
-            self._open.discard(connection)
-        with suppress(OSError):
-            connection.close()
-
-
-class _Connection(http.client.HTTPConnection):
-    """One connection to one address, opened at construction; `host` is the name for TLS and the Host header."""
-
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        *,
-        address: str,
-        tls: ssl.SSLContext | None,
-        seconds: float,
-        clock: Clock,
-    ) -> None:
-        super().__init__(host, port)
-        self.default_port = 443 if tls else 80  # which the Host header leaves out
-        self.born = clock.monotonic()
-        if seconds <= 0:
-            raise TimeoutError("timed out")
-        # A literal address: there is no second lookup.
-        tcp = socket.create_connection((address, port), timeout=seconds)
-        try:
-            tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            tcp.settimeout(max(0.001, seconds - (clock.monotonic() - self.born)))
-            whole = tls.wrap_socket(tcp, server_hostname=host) if tls else tcp
-        except BaseException:
-            tcp.close()
-            raise
-        self._timed = _TimedSocket(whole, clock)
-        self.sock = self._timed
-
-    def deadline(self, at: float) -> None:
-        self._timed.deadline = at
-
-    def connect(self) -> None:
-        raise ConnectionResetError("a connection is opened once, to the address that was checked")
-
-    def cut(self) -> None:
-        """Close it from another thread."""
-        with suppress(OSError):
-            self._timed.inner.shutdown(socket.SHUT_RDWR)
-
-
-class _TimedSocket:
-    """A socket for `http.client` with one deadline for all sends and receives: a slow trickle does not extend it."""
-
-    def __init__(self, inner: socket.socket, clock: Clock) -> None:
-        self.inner = inner
-        self.deadline = 0.0
-        self._clock = clock
-        self._users = 1
-
-    def sendall(self, data: "ReadableBuffer") -> None:
-        left = memoryview(data)
-        while left:
-            self._arm()
-            left = left[self.inner.send(left) :]
-
-    def recv_into(self, buffer: "WriteableBuffer") -> int:
-        self._arm()
-        return self.inner.recv_into(buffer)
-
-    def makefile(self, *_: Any) -> io.BufferedReader:
-        self._users += 1
-        return io.BufferedReader(_TimedReader(self))
-
-    def close(self) -> None:
-        # `http.client` may close the socket while it still reads an answer that ends with the connection.
-        self._users -= 1
-        if self._users == 0:
-            self.inner.close()
-
-    def _arm(self) -> None:
-        left = self.deadline - self._clock.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self.inner.settimeout(left)
-
-
-class _TimedReader(io.RawIOBase):
-    def __init__(self, timed: _TimedSocket) -> None:
-        self._timed = timed
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "WriteableBuffer") -> int:
-        return self._timed.recv_into(buffer)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._timed.close()
-        super().close()
-
-
-def _judge(status: int, retry_after: str | None, text: bytes) -> Answer:
-    """What a status means. Pure."""
-    if 200 <= status < 300:
-        return Delivered()
-    shown = "".join(c if c.isprintable() else " " for c in text[:ERROR_CHARS].decode("utf-8", "replace"))
-    error = f"HTTP {status} {shown}".rstrip()
-    if 300 <= status < 400:
-        return Down(error=f"HTTP {status}: redirects are not followed", reached=True)
-    if status in _BUSY:
-        wait = float(retry_after) if retry_after and retry_after.isascii() and retry_after.isdigit() else 0.0
-        return Down(error=error, reached=False, retry_after_seconds=min(wait, RETRY_AFTER_MAX_SECONDS))
-    if status in _UNWELL:
-        return Down(error=error, reached=True)
-    return Rejected(error=error)
-
-
-def _lookup(host: str, port: int) -> "Future[list[str]]":
-    """The addresses of a name, looked up in a thread, which the end of the process does not wait for."""
-    future: Future[list[str]] = Future()
-
-    def look() -> None:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            future.set_result(list(dict.fromkeys(str(entry[4][0]) for entry in found)))
-        except (OSError, ValueError) as error:
-            future.set_exception(error)
-
-    Thread(target=look, name=f"lookup {host}", daemon=True).start()
-    return future
-
-
-def _tls(endpoint: Endpoint, egress: Egress) -> ssl.SSLContext:
-    certificates = egress.certificates(endpoint)
+def connect(endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> Push:
+    """The endpoint's `Push`. `UsageError` if the worker must not connect to it, or lacks what that takes."""
     try:
-        context = ssl.create_default_context(cafile=certificates)
-    except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"ca_file {endpoint.ca_file!r} of {endpoint.url!r}: {error}") from error
-    if not endpoint.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        made: Push = resolve_name(endpoint.scheme.push)(endpoint, egress, clock=clock)
+    except ModuleNotFoundError as error:
+        raise UsageError(remedy(error) or str(error)) from error
+    return made
 
 
-def _secret(endpoint: Endpoint) -> bytes:
-    if not endpoint.secret_env:
-        return b""
-    value = os.environ.get(endpoint.secret_env, "")
-    if not value:
-        raise UsageError(f"{endpoint.url!r}: set {endpoint.secret_env}, the HMAC key, where the worker runs")
-    try:
-        return check_secret(value.encode())
-    except UsageError as error:
-        raise UsageError(f"{endpoint.secret_env}: {error}") from None
-
-
-def _described(error: Exception) -> str:
+def described(error: BaseException) -> str:
+    """For a queue entry, cut."""
     return f"{type(error).__name__}: {error}"[:ERROR_CHARS]

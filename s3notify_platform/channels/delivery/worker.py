@@ -19,8 +19,10 @@ from typing import Final
 from pydantic import Field
 
 from s3notify_platform.channels.delivery.circuit import Circuit
-from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
-from s3notify_platform.channels.delivery.push import Push, Pusher
+from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.push import Push
+from s3notify_platform.channels.delivery.push import connect as connect_to
 from s3notify_platform.channels.delivery.shard import POLL_SECONDS, ShardDelivery, TopicEndpoint
 from s3notify_platform.channels.service import Progress, Service, ServiceContext, ServiceSettings
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
@@ -74,7 +76,7 @@ class Delivery:
         allowed = egress or Egress()
 
         def pusher(endpoint: Endpoint) -> Push:
-            return Pusher(endpoint, allowed, clock=queue.clock)
+            return connect_to(endpoint, allowed, clock=queue.clock)
 
         self._connect = connect or pusher
         self._progress: Progress = lambda _: None
@@ -241,8 +243,10 @@ class Delivery:
 class DeliverySettings(ServiceSettings):
     """Push all topics that have an endpoint, until SIGINT or SIGTERM.
 
-    Any number of these may run: they share the work, and take over from a killed one within 15 s. HMAC keys are read
-    from environment variables that the topics name (S3NOTIFY_PUSH_…).
+    Any number of these may run: they share the work, and take over from a killed one within 15 s. Secrets are read from
+    environment variables that the topics name: HMAC keys (S3NOTIFY_PUSH_…), and logins, each with the one host that it
+    may be sent to (S3NOTIFY_SEND_…, like `hooks.example.com bearer TOKEN`; also `basic USER:PASSWORD` and
+    `header NAME: VALUE`).
     """
 
     allow_networks: list[str] = Field(
@@ -251,7 +255,12 @@ class DeliverySettings(ServiceSettings):
         json_schema_extra={"option": "--allow-network"},
     )
     allow_http: bool = Field(
-        default=False, description="Permit http:// endpoints, and TLS that is not verified."
+        default=False, description="Permit endpoints that are not encrypted, and TLS that is not verified."
+    )
+    allow_kafka: list[str] = Field(
+        default=[],
+        description="Permit Kafka brokers at this host; else none. Repeatable.",
+        json_schema_extra={"option": "--allow-kafka"},
     )
     ca_folder: str | None = Field(
         default=None, description="Folder of the files that topics may name as ca_file; else none may."
@@ -265,5 +274,10 @@ class DeliverySettings(ServiceSettings):
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`."""
-        egress = Egress.of(self.allow_networks, allow_http=self.allow_http, ca_folder=self.ca_folder)
+        egress = Egress.of(
+            self.allow_networks,
+            allow_http=self.allow_http,
+            ca_folder=self.ca_folder,
+            kafka_hosts=self.allow_kafka,
+        )
         return Delivery(context.queue, egress=egress, name=context.name, poll_seconds=self.poll_seconds)

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
+from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.worker import Delivery
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.stores.config import DynamoConfig, S3Config

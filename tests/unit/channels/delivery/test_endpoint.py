@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import (
     BATCH_MAX,
-    Egress,
     Endpoint,
     check_secret,
     sign,

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from s3notify_platform.channels.delivery.endpoint import Endpoint
-from s3notify_platform.channels.delivery.push import Delivered, Down, Pusher, Rejected
+from s3notify_platform.channels.delivery.http import HttpPush
+from s3notify_platform.channels.delivery.push import Delivered, Down, Rejected
 from tests.support.endpoints import Receiver, hang, raw_endpoint, read_request
 from tests.support.pushing import LOOPBACK, entry, post, pusher
 from tests.support.waiting import until
@@ -236,7 +237,7 @@ def test_no_more_requests_in_flight_than_allowed():
 def test_closing_ends_what_is_in_flight():
     """At once, as not answered; a later post is answered likewise."""
     with raw_endpoint(hang) as port:
-        made = Pusher(Endpoint(url=f"http://127.0.0.1:{port}/", timeout_seconds=30), LOOPBACK)
+        made = HttpPush(Endpoint(url=f"http://127.0.0.1:{port}/", timeout_seconds=30), LOOPBACK)
         answers = []
         caller = threading.Thread(target=lambda: answers.extend(made.post_many("t", [[entry()]])))
         caller.start()

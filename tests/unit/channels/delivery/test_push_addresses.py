@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from s3notify_platform.channels.delivery import push as push_module
-from s3notify_platform.channels.delivery.endpoint import Egress, Endpoint
-from s3notify_platform.channels.delivery.push import Delivered, Down, Pusher
+from s3notify_platform.channels.delivery import http as http_module
+from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.http import HttpPush
+from s3notify_platform.channels.delivery.push import Delivered, Down
 from s3notify_platform.errors import UsageError
 from tests.support.endpoints import Receiver, certificate
 from tests.support.pushing import LOOPBACK, entry, post, pusher
@@ -31,7 +33,7 @@ def lookups(monkeypatch):
             for a in addresses
         ]
 
-    monkeypatch.setattr(push_module.socket, "getaddrinfo", lookup)
+    monkeypatch.setattr(http_module.socket, "getaddrinfo", lookup)
     table["asked"] = asked
     return table
 
@@ -55,7 +57,7 @@ def lookups(monkeypatch):
 )
 def test_every_way_to_write_an_address_is_seen_through(host, monkeypatch):
     """No connection is even tried."""
-    monkeypatch.setattr(push_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
+    monkeypatch.setattr(http_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
     answer = post(f"http://{host}/", egress=Egress(allow_http=True))
     assert isinstance(answer, Down)
     assert not answer.reached
@@ -75,7 +77,7 @@ def test_every_way_to_write_an_address_is_seen_through(host, monkeypatch):
 )
 def test_names_are_judged_by_all_their_addresses(addresses, lookups, monkeypatch):
     """One that is not permitted is enough."""
-    monkeypatch.setattr(push_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
+    monkeypatch.setattr(http_module.socket, "create_connection", lambda *_, **__: pytest.fail("connected"))
     lookups["evil.example"] = tuple(addresses)
     answer = post("https://evil.example/", egress=Egress())
     assert isinstance(answer, Down)
@@ -91,7 +93,7 @@ def test_a_name_that_changes_its_mind_is_looked_up_once(lookups, monkeypatch):
         connected.append(address)
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(push_module.socket, "create_connection", connect)
+    monkeypatch.setattr(http_module.socket, "create_connection", connect)
     assert isinstance(post("https://rebind.example/", egress=Egress()), Down)
     assert connected == [("8.8.8.8", 443)]
     assert lookups["asked"] == ["rebind.example"]
@@ -157,7 +159,7 @@ def test_certificates_are_read_from_the_workers_folder_only(tmp_path, named):
     said = []
     for _ in range(2):
         with pytest.raises(UsageError, match="is not in") as raised:
-            Pusher(endpoint, Egress(ca_folder=folder))
+            HttpPush(endpoint, Egress(ca_folder=folder))
         said.append(str(raised.value))
         outside.unlink(missing_ok=True)
     assert said[0] == said[1]
@@ -172,7 +174,7 @@ def test_a_name_that_is_never_resolved_has_the_requests_deadline(monkeypatch):
         gate.wait(20)
         raise socket.gaierror(socket.EAI_AGAIN, "try again")
 
-    monkeypatch.setattr(push_module.socket, "getaddrinfo", lookup)
+    monkeypatch.setattr(http_module.socket, "getaddrinfo", lookup)
     try:
         with pusher("https://slow.example/", timeout_seconds=0.3) as made:
             for _ in range(2):
@@ -189,14 +191,14 @@ def test_what_the_worker_lacks_is_said_before_anything_is_sent(monkeypatch, tmp_
     """A key that is not set or too short, certificates that are not there, a way that is not allowed."""
     monkeypatch.delenv("S3NOTIFY_PUSH_KEY", raising=False)
     with pytest.raises(UsageError, match="set S3NOTIFY_PUSH_KEY"):
-        Pusher(Endpoint(url="https://example.com/", secret_env="S3NOTIFY_PUSH_KEY"), Egress())
+        HttpPush(Endpoint(url="https://example.com/", secret_env="S3NOTIFY_PUSH_KEY"), Egress())
     monkeypatch.setenv("S3NOTIFY_PUSH_KEY", "short")
     with pytest.raises(UsageError, match=r"S3NOTIFY_PUSH_KEY.*16 or more") as raised:
-        Pusher(Endpoint(url="https://example.com/", secret_env="S3NOTIFY_PUSH_KEY"), Egress())
+        HttpPush(Endpoint(url="https://example.com/", secret_env="S3NOTIFY_PUSH_KEY"), Egress())
     assert "'short'" not in str(raised.value)
     with pytest.raises(UsageError, match="no --ca-folder"):
-        Pusher(Endpoint(url="https://example.com/", ca_file="some.pem"), Egress())
+        HttpPush(Endpoint(url="https://example.com/", ca_file="some.pem"), Egress())
     with pytest.raises(UsageError, match=r"ca_file 'some\.pem'"):
-        Pusher(Endpoint(url="https://example.com/", ca_file="some.pem"), Egress(ca_folder=tmp_path))
+        HttpPush(Endpoint(url="https://example.com/", ca_file="some.pem"), Egress(ca_folder=tmp_path))
     with pytest.raises(UsageError, match="does not allow http"):
-        Pusher(Endpoint(url="http://example.com/"), Egress())
+        HttpPush(Endpoint(url="http://example.com/"), Egress())

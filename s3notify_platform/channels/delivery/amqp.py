@@ -1,0 +1,159 @@
+"""Messages to an exchange of a broker over AMQP 0.9.1, like RabbitMQ. Needs the extra `amqp`.
+
+    amqps://host[:5671][/vhost][?exchange=E&routing_key=K]
+
+One persistent message for each event, which the broker confirms (publisher confirms): only then is the entry released.
+Without `exchange` it is the default one, without `routing_key` the topic's name. A message that no queue gets is an
+error (`mandatory`), and is tried again. `message_id` is the event's id: the same id is the same entry, delivered again.
+The broker authenticates the worker by the topic's login (`basic`).
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from amqp import AMQPError, Connection, Message
+
+from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.messages import single_message
+from s3notify_platform.channels.delivery.push import (
+    KEEP_SECONDS,
+    Answer,
+    Delivered,
+    Down,
+    PooledPush,
+    described,
+)
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.protocols.notification_queue import Entry
+
+PERSISTENT: Final = 2
+
+
+class AmqpPush(PooledPush):
+    """The connections of one worker to one broker, one for each batch in flight."""
+
+    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(endpoint, egress, clock=clock)
+        parts = urlsplit(endpoint.url)
+        query = parse_qs(parts.query)
+        self._vhost = unquote(parts.path[1:]) or "/"
+        self._exchange = query.get("exchange", [""])[0]
+        self._routing_key = query.get("routing_key", [""])[0]
+        self._user, self._password = self._basic() or ("guest", "guest")
+        self._certificates = egress.certificates(endpoint)
+        self._lock = Lock()
+        self._idle: list[tuple[float, Connection]] = []
+
+    def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
+        """See `PooledPush.post`. Sent a second time only if a kept connection had been closed."""
+        deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
+        if (kept := self._kept()) is not None and self._publish(topic, batch, kept, deadline) is None:
+            return Delivered()
+        try:
+            fresh = self._clock.monotonic(), self._connect(deadline)
+        except (AMQPError, OSError, ValueError) as error:
+            return Down(error=f"no connection: {described(error)}", reached=False)
+        error = self._publish(topic, batch, fresh, deadline)
+        return (
+            Delivered() if error is None else Down(error=f"not confirmed: {described(error)}", reached=True)
+        )
+
+    def close(self) -> None:
+        """See `Push.close`."""
+        super().close()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            _end(connection)
+
+    def _publish(
+        self, topic: str, batch: Sequence[Entry], kept: tuple[float, Connection], deadline: float
+    ) -> Exception | None:
+        """None if the broker has confirmed every message."""
+        _, connection = kept
+        try:
+            channel = connection.channel()
+            for entry in batch:
+                left = deadline - self._clock.monotonic()
+                if left <= 0:
+                    raise TimeoutError("timed out")
+                content_type, body = single_message(self.endpoint.format, entry)
+                message = Message(
+                    body,
+                    content_type=content_type,
+                    delivery_mode=PERSISTENT,
+                    message_id=entry.id,
+                    application_headers={"s3notify-topic": topic},
+                )
+                channel.basic_publish_confirm(
+                    message,
+                    exchange=self._exchange,
+                    routing_key=self._routing_key or topic,
+                    mandatory=True,
+                    timeout=left,
+                    confirm_timeout=left,
+                )
+            channel.close()
+        except (AMQPError, OSError, ValueError) as error:
+            _end(connection)
+            return error
+        with self._lock:
+            if not self._closed:
+                self._idle.append(kept)
+                return None
+        _end(connection)
+        return None
+
+    def _kept(self) -> tuple[float, Connection] | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                kept = self._idle.pop()
+            if self._clock.monotonic() - kept[0] < KEEP_SECONDS:
+                return kept
+            _end(kept[1])
+
+    def _connect(self, deadline: float) -> Connection:
+        addresses = self._addresses.permitted(deadline)
+        for number, address in enumerate(addresses):
+            left = max(0.001, deadline - self._clock.monotonic()) / (len(addresses) - number)
+            # A literal address: there is no second lookup.
+            literal = f"[{address}]" if ":" in address else address
+            connection = Connection(
+                host=f"{literal}:{self.endpoint.port}",
+                userid=self._user,
+                password=self._password,
+                virtual_host=self._vhost,
+                ssl=self._tls(),
+                confirm_publish=True,
+                connect_timeout=left,
+                read_timeout=left,
+                write_timeout=left,
+                client_properties={"product": "s3notify"},
+            )
+            try:
+                connection.connect()
+            except (AMQPError, OSError):
+                _end(connection)
+                if number == len(addresses) - 1:
+                    raise
+            else:
+                return connection
+        raise AssertionError("there is an address")
+
+    def _tls(self) -> dict[str, Any] | bool:
+        if not self.endpoint.scheme.encrypted:
+            return False
+        trusted = {"cafile": str(self._certificates)} if self._certificates else {}
+        return {"context": {"check_hostname": True, **trusted}, "server_hostname": self.endpoint.host}
+
+
+def _end(connection: Connection) -> None:
+    """Without a word to the broker, which may not answer."""
+    with suppress(AMQPError, OSError, AttributeError):
+        connection.collect()

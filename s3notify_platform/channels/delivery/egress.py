@@ -1,0 +1,174 @@
+"""The networks that a worker may connect to for its topics, and connections to checked addresses only.
+
+The creator of a topic sets its endpoint; the operator of the worker sets this, by options of the worker. So a topic
+cannot make the worker send requests to hosts that only the worker can reach: a name is resolved once, all its addresses
+must be permitted, and the connection goes to a checked address, with TLS verified for the name.
+"""
+
+import socket
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Final
+
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.clock import Clock
+from s3notify_platform.errors import UsageError
+
+_IPV6_GLOBAL: Final = ip_network("2000::/3")
+_NAT64: Final = ip_network("64:ff9b::/96")
+_NEVER: Final = tuple(
+    ip_network(network)
+    for network in (
+        "168.63.129.16/32",  # Azure's own services, at an address that looks public
+        "192.0.0.0/24",  # protocol assignments; Oracle's metadata
+        "192.88.99.0/24",  # 6to4 relays
+        "2001::/23",  # protocol assignments: Teredo and others that contain an address of another network
+        "2002::/16",  # 6to4: contains an IPv4 address
+        "3fff::/20",  # documentation
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Egress:
+    """What a worker may connect to, and read for it. Default: https, to addresses of the public internet."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Also permitted, even if private or loopback."""
+    allow_http: bool = False
+    """Also what is not encrypted, and TLS that is not verified."""
+    kafka_hosts: tuple[str, ...] = ()
+    """The hosts of Kafka brokers that topics may name. Their client connects to whatever addresses these name, so
+    that no network can be checked."""
+    ca_folder: Path | None = None
+    """The folder of the files that topics may name as `ca_file`; None: they may name none."""
+
+    @classmethod
+    def of(
+        cls,
+        networks: Iterable[str],
+        *,
+        allow_http: bool = False,
+        ca_folder: str | None = None,
+        kafka_hosts: Iterable[str] = (),
+    ) -> "Egress":
+        """From CIDR notation. `UsageError` for anything else."""
+        try:
+            parsed = tuple(ip_network(network) for network in networks)
+        except ValueError as error:
+            raise UsageError(f"no valid network: {error}; give it like 10.1.0.0/16") from None
+        return cls(
+            networks=parsed,
+            allow_http=allow_http,
+            kafka_hosts=tuple(host.lower() for host in kafka_hosts),
+            ca_folder=Path(ca_folder) if ca_folder else None,
+        )
+
+    def check(self, endpoint: Endpoint) -> None:
+        """`UsageError` if this worker must not connect to the endpoint, whatever its address."""
+        if endpoint.url.startswith("kafka") and endpoint.host not in self.kafka_hosts:
+            raise UsageError(f"{endpoint.url!r}: this worker has no --allow-kafka {endpoint.host}")
+        if self.allow_http:
+            return
+        if not endpoint.scheme.encrypted:
+            raise UsageError(f"{endpoint.url!r} is not encrypted, and this worker does not allow http")
+        if not endpoint.verify:
+            raise UsageError(f"{endpoint.url!r} has verify=false, and this worker does not allow http")
+
+    def certificates(self, endpoint: Endpoint) -> Path | None:
+        """The file of certificates to trust for the endpoint; None: the system's.
+
+        `UsageError` if it is not in this worker's folder, links followed; that says nothing of what is elsewhere.
+        """
+        if not endpoint.ca_file:
+            return None
+        if self.ca_folder is None:
+            raise UsageError(
+                f"{endpoint.url!r} names the ca_file {endpoint.ca_file!r}, and this worker has no --ca-folder"
+            )
+        folder = self.ca_folder.resolve()
+        found = (folder / endpoint.ca_file).resolve()
+        if not found.is_relative_to(folder):
+            raise UsageError(f"ca_file {endpoint.ca_file!r} of {endpoint.url!r} is not in {str(folder)!r}")
+        return found
+
+    def permits(self, address: str) -> bool:
+        """Whether a connection to this IP address may be made. Pure.
+
+        Never, unless its network is in `networks`: private, loopback, link-local (cloud metadata is there), multicast,
+        reserved, shared, documentation. An IPv4 address inside an IPv6 one is checked as an IPv4 address.
+        """
+        found = ip_address(address.partition("%")[0])
+        if self._named(found):
+            return True
+        if isinstance(found, IPv6Address):
+            inner = found.ipv4_mapped
+            if inner is None and found in _NAT64:
+                inner = IPv4Address(int(found) & 0xFFFF_FFFF)
+            if inner is not None:
+                return self._named(inner) or _is_public(inner)
+        return _is_public(found)
+
+    def _named(self, address: IPv4Address | IPv6Address) -> bool:
+        return any(address in network for network in self.networks)
+
+
+def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    if isinstance(address, IPv6Address) and address not in _IPV6_GLOBAL:
+        return False
+    special = address.is_multicast or address.is_reserved or any(address in network for network in _NEVER)
+    return address.is_global and not special
+
+
+class Addresses:
+    """The addresses of one host, looked up anew for each connection. Thread-safe."""
+
+    def __init__(self, host: str, port: int, egress: Egress, clock: Clock) -> None:
+        self._host = host
+        self._port = port
+        self._egress = egress
+        self._clock = clock
+        self._lock = Lock()
+        self._lookup: Future[list[str]] | None = None
+
+    def permitted(self, deadline: float) -> list[str]:
+        """All of them, at least one. `OSError` if one is not permitted, or the name is not resolved by the deadline.
+
+        A lookup cannot be cut off: it is awaited until the deadline, and by all requests that need it meanwhile.
+        """
+        with self._lock:
+            if self._lookup is None or self._lookup.done():
+                self._lookup = _lookup(self._host, self._port)
+            lookup = self._lookup
+        try:
+            addresses = lookup.result(max(0.0, deadline - self._clock.monotonic()))
+        except TimeoutError:
+            raise TimeoutError(f"the name {self._host!r} was not resolved in time") from None
+        for address in addresses:
+            if not self._egress.permits(address):
+                raise OSError(
+                    f"{self._host!r} is at {address}, which is not public: the operator of the worker has to allow "
+                    "its network"
+                )
+        if not addresses:
+            raise OSError(f"{self._host!r} has no address")
+        return addresses
+
+
+def _lookup(host: str, port: int) -> "Future[list[str]]":
+    """The addresses of a name, looked up in a thread, which the end of the process does not wait for."""
+    future: Future[list[str]] = Future()
+
+    def look() -> None:
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            future.set_result(list(dict.fromkeys(str(entry[4][0]) for entry in found)))
+        except (OSError, ValueError) as error:
+            future.set_exception(error)
+
+    Thread(target=look, name=f"lookup {host}", daemon=True).start()
+    return future

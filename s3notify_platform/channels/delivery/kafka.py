@@ -1,0 +1,123 @@
+"""Messages to a topic of Kafka. Needs the extra `kafka`.
+
+    kafkas://host[:9093][/topic][?sasl=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512]
+
+One message for each event, with the object's key as its key: changes of one object share a partition. All in-sync
+replicas acknowledge it (`acks=all`): only then is the entry released. Without a path it is the topic of our topic's
+name. The header `s3notify-event-id` is the event's id: the same id is the same entry, delivered again. The broker
+authenticates the worker by the topic's login (`basic`), if it has one, by SASL.
+
+The client, librdkafka, connects to whatever addresses a broker names. So the operator of the worker names the hosts
+that a topic's url may have (`Egress.kafka_hosts`).
+"""
+
+import logging
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.messages import single_message
+from s3notify_platform.channels.delivery.push import Answer, Delivered, Down, PooledPush, Rejected, described
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.notification_queue import Entry
+
+SASL: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+POLL_SECONDS: Final = 0.05
+_LOG: Final = logging.getLogger(__name__)
+
+
+class KafkaPush(PooledPush):
+    """The producer of one worker for one endpoint."""
+
+    def __init__(self, endpoint: Endpoint, egress: Egress, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(endpoint, egress, clock=clock)
+        parts = urlsplit(endpoint.url)
+        self._topic = unquote(parts.path[1:])
+        sasl = parse_qs(parts.query).get("sasl", [SASL[0]])[0]
+        if sasl not in SASL:
+            raise UsageError(f"endpoint {endpoint.url!r}: sasl is one of {', '.join(SASL)}")
+        basic = self._basic()
+        protocol = ("SASL_" if basic else "") + ("SSL" if endpoint.scheme.encrypted else "PLAINTEXT")
+        self._settings: dict[str, Any] = {
+            "bootstrap.servers": f"{endpoint.host}:{endpoint.port}",
+            "client.id": "s3notify",
+            "acks": "all",
+            "enable.idempotence": True,
+            "message.timeout.ms": int(endpoint.timeout_seconds * 1000),
+            "security.protocol": protocol,
+        }
+        if basic:
+            self._settings |= {
+                "sasl.mechanism": sasl,
+                "sasl.username": basic[0],
+                "sasl.password": basic[1],
+            }
+        if certificates := egress.certificates(endpoint):
+            self._settings["ssl.ca.location"] = str(certificates)
+        self._lock = Lock()
+        self._producer: Producer | None = None
+
+    def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
+        """See `PooledPush.post`."""
+        deadline = self._clock.monotonic() + self.endpoint.timeout_seconds
+        kafka_topic = self._topic or topic
+        try:
+            producer = self._connected(kafka_topic)
+        except KafkaException as error:
+            return Down(error=f"no connection: {described(error)}", reached=False)
+        failures: list[KafkaError | None] = []
+        try:
+            for entry in batch:
+                _, body = single_message(self.endpoint.format, entry)
+                producer.produce(
+                    kafka_topic,
+                    body,
+                    key=entry.event.key.encode("utf-8", "surrogateescape"),
+                    headers={"s3notify-event-id": entry.id, "s3notify-topic": topic},
+                    on_delivery=lambda error, _: failures.append(error),
+                )
+            # What was not acknowledged when its time is up is answered too: `message.timeout.ms`.
+            while (
+                len(failures) < len(batch) and self._clock.monotonic() < deadline + 1.0 and not self._closed
+            ):
+                producer.poll(POLL_SECONDS)
+        except (KafkaException, BufferError) as error:
+            self._forget(producer)
+            return Down(error=f"not acknowledged: {described(error)}", reached=True)
+        errors = [error for error in failures if error is not None]
+        if len(failures) == len(batch) and not errors:
+            return Delivered()
+        if errors and all(error.code() == KafkaError.MSG_SIZE_TOO_LARGE for error in errors):
+            return Rejected(error=str(errors[0]))
+        self._forget(producer)
+        why = str(errors[0]) if errors else "timed out"
+        return Down(error=f"not acknowledged: {why}", reached=True)
+
+    def close(self) -> None:
+        """See `Push.close`."""
+        super().close()
+        if self._producer is not None:
+            self._forget(self._producer)
+
+    def _connected(self, kafka_topic: str) -> Producer:
+        """The producer; a new one asks for the topic first, so that a broker that is not there costs no attempt."""
+        with self._lock:
+            if self._producer is None:
+                made = Producer(self._settings, logger=_LOG)
+                found = made.list_topics(kafka_topic, timeout=self.endpoint.timeout_seconds)
+                if (error := found.topics[kafka_topic].error) is not None:
+                    raise KafkaException(error)
+                self._producer = made
+            return self._producer
+
+    def _forget(self, producer: Producer) -> None:
+        with self._lock:
+            if self._producer is producer:
+                self._producer = None
+        producer.purge()

@@ -1,0 +1,28 @@
+"""The schemes of endpoints. A new one needs a file with its `Push`, and an item here."""
+
+from dataclasses import dataclass
+from typing import Final
+
+_HERE: Final = "s3notify_platform.channels.delivery"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """How endpoints of a scheme are reached."""
+
+    push: str
+    """Import path of its `Push`: `module:class`; its library may be an extra."""
+    port: int
+    encrypted: bool
+
+
+_HTTP, _AMQP, _KAFKA = f"{_HERE}.http:HttpPush", f"{_HERE}.amqp:AmqpPush", f"{_HERE}.kafka:KafkaPush"
+
+SCHEMES: Final = {
+    "https": Scheme(push=_HTTP, port=443, encrypted=True),
+    "http": Scheme(push=_HTTP, port=80, encrypted=False),
+    "amqps": Scheme(push=_AMQP, port=5671, encrypted=True),
+    "amqp": Scheme(push=_AMQP, port=5672, encrypted=False),
+    "kafkas": Scheme(push=_KAFKA, port=9093, encrypted=True),
+    "kafka": Scheme(push=_KAFKA, port=9092, encrypted=False),
+}
