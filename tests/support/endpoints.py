@@ -93,7 +93,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.headers["s3notify-signature"], body, event_ids=ids, secrets=[server.secret],
                 now_seconds=time.time(),
             )  # fmt: skip
-        keys = [record["s3"]["object"]["key"] for record in json.loads(body)["Records"]]
+        found = json.loads(body)
+        records = [event["data"] for event in found] if isinstance(found, list) else found["Records"]
+        keys = [record["s3"]["object"]["key"] for record in records]
         with server.changed:
             server.tries += 1
             server.in_flight += 1

@@ -57,10 +57,9 @@ class AmqpPush(PooledPush):
             fresh = self._clock.monotonic(), self._connect(deadline)
         except (AMQPError, OSError, ValueError) as error:
             return Down(error=f"no connection: {described(error)}", reached=False)
-        error = self._publish(topic, batch, fresh, deadline)
-        return (
-            Delivered() if error is None else Down(error=f"not confirmed: {described(error)}", reached=True)
-        )
+        if failure := self._publish(topic, batch, fresh, deadline):
+            return Down(error=f"not confirmed: {described(failure)}", reached=True)
+        return Delivered()
 
     def close(self) -> None:
         """See `Push.close`."""

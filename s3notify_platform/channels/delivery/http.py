@@ -147,7 +147,7 @@ class HttpPush(PooledPush):
                     connection.cut()
                 self._open.add(connection)
             return connection
-        raise OSError(f"{self._host!r} has no address")
+        raise AssertionError("there is an address")
 
     def _kept(self) -> "_Connection | None":
         while True:

@@ -1,0 +1,162 @@
+"""Delivery to real brokers: RabbitMQ and Kafka. An entry leaves the queue once the broker has acknowledged it."""
+
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from s3notify_platform.channels.delivery.egress import Egress
+from s3notify_platform.channels.delivery.endpoint import Endpoint
+from s3notify_platform.channels.delivery.push import Delivered, Down, connect
+from s3notify_platform.channels.delivery.worker import Delivery
+from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.notification_queue import (
+    Event,
+    NotificationQueue,
+    TopicSettings,
+    decode_events,
+)
+from s3notify_platform.slots import Slot
+from s3notify_platform.stores.memory import MemoryRecordStore
+from tests.support.brokers import Broker, Kafka, RabbitMQ, running_broker
+from tests.support.pushing import entry
+from tests.support.waiting import until
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(600)]
+
+EGRESS = Egress.of(["127.0.0.0/8"], allow_http=True, kafka_hosts=["127.0.0.1"])
+
+
+@pytest.fixture(scope="module", params=[RabbitMQ, Kafka], ids=["rabbitmq", "kafka"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running_broker(request.param, tmp_path_factory.mktemp("broker")) as found:
+        yield found
+
+
+@pytest.fixture
+def queue() -> NotificationQueue:
+    return NotificationQueue(MemoryRecordStore())
+
+
+def create(queue: NotificationQueue, name: str, url: str, **fields: object) -> None:
+    endpoint = Endpoint(url=url, **{"batch_size": 20, "timeout_seconds": 10.0} | fields)
+    queue.topics.create(name, TopicSettings(shards=4, endpoint=endpoint.dumps()))
+
+
+def push(queue: NotificationQueue, name: str, count: int, first: int = 0) -> set[str]:
+    keys = [f"raw/ä {n:04}" for n in range(first, first + count)]
+    queue.push_many(name, [Event(key=key, bucket="b") for key in keys])
+    return {*keys}
+
+
+def decode_all(messages: Iterable[bytes]) -> set[str]:
+    return {event.key for message in messages for event in decode_events(message).events}
+
+
+@contextmanager
+def delivering(queue: NotificationQueue) -> Iterator[list[str]]:
+    stop, reports = threading.Event(), []
+    delivery = Delivery(queue, egress=EGRESS, beat_seconds=0.2)
+    thread = threading.Thread(target=delivery.run, args=(stop, reports.append))
+    thread.start()
+    try:
+        yield reports
+    finally:
+        stop.set()
+        thread.join(15)
+        assert not thread.is_alive()
+
+
+def test_every_event_arrives_once(broker: Broker, queue: NotificationQueue) -> None:
+    """A message for each, in both formats, with the ids of the queue's entries."""
+    for name in ("s3", "cloudevents"):
+        create(queue, name, broker.make(name), format=name)
+        keys = push(queue, name, 100)
+        ids = {found.id for found in queue.entries(name, map(Slot, range(1000)))}
+        with delivering(queue):
+            until(lambda name=name: queue.stats(name).depth == 0, seconds=60)
+        received = broker.received(name)
+        assert sorted(event_id for event_id, _ in received) == sorted(ids)
+        messages = [json.loads(body) for _, body in received]
+        if name == "s3":
+            assert all(len(message["Records"]) == 1 for message in messages)
+        else:
+            assert {message["subject"] for message in messages} == keys
+            assert {message["id"] for message in messages} == ids
+            assert {message["type"] for message in messages} == {"com.amazonaws.s3.ObjectCreated:Put"}
+
+
+def test_a_broker_that_is_killed_loses_nothing(broker: Broker, queue: NotificationQueue) -> None:
+    """Three times, while messages are sent; what was acknowledged is there, and nothing is a dead letter."""
+    create(queue, "kills", broker.make("kills"), timeout_seconds=5.0)
+    keys = set()
+    with delivering(queue) as reports:
+        for turn in range(3):
+            keys |= push(queue, "kills", 300, first=300 * turn)
+            until(lambda: queue.stats("kills").depth < 300, seconds=60, why=lambda: str(reports))
+            broker.kill()
+            broker.start()
+        until(lambda: queue.stats("kills").depth == 0, seconds=120, why=lambda: str(reports))
+    assert queue.stats("kills").dead == 0
+    arrived = decode_all(body for _, body in broker.received("kills"))
+    assert arrived == keys
+
+
+def test_what_is_not_there_costs_no_attempt(broker: Broker) -> None:
+    """Neither does a broker that is not there."""
+    url = broker.make("there")
+    push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
+    try:
+        assert push.post_many("there", [[entry(1)], [entry(2)]]) == [Delivered(), Delivered()]
+        broker.kill()
+        (answer,) = push.post_many("there", [[entry(3)]])
+        assert isinstance(answer, Down)
+        (answer,) = push.post_many("there", [[entry(3)]])
+        assert isinstance(answer, Down)
+        assert not answer.reached
+    finally:
+        push.close()
+        broker.start()
+    assert {event_id for event_id, _ in broker.received("there")} == {"id.1", "id.2"}
+
+
+def test_a_topic_that_does_not_exist(broker: Broker) -> None:
+    """Is an outage, not the events' fault."""
+    url = broker.make("made").replace("made", "unmade")
+    push = connect(Endpoint(url=url, timeout_seconds=5.0), EGRESS)
+    try:
+        (answer,) = push.post_many("t", [[entry(1), entry(2)]])
+    finally:
+        push.close()
+    assert isinstance(answer, Down)
+
+
+def test_logins_and_certificates(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The right ones are sent over TLS; what is wrong sends nothing, costs no attempt, and is in no error."""
+    broker.make("secured")
+    right, wrong = f"{broker.user}:{broker.password}", f"{broker.user}:wrong-password"
+    egress = replace(EGRESS, allow_http=False, ca_folder=broker.folder)
+    given = {"url": broker.secured("secured"), "login_env": "S3NOTIFY_SEND_BROKER", "timeout_seconds": 5.0}
+    for login, more in ((right, {}), (wrong, {"ca_file": broker.ca_file.name})):
+        monkeypatch.setenv("S3NOTIFY_SEND_BROKER", f"127.0.0.1 basic {login}")
+        made = connect(Endpoint(**given, **more), egress)
+        (answer,) = made.post_many("t", [[entry(1)]])
+        made.close()
+        assert isinstance(answer, Down)
+        assert not answer.reached
+        assert "wrong-password" not in repr(answer)
+    assert broker.received("secured") == []
+    monkeypatch.setenv("S3NOTIFY_SEND_BROKER", f"127.0.0.1 basic {right}")
+    made = connect(Endpoint(**given, ca_file=broker.ca_file.name), egress)
+    assert made.post_many("t", [[entry(1)]]) == [Delivered()]
+    made.close()
+    assert [event_id for event_id, _ in broker.received("secured")] == ["id.1"]
+
+
+def test_brokers_of_kafka_are_named_by_the_operator() -> None:
+    """Whatever networks are permitted."""
+    with pytest.raises(UsageError, match=r"--allow-kafka kafka\.example\.com"):
+        connect(Endpoint(url="kafkas://kafka.example.com/t"), EGRESS)
