@@ -44,8 +44,8 @@ def topics() -> None:
         --url https://hooks.example.com/s3 --secret-env S3NOTIFY_PUSH_HOOKS
       S3NOTIFY_PUSH_HOOKS=… s3notify deliver --bucket BUCKET
 
-    Or to a broker: amqps://…, with the extra `amqp`, and kafkas://…, with `kafka`: a message for each event, which leaves
-    the queue once the broker has acknowledged it.
+    Or to a broker: amqps://…, with the extra `amqp`, and kafkas://…, with `kafka`: a message for each event, which
+    leaves the queue once the broker has acknowledged it.
 
     A refused batch is split until the event at fault is alone; after --max-attempts or --ttl-hours it becomes a dead
     letter. An endpoint that is down or slow does not delay others, and nothing is dropped for it: once its topic holds
