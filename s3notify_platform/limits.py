@@ -69,3 +69,6 @@ DRAIN_SECONDS: Final = 9.0
 
 CREDENTIALS_SECONDS: Final = 60.0
 """For how long credentials that do not renew themselves are used, before they are looked up again."""
+
+REMEMBERED_TABLES: Final = 64
+"""Tables of which a process remembers the heads, one of each slot; beyond, it lists for them again."""

@@ -7,7 +7,7 @@ entry names is seen, and the entry may go when the slot is committed.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
@@ -44,6 +44,7 @@ from s3notify_platform.protocols.source_enumerator import (
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.heads import NONE_KNOWN
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.reread import backfilled_keys
 from s3notify_platform.table.states import states_of
@@ -55,6 +56,9 @@ IN_FLIGHT: Final = 32
 KEYS_NAMED: Final = 5
 """Keys of a slot that S3 clients cannot address and that are named."""
 
+_AT_ALL: Final = float("inf")
+"""The driver, whose clock it is, looks whether a plan took too long to rely on what was recalled for it."""
+
 CHAINS_AT_ONCE: Final = 4
 """Chains that one task lists at once: it waits for the server most of the time."""
 
@@ -63,11 +67,12 @@ CHAINS_AT_ONCE: Final = 4
 class _Found:
     """What was found of one slot. `touched`: the keys that were looked at; None: all of them, and `listed` has them.
 
-    `newest`: its newest generation, None if that is still to be asked for.
+    `newest`: its newest generation, None if that is still to be asked for; or a `recalled` one (`table.heads`).
     """
 
     slot: Slot
     newest: Generation | None = None
+    recalled: bool = False
     versions: list[ObjectVersion] = field(default_factory=list)
     listed: list[pa.RecordBatch] = field(default_factory=list)
     entries: list[QueuedEntry] = field(default_factory=list)
@@ -114,19 +119,31 @@ def comparer(source: Source, quota: int, skip: frozenset[str]) -> Callable[[Batc
     return run
 
 
-def follow(source: Source, slots: Sequence[Slot], quota: int, skip: frozenset[str]) -> Iterator[Planned]:
+def follow(
+    source: Source,
+    slots: Sequence[Slot],
+    quota: int,
+    skip: frozenset[str],
+    recalled: Mapping[Slot, Generation] = NONE_KNOWN,
+) -> Iterator[Planned]:
     """Read the entries of these slots, look at the keys they name, and compare; at most `quota` changes of each."""
     comparison = _Comparison(source, quota, skip)
     bucket = CountingStore(shared_store(source.input.bucket))
-    yield from chain.from_iterable(comparison.run(_followed(source, slots, comparison.store, bucket)))
+    yield from chain.from_iterable(
+        comparison.run(_followed(source, slots, recalled, comparison.store, bucket))
+    )
     yield Requests(requests=comparison.store.counts)
     yield Requests(requests=bucket.counts)
 
 
 def _followed(
-    source: Source, slots: Sequence[Slot], platform: CountingStore, bucket: CountingStore
+    source: Source,
+    slots: Sequence[Slot],
+    recalled: Mapping[Slot, Generation],
+    platform: CountingStore,
+    bucket: CountingStore,
 ) -> Iterator[_Found | FailedSlot]:
-    newest = source.table(store=platform).newest(slots)
+    newest = {**source.table(store=platform).newest({*slots} - recalled.keys()), **recalled}
     by_slot: dict[Slot, list[Entry]] = {slot: [] for slot in slots}
     for entry in source.location.queue(platform).entries(source.name, slots):
         by_slot[Slot(entry.slot)].append(entry)
@@ -142,6 +159,7 @@ def _followed(
             yield _Found(
                 slot,
                 newest=newest[slot],
+                recalled=slot in recalled,
                 versions=[version for version in named.values() if version is not None],
                 entries=[*map(QueuedEntry.of, entries)],
                 touched=frozenset(named),
@@ -168,29 +186,32 @@ class _Comparison:
         if not isinstance(found, _Found):
             return [found]
         try:
-            unqueued = found.touched is not None and not last_signal_queued(
-                self._source.location, found.slot, store=self.store
-            )
-            if unqueued and not found.touched:
-                return [UnqueuedSlot(slot=found.slot)]
-            head = self._table.head(found.slot, found.newest)
-            pending = frozenset(head.pending if head else ())
-            version = self._source.input.code_version
-            # All rows of the slot have to be made again, or some that an earlier batch could not.
-            other = version is not None and head is not None and head.code_version != version
-            whole = other or (head is not None and head.backfill > 0)
-            listed = None
-            if found.touched is None:
-                listed = compared(
-                    found.listed, self._table.state_columns(head), pending | self._skip, whole=whole
-                )
-                found.versions, states = listed.versions(found.slot), states_of(listed.states)
-            else:
-                states = self._table.states(head, None if whole else found.touched | pending)
+            return self._planned(found)
         except UsageError:
             raise
         except S3NotifyError as error:
             return [FailedSlot.of(found.slot, error)]
+
+    def _planned(self, found: _Found) -> list[Planned]:
+        unqueued = found.touched is not None and not last_signal_queued(
+            self._source.location, found.slot, store=self.store
+        )
+        if unqueued and not found.touched:
+            return [UnqueuedSlot(slot=found.slot)]
+        head = self._table.head(found.slot, found.newest)
+        pending = frozenset(head.pending if head else ())
+        version = self._source.input.code_version
+        # All rows of the slot have to be made again, or some that an earlier batch could not.
+        other = version is not None and head is not None and head.code_version != version
+        whole = other or (head is not None and head.backfill > 0)
+        listed = None
+        if found.touched is None:
+            listed = compared(
+                found.listed, self._table.state_columns(head), pending | self._skip, whole=whole
+            )
+            found.versions, states = listed.versions(found.slot), states_of(listed.states)
+        else:
+            states = self._table.states(head, None if whole else found.touched | pending)
         # What is in quarantine as a whole is left there, whatever the code.
         stale = {k for k, s in states.items() if other and s.code_version != version and not s.reason}
         stale |= backfilled_keys(head, states)
@@ -210,6 +231,11 @@ class _Comparison:
             pending=pending,
             stale=stale,
         )
+        generation = head.generation if head else Generation(0)
+        # A commit would meet what came after it. Without one, or where a person would be alarmed, that is asked for.
+        unsure = found.recalled and (not changes or (listed is not None and listed.withdrawn > 0))
+        if unsure and not self._table.stands(found.slot, generation, seen_at=_AT_ALL):
+            return self._planned(replace(found, newest=None, recalled=False))
         announced = {entry.key for entry in found.entries}
         # Read on, or again: no change that anybody would have to announce.
         announced |= {v.key for v in (s.version for s in changes.read) if _etag_of(states, v.key) == v.etag}
@@ -223,7 +249,7 @@ class _Comparison:
         rows.append(
             ComparedSlot(
                 slot=found.slot,
-                generation=head.generation if head else Generation(0),
+                generation=generation,
                 objects=listed.objects if listed else head.objects if head else 0,
                 held=listed.held if listed else 0,
                 withdrawn=listed.withdrawn if listed else 0,
@@ -256,7 +282,7 @@ def _by_slot(batches: Batches) -> Iterator[_Found | Requests]:
             for row in LISTED.read([piece.filter(pc.invert(of_object))]):
                 match row:
                     case WantedSlot():
-                        found.newest = row.generation
+                        found.newest, found.recalled = row.generation, row.recalled
                     case QueuedEntry():
                         found.entries.append(row)
                     case Requests():

@@ -22,7 +22,10 @@ from s3notify_platform.ingest.wire import FailedSlot, Staged, StagedSlot, WiderS
 from s3notify_platform.limits import OUTAGE_SECONDS, OUTAGE_WAIT_SECONDS
 from s3notify_platform.protocols.source_enumerator import cut_to_bytes
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.heads import NONE_KNOWN, Recalled
 from s3notify_platform.table.known import OpenTable
+from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.schema import TableSchema
 
 MAX_CONFLICTS: Final = 6
@@ -39,7 +42,12 @@ class Jobs(Protocol):
     """What the engine has a cluster do."""
 
     def plan(
-        self, slots: Iterable[Slot], *, listing: bool = True, skip: frozenset[str] = frozenset()
+        self,
+        slots: Iterable[Slot],
+        *,
+        listing: bool = True,
+        skip: frozenset[str] = frozenset(),
+        recalled: Mapping[Slot, Generation] = NONE_KNOWN,
     ) -> Plan:
         """Compare bucket and committed state for `slots`, leaving out the keys of `skip`.
 
@@ -47,7 +55,8 @@ class Jobs(Protocol):
         entries of the source's topic: `NotificationQueue.entries` for them, at most 1 HEAD for each key that they
         name, and 1 HEAD of each slot's signal; `NotFoundError` if there is no topic. For the states, either way: one
         LIST and more (`SlotTable.newest`), and for each committed slot 1 GET (and 1 GET of a state file, if it has
-        one).
+        one). `recalled`: heads as they are remembered (`table.heads`), for which nothing is listed; of a slot that is
+        found to have nothing to commit, 1 HEAD tells whether it stands.
         """
 
     def choose_schema(self, busy: Sequence[SlotPlan], run: Run) -> TableSchema:
@@ -192,20 +201,19 @@ class _Round:
     """Slots to be planned again, once the round is committed."""
     round: Round = field(init=False)
     _plan: Plan = field(default_factory=Plan)
+    _table: SlotTable = field(init=False)
 
     def planned(self, slots: Sequence[Slot]) -> Round:
         """Plan and stage these slots."""
         ingest, state = self.ingest, self.ingest.state
-        planned_at = ingest.clock.monotonic()
         ingest.progress(f"planning {len(slots)} slots")
-        found = self._plan = ingest.jobs.plan(slots, listing=state.listing, skip=state.skip)
+        planned_at, found = self._planned(slots)
         refuse_missing(found, state.heads, ingest.source)
         confirmed = ingest.table.known.confirmed
         state.confirmed |= {slot for slot, p in found.slots.items() if p.generation <= confirmed.get(slot, 0)}
         if reason := refuse_withdrawals(found, state.confirmed, ingest.source):
             ingest.progress(reason)
         result = state.result
-        result.took("plan", ingest.clock.monotonic() - planned_at)
         result.requests.update(found.requests)
         result.entries.update(found.entries)
         result.unqueued |= found.unqueued
@@ -225,7 +233,7 @@ class _Round:
             staged += self._stage(busy)
         table = StagedTable(
             name=ingest.source.name,
-            table=ingest.source.table(clock=ingest.clock),
+            table=self._table,
             planned_at=planned_at,
             unchanged={slot: self._unchanged(slot) for slot in (*found.slots, *found.errors)},
             staged=staged,
@@ -233,6 +241,30 @@ class _Round:
         )
         self.round = Round(tables=iter([table]), unqueued=frozenset(found.unqueued), unannounced=unannounced)
         return self.round
+
+    def _planned(self, slots: Sequence[Slot]) -> tuple[float, Plan]:
+        """The plan, and the monotonic time since when its slots have been seen with the heads that it is based on."""
+        ingest, state = self.ingest, self.ingest.state
+        table = self._table = ingest.source.table(clock=ingest.clock, table_id=ingest.table.id)
+        # Of all slots, most of which have not changed, a few LISTs tell more than a request for each.
+        recalled = Recalled() if state.only_found else table.memory.recall(slots, state.heads)
+        while True:
+            started = ingest.clock.monotonic()
+            self._plan = ingest.jobs.plan(
+                slots, listing=state.listing, skip=state.skip, recalled=recalled.heads
+            )
+            ended = ingest.clock.monotonic()
+            state.result.took("plan", ended - started)
+            if ended - recalled.seen_at <= table.max_run_seconds:
+                break
+            recalled = Recalled()
+        read = {
+            slot: planned.generation
+            for slot, planned in self._plan.slots.items()
+            if slot not in recalled.heads or not planned.changes
+        }
+        table.memory.note(read, started)
+        return min(started, recalled.seen_at), self._plan
 
     def _cut(self) -> None:
         """Leave what is beyond `max_bytes` for the next round."""

@@ -27,6 +27,7 @@ from s3notify_platform.slots import Slot
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
+from s3notify_platform.table.heads import NONE_KNOWN
 from s3notify_platform.table.layout import Generation
 
 SAMPLE_SLOTS: Final = 4
@@ -52,14 +53,18 @@ class Listing:
         return max(1, sum(map(len, self.parts)))
 
 
-def begin_listing(source: Source, wanted: frozenset[Slot], tasks: int) -> Listing:
+def begin_listing(
+    source: Source, wanted: frozenset[Slot], tasks: int, recalled: Mapping[Slot, Generation] = NONE_KNOWN
+) -> Listing:
     """Begin to list the bucket: the first page, and what is to be listed by which of up to `tasks` tasks."""
     platform = CountingStore(shared_store(source.location.platform))
     bucket = CountingStore(shared_store(source.input.bucket))
     table = source.table(store=platform)
-    newest = table.newest(wanted)
+    newest = {**table.newest(wanted - recalled.keys()), **recalled}
     # Each slot, so that one whose objects are all gone is compared too.
-    rows: list[Listed] = [WantedSlot(slot=slot, generation=newest[slot]) for slot in newest]
+    rows: list[Listed] = [
+        WantedSlot(slot=slot, generation=newest[slot], recalled=slot in recalled) for slot in newest
+    ]
     with suppress(NotFoundError):  # nobody follows this source yet
         rows += map(QueuedEntry.of, source.location.queue(platform).entries(source.name, newest))
     page = bucket.list(source.input.prefix)

@@ -22,6 +22,7 @@ from s3notify_platform.stores.queue_records import queue_records, records_of
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
 from s3notify_platform.table.delta.view import DeltaView
+from s3notify_platform.table.heads import head_memory
 from s3notify_platform.table.known import KNOWN, OpenTable, TableSides, known_key, open_table
 from s3notify_platform.table.layout import TableLayout
 from s3notify_platform.table.schema import SchemaRegistry
@@ -94,13 +95,17 @@ class Location(LocationSettings):
         store: ObjectStore | None = None,
         commit: CommitMode | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        table_id: str = "",
     ) -> SlotTable:
         """A client of the table (or of a derived one), through `store` if given. No request.
 
-        Without a settled `commit` it reads only.
+        Without a settled `commit` it reads only. With its `table_id` it shares this process's memory of heads.
         """
-        store = store or shared_store(self.platform)
-        return SlotTable(store, layout or self.layout, self._commits(store, commit), clock=clock)
+        store, layout = store or shared_store(self.platform), layout or self.layout
+        memory = None
+        if table_id:
+            memory = head_memory(self.platform, layout.prefix, table_id, clock)  # type: ignore[arg-type] # it is hashable
+        return SlotTable(store, layout, self._commits(store, commit), clock=clock, memory=memory)
 
     def schemas(
         self, layout: TableLayout | None = None, *, commit: CommitMode | None = None

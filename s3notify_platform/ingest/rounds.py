@@ -31,7 +31,8 @@ class StagedTable:
     """What a round has staged for one table, whose asset is `name`.
 
     `unchanged`: the result of each slot of the round if nothing is committed for it. `planned_at`: the monotonic time
-    when the heads were read. `made_from`: of a derived table, the source generation of each slot.
+    when the heads were read, or seen if they were recalled. `made_from`: of a derived table, the source generation of
+    each slot.
     """
 
     name: str
@@ -94,7 +95,8 @@ class Round:
 def commit_round(staged: Round) -> None:
     """Commit what is staged, table by table, each slot if its next generation is still free.
 
-    Ordinary contention is a result, and so is an error: nothing is raised for one slot. 1 PUT for each commit.
+    Ordinary contention is a result, and so is an error: nothing is raised for one slot. 1 PUT for each commit, 1 HEAD
+    for a slot that turned out to have none.
     """
     for table in staged.tables:
         with ThreadPoolExecutor(COMMITS_IN_FLIGHT) as pool:
@@ -118,6 +120,7 @@ def merge_known(table: OpenTable, staged: Round, progress: Progress = lambda _: 
 def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:
     result = staged.unchanged[slot.slot]
     if isinstance(slot, FailedSlot):
+        staged.table.memory.drop(slot.slot)
         return replace(result, status="failed", error=slot.error, outage=slot.outage)
     found = slot.result
     result = replace(
@@ -126,9 +129,11 @@ def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:
         unavailable=found.unavailable,
         superseded=found.superseded,
     )
-    if (commit := slot.commit) is None:
-        return result
+    commit = slot.commit
     try:
+        if commit is None:
+            stands = staged.table.stands(slot.slot, result.generation, seen_at=staged.planned_at)
+            return result if stands else _conflict(result)
         outcome = staged.table.commit(commit, planned_at=staged.planned_at)
     except S3NotifyError as error:
         failed = FailedSlot.of(slot.slot, error)
@@ -136,7 +141,7 @@ def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:
     match outcome:
         case Conflict():
             if not _is_made(staged, slot.slot):
-                return replace(result, status="conflict", error="another run committed this slot first")
+                return _conflict(result)
         case Written():
             pass
         case _ as unreachable:
@@ -150,6 +155,10 @@ def _commit(staged: StagedTable, slot: StagedSlot | FailedSlot) -> SlotResult:
         live_rejects=commit.rejects,
         live_failing=commit.failing,
     )
+
+
+def _conflict(result: SlotResult) -> SlotResult:
+    return replace(result, status="conflict", error="another run committed this slot first")
 
 
 def _is_made(staged: StagedTable, slot: Slot) -> bool:

@@ -99,9 +99,10 @@ class Source:
         *,
         store: ObjectStore | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        table_id: str = "",
     ) -> SlotTable:
-        """A client of the table (or of a derived one), through `store` if given. No request."""
-        return self.location.table(layout, store=store, commit=self.commit, clock=clock)
+        """A client of the table (or of a derived one), as `Location.table`, that may commit. No request."""
+        return self.location.table(layout, store=store, commit=self.commit, clock=clock, table_id=table_id)
 
     @property
     def identity(self) -> Identity:

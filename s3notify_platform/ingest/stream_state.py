@@ -150,7 +150,7 @@ class StreamState:
 
     def __post_init__(self) -> None:
         layout = TableLayout(prefix=f"{self.source.location.platform_prefix}streams/{self.stream}/")
-        self.table = self.source.table(layout, store=self.store, clock=self.clock)
+        self.table = self.source.table(layout, store=self.store, clock=self.clock, table_id=self.stream)
 
     def _key(self, name: str) -> str:
         return f"{self.table.layout.prefix}plans/{name}.json"

@@ -32,10 +32,11 @@ from s3notify_platform.table.layout import Generation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedSlot:
-    """A slot to compare, and its newest generation: None if it is still to be asked for."""
+    """A slot to compare, and its newest generation: None if it is still to be asked for; or a recalled one."""
 
     slot: Slot
     generation: Generation | None
+    recalled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

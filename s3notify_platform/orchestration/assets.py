@@ -193,6 +193,7 @@ class _Step:
                 asset.function,
                 generations,
                 batch=self._batch,
+                table_id=self.table.id,
                 force=self.config.force,
                 progress=self.context.log.info,
             )

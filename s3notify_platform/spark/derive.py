@@ -5,9 +5,11 @@ for a slot replaces that slot of the derived table as a whole, under the next ge
 names the source generation it was made from, so that making it twice changes nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from typing import Self
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -29,7 +31,8 @@ from s3notify_platform.spark.batch_schema import Transform
 from s3notify_platform.spark.failures import in_halves, reason_of
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.spark.session import parallelism
-from s3notify_platform.table.commit import SlotCommit, TableFile
+from s3notify_platform.table.commit import SlotCommit, SlotTable, TableFile
+from s3notify_platform.table.heads import NONE_KNOWN
 from s3notify_platform.table.layout import Generation
 
 
@@ -41,6 +44,7 @@ def derived_tables(
     generations: Mapping[Slot, Generation],
     *,
     batch: str,
+    table_id: str = "",
     force: bool = False,
     progress: Progress = lambda _: None,
 ) -> Iterator[StagedTable]:
@@ -48,23 +52,23 @@ def derived_tables(
 
     A slot that was made from its generation, or a later one, is left as it is, unless `force`: for runs that a person
     asked for, since the function may have become another one. A function that raises or loses `_slot` is tried again
-    with halves of the slots, so that a slot at fault fails alone. Requests for each slot: 1 LIST and 2 GETs or more to
-    read, 1 PUT or more to write.
+    with halves of the slots, so that a slot at fault fails alone. `table_id`: of the source's table.
+
+    Requests for each slot: 1 LIST (or 1 HEAD, if its head is remembered) and 2 GETs or more to read, 1 PUT or more to
+    write.
     """
-    table = source.table(source.location.table_layout(asset))
+    table = source.table(source.location.table_layout(asset), table_id=table_id)
 
     def derived(slots: Sequence[Slot]) -> StagedTable:
-        planned_at = SYSTEM_CLOCK.monotonic()
-        heads = table.heads(slots)
+        base = _Base.read(asset, table, slots)
         wanted = {
             slot: generations[slot]
             for slot in slots
             if generations[slot]
-            and (force or (head := heads[slot]) is None or head.source_generation < generations[slot])
+            and (force or (head := base.heads[slot]) is None or head.source_generation < generations[slot])
         }
-        unchanged = {slot: _unchanged(slot, head) for slot, head in heads.items()}
         if not wanted:
-            return StagedTable(name=asset, table=table, planned_at=planned_at, unchanged=unchanged)
+            return base.staged()
         try:
             frame = function(load_slots(spark, source, wanted, generations=wanted))
             names = frame.columns
@@ -74,18 +78,11 @@ def derived_tables(
             raise UsageError(f"slot asset {asset!r} raised {type(error).__name__}: {error}") from error
         if "_slot" not in names:
             raise UsageError(f"slot asset {asset!r} drops _slot, which says where a row belongs: keep it")
-        staged = staged_frame(spark, source, asset, frame, wanted, batch=batch)
-        staged.unchanged = unchanged
-        return staged
+        return _staged(spark, source, base, frame, wanted, batch=batch)
 
     def failed(slots: Sequence[Slot], error: Exception) -> StagedTable:
-        return StagedTable(
-            name=asset,
-            table=table,
-            planned_at=SYSTEM_CLOCK.monotonic(),
-            unchanged={slot: _unchanged(slot, None) for slot in slots},
-            staged=[FailedSlot(slot=slot, error=f"{asset}: {reason_of(error)}") for slot in slots],
-        )
+        rows = [FailedSlot(slot=slot, error=f"{asset}: {reason_of(error)}") for slot in slots]
+        return _Base(asset=asset, table=table, heads=dict.fromkeys(slots)).staged(rows)
 
     return in_halves(
         [[*generations]], derived, failed, errors=(S3NotifyError,), what=asset, progress=progress
@@ -106,10 +103,47 @@ def staged_frame(
     `slots` gives for each the source generation it was made from, 0 if that is not known. Rows of other slots
     are refused with `UsageError`: nothing becomes visible.
     """
-    planned_at = SYSTEM_CLOCK.monotonic()
-    layout = source.location.table_layout(asset)
-    table = source.table(layout)
-    heads = table.heads(slots)
+    base = _Base.read(asset, source.table(source.location.table_layout(asset)), slots)
+    return _staged(spark, source, base, frame, slots, batch=batch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Base:
+    """What the commits to a derived table are made on top of, read at a monotonic time."""
+
+    asset: str
+    table: SlotTable
+    heads: Mapping[Slot, SlotCommit | None]
+    planned_at: float = field(default_factory=SYSTEM_CLOCK.monotonic)
+
+    @classmethod
+    def read(cls, asset: str, table: SlotTable, slots: Iterable[Slot]) -> Self:
+        planned_at = SYSTEM_CLOCK.monotonic()
+        return cls(asset=asset, table=table, heads=table.heads(slots), planned_at=planned_at)
+
+    def staged(
+        self, rows: Sequence[StagedSlot | FailedSlot] = (), made_from: Mapping[Slot, Generation] = NONE_KNOWN
+    ) -> StagedTable:
+        return StagedTable(
+            name=self.asset,
+            table=self.table,
+            planned_at=self.planned_at,
+            unchanged={slot: _unchanged(slot, head) for slot, head in self.heads.items()},
+            staged=rows,
+            made_from=made_from,
+        )
+
+
+def _staged(
+    spark: SparkSession,
+    source: Source,
+    base: _Base,
+    frame: DataFrame,
+    slots: Mapping[Slot, Generation],
+    *,
+    batch: str,
+) -> StagedTable:
+    asset = base.asset
     rows_schema = StructType([f for f in frame.schema if f.name not in LINEAGE.names])
     written = _write(frame, source, asset, min(parallelism(spark), len(slots)))
     if foreign := sorted(written.keys() - slots.keys()):
@@ -117,13 +151,15 @@ def staged_frame(
             f"slot asset {asset!r} made rows of slot {foreign[0]}, which is not of this run: keep _slot as it "
             "is"
         )
-    pinned = source.schemas(layout).pin(source="{}", rows=rows_schema.json(), inferred=False, batch=batch)
+    pinned = source.schemas(base.table.layout).pin(
+        source="{}", rows=rows_schema.json(), inferred=False, batch=batch
+    )
     assert pinned is not None, "only an inferred source has to be pinned again"
 
     def staged(slot: Slot) -> StagedSlot:
         files = tuple(written.get(slot, ()))
         commit = SlotCommit.after(
-            heads[slot],
+            base.heads[slot],
             slot,
             batch=batch,
             clock=SYSTEM_CLOCK,
@@ -135,14 +171,7 @@ def staged_frame(
         result = SlotResult(slot=slot, status="committed", rows=commit.rows, bytes=size)
         return StagedSlot(commit=commit.staged(), result=result)
 
-    return StagedTable(
-        name=asset,
-        table=table,
-        planned_at=planned_at,
-        unchanged={slot: _unchanged(slot, head) for slot, head in heads.items()},
-        staged=[*map(staged, slots)],
-        made_from=slots,
-    )
+    return base.staged([*map(staged, slots)], slots)
 
 
 def _unchanged(slot: Slot, head: SlotCommit | None) -> SlotResult:

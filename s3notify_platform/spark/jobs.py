@@ -69,7 +69,9 @@ from s3notify_platform.spark.failures import (
 )
 from s3notify_platform.spark.memory import limited
 from s3notify_platform.spark.session import parallelism, ship_package
+from s3notify_platform.table.heads import NONE_KNOWN
 from s3notify_platform.table.known import OpenTable
+from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.schema import TableSchema
 
 
@@ -111,15 +113,20 @@ class SparkJobs:
     # Plan
 
     def plan(
-        self, slots: Iterable[Slot], *, listing: bool = True, skip: frozenset[str] = frozenset()
+        self,
+        slots: Iterable[Slot],
+        *,
+        listing: bool = True,
+        skip: frozenset[str] = frozenset(),
+        recalled: Mapping[Slot, Generation] = NONE_KNOWN,
     ) -> Plan:
         """See `Jobs.plan`. Raises the error of this package that a task ended with."""
         source, spark, wanted = self._source, self._spark, sorted(set(slots))
         quota = max(1, -(-source.input.max_objects // max(1, len(wanted))))
         if not listing:
-            return collected(source.name, follow(source, wanted, quota, skip))
+            return collected(source.name, follow(source, wanted, quota, skip, recalled))
         width = self.width
-        begun_listing = begin_listing(source, frozenset(wanted), width)
+        begun_listing = begin_listing(source, frozenset(wanted), width, recalled)
         frame = spark.createDataFrame(pa.Table.from_batches([LISTED.batch(begun_listing.rows)]))
         if parts := begun_listing.parts:
             task = lister(source, frozenset(wanted), parts, begun_listing.cuts)

@@ -12,7 +12,8 @@ the batch, not on the slot.
 
 Every next commit of a slot is made by `SlotCommit.after`, and stored byte for byte as it was staged.
 
-Requests: `head` 1 LIST of one key + 1 GET; `states` 1 GET for each page that is needed; `commit` 1 PUT.
+Requests: `head` 1 LIST of one key + 1 GET; `states` 1 GET for each page that is needed; `commit` 1 PUT. Of a head that
+the process remembers (`heads`), 1 HEAD or nothing takes the place of the LIST.
 """
 
 import json
@@ -31,6 +32,7 @@ from s3notify_platform.protocols.conditional_commit import ConditionalCommit
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
 from s3notify_platform.table import states as paging
+from s3notify_platform.table.heads import MAX_RUN_SECONDS, HeadMemory
 from s3notify_platform.table.layout import Generation, TableLayout, generation_of
 from s3notify_platform.table.states import (
     StatePage,
@@ -232,7 +234,10 @@ def spanning(files: Iterable[TableFile], states: Iterable[ObjectState]) -> tuple
 
 
 class SlotTable:
-    """Reads the commits of one table. Creates them through `commits`, if that is given."""
+    """Reads the commits of one table. Creates them through `commits`, if that is given.
+
+    `memory`: of its heads; by default there is none. Only `heads` uses it by itself.
+    """
 
     def __init__(
         self,
@@ -241,9 +246,12 @@ class SlotTable:
         commits: ConditionalCommit | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        max_run_seconds: float = 6 * 3600,
+        max_run_seconds: float = MAX_RUN_SECONDS,
+        memory: HeadMemory | None = None,
     ) -> None:
         self.store = store
+        self.memory = memory or HeadMemory(clock, seconds=0)
+        assert self.memory.seconds <= max_run_seconds / 2
         self.layout = layout
         self.max_run_seconds = max_run_seconds
         self._commits = commits
@@ -263,11 +271,14 @@ class SlotTable:
             except CorruptError:
                 pass  # Vacuum removed it, because a newer one exists; if none does, the LIST shows that.
         for _ in range(3):
+            at = self._clock.monotonic()
             page = self.store.list(self.layout.commits(slot), limit=1)
-            if not page.objects:
+            listed = generation_of(page.objects[0].key) if page.objects else Generation(0)
+            self.memory.note({slot: listed}, at)
+            if not listed:
                 return None
             try:
-                return self.read(slot, generation_of(page.objects[0].key))
+                return self.read(slot, listed)
             except CorruptError:
                 if self.store.list(self.layout.commits(slot), limit=1).objects == page.objects:
                     raise
@@ -275,11 +286,32 @@ class SlotTable:
         raise ConflictError(f"slot {slot}: its head moved three times while being read; read again")
 
     def heads(self, slots: Iterable[Slot]) -> dict[Slot, SlotCommit | None]:
-        """The newest commit of each slot. Requests as `newest`, and as `head` for each slot, many at once."""
-        newest = self.newest(slots)
-        wanted = sorted(newest)
-        heads = in_parallel(lambda slot: self.head(slot, newest[slot]), wanted, HEADS_IN_FLIGHT)
-        return dict(zip(wanted, heads, strict=True))
+        """The newest commit of each slot. Requests as `newest`, and as `head` for each slot, many at once.
+
+        Of a slot that is remembered: 1 GET and 1 HEAD.
+        """
+        wanted = sorted(set(slots))
+        recalled = self.memory.recall(wanted)
+        newest = {**self.newest({*wanted} - recalled.heads.keys()), **recalled.heads}
+
+        def head_of(slot: Slot) -> SlotCommit | None:
+            head = self.head(slot, newest[slot])
+            at = Generation(head.generation if head else 0)
+            moved = slot in recalled.heads and not self.stands(slot, at, seen_at=recalled.seen_at)
+            return self.head(slot) if moved else head
+
+        return dict(zip(wanted, in_parallel(head_of, wanted, HEADS_IN_FLIGHT), strict=True))
+
+    def stands(self, slot: Slot, generation: Generation, *, seen_at: float) -> bool:
+        """Whether this is the head still, which at the monotonic time `seen_at`, or after it, was. 1 HEAD."""
+        at = self._clock.monotonic()
+        newer = self.store.head(self.layout.commit(slot, generation + 1))
+        # What was committed since then is certainly there only for as long as a run may take.
+        if newer is not None or self._clock.monotonic() - seen_at > self.max_run_seconds:
+            self.memory.drop(slot)
+            return False
+        self.memory.note({slot: generation}, at)
+        return True
 
     def newest(self, slots: Iterable[Slot]) -> dict[Slot, Generation | None]:
         """The newest generation of each slot: 0 if it has none, None where `head` finds it with fewer requests.
@@ -290,8 +322,9 @@ class SlotTable:
         prefix = self.layout.all_commits
         # Keys are listed in text order: "1/" comes before "10/" and "2/".
         waiting = sorted(f"{slot}/" for slot in set(slots))
+        at = self._clock.monotonic()
         found: dict[str, Generation] = {}
-        newest: dict[str, Generation | None] = {}
+        newest: dict[str, Generation] = {}
         after: str | None = None
         while waiting:
             page = self.store.list(prefix, start_after=after)
@@ -304,8 +337,9 @@ class SlotTable:
             if passed < DENSE_PAGE:
                 break
             after = f"{prefix}{last}~"
-        newest |= dict.fromkeys(waiting)
-        return {Slot(int(name[:-1])): generation for name, generation in newest.items()}
+        by_slot = {Slot(int(name[:-1])): generation for name, generation in newest.items()}
+        self.memory.note(by_slot, at)
+        return {**by_slot, **{Slot(int(name[:-1])): None for name in waiting}}
 
     def read(self, slot: Slot, generation: Generation) -> SlotCommit:
         """One generation. 1 GET. `CorruptError` if it is missing: only vacuum removes commits."""
@@ -382,19 +416,22 @@ class SlotTable:
     def commit(self, commit: StagedCommit, *, planned_at: float) -> Written | Conflict:
         """Make `commit` visible if its generation is still free. At most one of all writers succeeds. 1 PUT.
 
-        `planned_at` is the clock's monotonic time when the head was read. A run that is older than `max_run_seconds`
-        is refused with `FencedError`, since vacuum may have removed the generation that it would create again. A run
-        that reached that age during the write checks that the head descends from its commit.
+        `planned_at` is the clock's monotonic time when the head was read, or seen, if it was recalled. A run that is
+        older than `max_run_seconds` is refused with `FencedError`, since vacuum may have removed the generation that it
+        would create again. A run that reached that age during the write checks that the head descends from its commit.
         """
         if self._commits is None:
             raise UsageError(f"{self.layout.prefix}: opened without `commits`, so it can only be read")
-        if self._clock.monotonic() - planned_at > self.max_run_seconds:
+        self.memory.drop(commit.slot)
+        if (at := self._clock.monotonic()) - planned_at > self.max_run_seconds:
             raise FencedError(
                 f"slot {commit.slot}: planned more than {self.max_run_seconds:.0f} s ago; plan again"
             )
         outcome = self._commits.put_if_absent(self.layout.commit(commit.slot, commit.generation), commit.body)
         if isinstance(outcome, Written) and self._clock.monotonic() - planned_at > self.max_run_seconds:
             self._check_descent(commit)
+        if isinstance(outcome, Written):
+            self.memory.note({commit.slot: commit.generation}, at)
         return outcome
 
     def _check_descent(self, commit: StagedCommit) -> None:

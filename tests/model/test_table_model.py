@@ -1,4 +1,7 @@
-"""Several writers of one slot against a plain model: one commit each generation, no row lost, none twice."""
+"""Several writers of one slot against a plain model: one commit each generation, no row lost, none twice.
+
+Each writer has a memory of its own of the heads that it has seen, beside the others, vacuum, and runs that take long.
+"""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,12 +11,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from s3notify_platform.errors import FencedError
 from s3notify_platform.ingest import slot_files as files
 from s3notify_platform.ports import Written
 from s3notify_platform.protocols.keyspace import Publisher
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table import states as paging
+from s3notify_platform.table.heads import HeadMemory
 from s3notify_platform.table.quarantine import Choice, retry
+from s3notify_platform.table.vacuum import vacuum
+from tests.support.clocks import HandClock
 from tests.support.slot_writer import (
     SLOT,
     Body,
@@ -26,6 +33,9 @@ from tests.support.slot_writer import (
 )
 
 WRITERS = 3
+LONGEST = 100.0
+"""Seconds that a run may take."""
+
 keys = st.sampled_from(["a", "b", "c d", "é//", "\n", "x" * 40])
 writers = st.integers(0, WRITERS - 1)
 
@@ -57,15 +67,29 @@ class TableMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.store = MemoryObjectStore()
-        self.table = slot_table(self.store)
+        self.time = HandClock()
+        self.store = MemoryObjectStore(clock=self.time)
+        self.table = slot_table(self.store, self.time, max_run_seconds=LONGEST)
         self.bucket: dict[str, Body] = {}
-        self.writers = [SlotWriter(store=self.store, name=f"writer {n}") for n in range(WRITERS)]
+        self.writers = [self._writer(n) for n in range(WRITERS)]
         self.planned: dict[int, Planned] = {}
         self.staged: dict[int, tuple[Planned, Any, Held]] = {}
         self.history: list[Held] = [Held()]
         self.versions = 0
         self.unreadable: dict[str, int] = {}
+
+    def _writer(self, number: int) -> SlotWriter:
+        memory = HeadMemory(self.time, seconds=LONGEST / 2)
+        settings = {"max_run_seconds": LONGEST, "memory": memory}
+        return SlotWriter(store=self.store, clock=self.time, name=f"writer {number}", settings=settings)
+
+    @rule(seconds=st.sampled_from([LONGEST * 0.2, LONGEST * 0.45, LONGEST * 0.6, LONGEST * 1.1]))
+    def wait(self, seconds: float) -> None:
+        self.time.now += seconds
+
+    @rule()
+    def clean(self) -> None:
+        vacuum(self.table, retention_seconds=LONGEST, clock=self.time)
 
     @rule(names=st.lists(keys, min_size=1, max_size=4), rows=st.integers(0, 3), rejects=st.integers(0, 2))
     def put(self, names: list[str], rows: int, rejects: int) -> None:
@@ -128,7 +152,9 @@ class TableMachine(RuleBasedStateMachine):
         elif writer in self.planned:
             self._stage(writer, at_most, last_attempt=last_attempt)
         else:
-            self.planned[writer] = self.writers[writer].plan(self.bucket, max_objects=max_objects)
+            self.planned[writer] = planned = self.writers[writer].plan(self.bucket, max_objects=max_objects)
+            head = planned.head.generation if planned.head else 0
+            assert planned.changes or head == len(self.history) - 1, "the current state was asked for"
 
     @rule(writer=writers, last_attempt=st.booleans())
     def go_on(self, writer: int, *, last_attempt: bool) -> None:
@@ -137,13 +163,18 @@ class TableMachine(RuleBasedStateMachine):
             self.step(writer, 100, last_attempt=last_attempt)
         self.step(writer, 100, last_attempt=last_attempt)
 
-    @rule(writer=writers)
-    def crash(self, writer: int) -> None:
+    @rule(writer=writers, restarts=st.booleans())
+    def crash(self, writer: int, *, restarts: bool) -> None:
+        """Its run ends, or its process, and with that what it remembers."""
         self.planned.pop(writer, None)
         self.staged.pop(writer, None)
+        if restarts:
+            self.writers[writer] = self._writer(writer)
 
     def _stage(self, writer: int, at_most: int, *, last_attempt: bool) -> None:
         planned = self.planned.pop(writer)
+        if self.time.now - planned.at > LONGEST:
+            return  # vacuum may have taken what it is to read
         commit = self.writers[writer].stage(
             planned, self.bucket, at_most=at_most, unreadable=self.unreadable, last_attempt=last_attempt
         )
@@ -191,6 +222,10 @@ class TableMachine(RuleBasedStateMachine):
     def _commit(self, writer: int) -> None:
         planned, commit, after = self.staged.pop(writer)
         free = commit.generation == len(self.history)
+        if self.time.now - planned.at > LONGEST:
+            with pytest.raises(FencedError):
+                self.writers[writer].commit(planned, commit)
+            return
         outcome = self.writers[writer].commit(planned, commit)
         assert isinstance(outcome, Written) == free
         if free:
@@ -199,7 +234,7 @@ class TableMachine(RuleBasedStateMachine):
     @invariant()
     def the_table_is_the_model(self) -> None:
         line = history_of(self.table)
-        assert len(line) == len(self.history) - 1
+        assert (line[-1].generation if line else 0) == len(self.history) - 1
         now = self.history[-1]
         states = self.table.states(line[-1] if line else None)
         assert {k: (s.etag, s.rows, s.rejects, s.reach_end, bool(s.reason)) for k, s in states.items()} == {
@@ -220,7 +255,7 @@ class TableMachine(RuleBasedStateMachine):
         head = self.table.head(SLOT)
         assert head is None or (head.failing, head.pending) == ((), ())
         assert content_in(self.table) == content_of(self.bucket)
-        assert self.table.newest([SLOT])[SLOT] == len(history_of(self.table))
+        assert self.table.newest([SLOT])[SLOT] == (head.generation if head else 0)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The engine's jobs without Spark: the functions of its tasks, called one after the other in this process."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ from s3notify_platform.ingest.splits import assign_splits, work_rows
 from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.ingest.wire import LISTED, PLANNED, STAGED, WORK, Requests, Staged
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.heads import NONE_KNOWN
+from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.schema import TableSchema
 
 COLUMN = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
@@ -29,13 +31,18 @@ class LocalJobs:
     width: int = 3
 
     def plan(
-        self, slots: Iterable[Slot], *, listing: bool = True, skip: frozenset[str] = frozenset()
+        self,
+        slots: Iterable[Slot],
+        *,
+        listing: bool = True,
+        skip: frozenset[str] = frozenset(),
+        recalled: Mapping[Slot, Generation] = NONE_KNOWN,
     ) -> Plan:
         wanted = sorted(set(slots))
         quota = max(1, self.source.input.max_objects // len(wanted))
         if not listing:
-            return collected(self.source.name, follow(self.source, wanted, quota, skip))
-        begun = begin_listing(self.source, frozenset(wanted), self.width)
+            return collected(self.source.name, follow(self.source, wanted, quota, skip, recalled))
+        begun = begin_listing(self.source, frozenset(wanted), self.width, recalled)
         list_part = lister(self.source, frozenset(wanted), begun.parts, begun.cuts)
         batches = [LISTED.batch(begun.rows), *list_part(_numbers(len(begun.parts)))]
         rows = pa.Table.from_batches(batches).sort_by("slot").to_batches()

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -11,12 +12,12 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.slot_writer import SlotStage, StageContext
 from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, Reject, StagedSlot
-from s3notify_platform.ports import Conflict, ETag, ObjectStore, Written
+from s3notify_platform.ports import Conflict, ETag, ObjectStore, Written, list_all
 from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, SlotChanges, Split, changes_of_slot
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
-from s3notify_platform.table.layout import Generation, TableLayout
+from s3notify_platform.table.layout import Generation, TableLayout, generation_of
 from s3notify_platform.table.reader import read_slots
 from s3notify_platform.table.reread import backfilled_keys
 
@@ -58,20 +59,30 @@ class Planned:
 
 @dataclass(kw_only=True)
 class SlotWriter:
-    """One run after another on `SLOT`."""
+    """One run after another on `SLOT`. `settings`: of its `SlotTable`."""
 
     store: ObjectStore
     clock: Clock = SYSTEM_CLOCK
     name: str = "writer"
     commits: ConditionalCommit | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     table: SlotTable = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = slot_table(self.store, self.clock, commits=self.commits)
+        self.table = slot_table(self.store, self.clock, commits=self.commits, **self.settings)
 
     def plan(self, bucket: Bucket, *, max_objects: int = 100) -> Planned:
         at = self.clock.monotonic()
-        head = self.table.head(SLOT)
+        recalled = self.table.memory.recall([SLOT])
+        planned = self._planned(bucket, max_objects, recalled.heads.get(SLOT), min(at, recalled.seen_at))
+        if SLOT in recalled.heads and not planned.changes:
+            generation = Generation(planned.head.generation if planned.head else 0)
+            if not self.table.stands(SLOT, generation, seen_at=planned.at):
+                return self._planned(bucket, max_objects, None, at)
+        return planned
+
+    def _planned(self, bucket: Bucket, max_objects: int, newest: Generation | None, at: float) -> Planned:
+        head = self.table.head(SLOT, newest)
         states = self.table.states(head)
         listed = [
             ObjectVersion(slot=SLOT, key=key, etag=ETag(body.etag), size=body.rows)
@@ -204,11 +215,10 @@ def content_in(table: SlotTable) -> tuple[Counter[Any], Counter[Any]]:
 
 
 def history_of(table: SlotTable) -> list[SlotCommit]:
-    """All generations from the first to the head; asserts that they are one line."""
-    head = table.head(SLOT)
-    line = [table.read(SLOT, Generation(n + 1)) for n in range(head.generation if head else 0)]
-    assert [commit.generation for commit in line] == list(range(1, len(line) + 1))
-    assert [commit.parent_id for commit in line] == [None, *(commit.commit_id for commit in line)][
-        : len(line)
-    ]
+    """All generations that there are, up to the head; asserts that they are one line."""
+    there = list_all(table.store, table.layout.commits(SLOT))
+    line = [table.read(SLOT, generation) for generation in sorted(generation_of(meta.key) for meta in there)]
+    assert all(after.generation == before.generation + 1 for before, after in pairwise(line))
+    assert all(after.parent_id == before.commit_id for before, after in pairwise(line))
+    assert not line or line[0].generation > 1 or line[0].parent_id is None
     return line

@@ -48,7 +48,14 @@ RESULT = SlotResult(slot=Slot(3), status="committed", rows=1)
 @pytest.mark.parametrize(
     ("table", "rows"),
     [
-        (LISTED, [WantedSlot(slot=Slot(3), generation=None), VERSION, Requests(requests={"GET": 1})]),
+        (
+            LISTED,
+            [
+                WantedSlot(slot=Slot(3), generation=None, recalled=True),
+                VERSION,
+                Requests(requests={"GET": 1}),
+            ],
+        ),
         (PLANNED, [ToRead(split=SPLIT, announced=False), FailedSlot(slot=Slot(3), error="why")]),
         (WORK, [SlotOfTask(task=Task(1), slot=Slot(3)), SplitOfTask(task=Task(1), split=SPLIT, child=None)]),
         (

@@ -1,16 +1,20 @@
 """Heads over a store in memory: found, listed for many slots, and moved by a commit."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from s3notify_platform.errors import ConflictError, CorruptError, FencedError, UsageError
+from s3notify_platform.limits import REMEMBERED_TABLES
 from s3notify_platform.ports import Conflict, StoredObject, Written
 from s3notify_platform.protocols.source_enumerator import ObjectState
 from s3notify_platform.slots import Slot
+from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from s3notify_platform.table.commit import DENSE_PAGE, SlotCommit, TableFile
+from s3notify_platform.table.heads import MAX_RUN_SECONDS, HeadMemory, head_memory
 from s3notify_platform.table.layout import Generation, TableLayout, generation_of, inverted
 from tests.support.clocks import HandClock
 from tests.support.slot_writer import LAYOUT, SLOT, slot_table
@@ -210,6 +214,88 @@ class TestNewest:
         assert len(newest) == 1000
         assert len(known) == 1000 or len(known) <= DENSE_PAGE * store.counts["LIST"] + DENSE_PAGE
         assert store.counts["LIST"] <= len(known) / DENSE_PAGE + 1
+
+
+class TestRemembered:
+    """What a table with a memory asks for."""
+
+    def test_a_second_time(self) -> None:
+        """1 GET and 1 HEAD in place of a LIST; a slot without a commit 1 HEAD."""
+        store, time = CountingStore(MemoryObjectStore()), HandClock()
+        table = slot_table(store, time, memory=HeadMemory(time))
+        write(table, commit_of(1))
+        heads = {SLOT: commit_of(1), Slot(8): None}
+        assert table.heads(heads) == heads
+        assert store.counts == {"PUT": 1, "LIST": 1, "GET": 1, "HEAD": 1}
+        store.counts.clear()
+        assert table.heads(heads) == heads
+        assert store.counts == {"GET": 1, "HEAD": 2}
+        time.now += MAX_RUN_SECONDS / 2
+        store.counts.clear()
+        assert table.heads(heads) == heads
+        assert store.counts == {"GET": 1, "LIST": 1}
+
+    def test_what_another_process_committed(self) -> None:
+        memory, time = MemoryObjectStore(), HandClock()
+        table = slot_table(memory, time, memory=HeadMemory(time))
+        write(table, commit_of(1))
+        assert table.heads([SLOT]) == {SLOT: commit_of(1)}
+        write(slot_table(memory), commit_of(2))
+        assert table.heads([SLOT]) == {SLOT: commit_of(2)}
+        memory.delete(LAYOUT.commit(SLOT, 2))
+        assert table.heads([SLOT]) == {SLOT: commit_of(1)}
+
+    def test_a_conflict_is_not_recalled(self) -> None:
+        memory, time = MemoryObjectStore(), HandClock()
+        table = slot_table(memory, time, memory=HeadMemory(time))
+        write(table, commit_of(1))
+        assert table.memory.recall([SLOT]).heads == {SLOT: 1}
+        write(slot_table(memory), commit_of(2))
+        late = commit_of(2, commit_id="late").staged()
+        assert table.commit(late, planned_at=time.now) == Conflict()
+        assert table.memory.recall([SLOT]).heads == {}
+
+    def test_what_it_asked_for_too_late_does_not_stand(self) -> None:
+        """What came after it may be gone by then."""
+        time = HandClock()
+        table = slot_table(MemoryObjectStore(), time, memory=HeadMemory(time))
+        write(table, commit_of(1))
+        assert table.stands(SLOT, Generation(1), seen_at=time.now - MAX_RUN_SECONDS)
+        assert not table.stands(SLOT, Generation(1), seen_at=time.now - MAX_RUN_SECONDS - 1)
+        assert table.memory.recall([SLOT]).heads == {}
+
+    def test_the_time_of_what_is_recalled(self) -> None:
+        """The earliest; a generation that is known and higher is taken instead, and nothing that is only known."""
+        time = HandClock()
+        memory = HeadMemory(time, seconds=10)
+        memory.note({Slot(1): Generation(4)}, time.now - 9)
+        memory.note({Slot(2): Generation(5), Slot(3): Generation(6)}, time.now - 1)
+        memory.note({Slot(5): Generation(7)}, time.now - 10)
+        known = {
+            Slot(1): Generation(3),
+            Slot(2): Generation(8),
+            Slot(4): Generation(9),
+            Slot(5): Generation(9),
+        }
+        found = memory.recall([Slot(1), Slot(2), Slot(4), Slot(5)], known)
+        assert (found.heads, found.seen_at) == ({1: 4, 2: 8}, time.now - 9)
+
+    def test_memories_apart(self) -> None:
+        """One for each bucket and endpoint, prefix, id and clock; the oldest unused ones are dropped."""
+        config, time = S3Config(bucket="b", endpoint_url="http://a"), HandClock()
+        first = head_memory(config, "p/", "id", time)
+        others = [
+            head_memory(replace(config, bucket="c"), "p/", "id", time),
+            head_memory(replace(config, endpoint_url="http://b"), "p/", "id", time),
+            head_memory(config, "q/", "id", time),
+            head_memory(config, "p/", "other", time),
+            head_memory(config, "p/", "id", HandClock()),
+        ]
+        assert first is head_memory(config, "p/", "id", time)
+        assert len({*map(id, [first, *others])}) == 6
+        for number in range(REMEMBERED_TABLES):
+            head_memory(config, "p/", f"{number}", time)
+        assert first is not head_memory(config, "p/", "id", time)
 
 
 class TestCommitting:
