@@ -3,6 +3,7 @@
 from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
+from botocore.auth import SigV4Auth
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -19,6 +20,7 @@ from botocore.parsers import ResponseParserError
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.config import Access
+from s3notify_platform.stores.signed import SignedHttp
 
 SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, OSError)
 """All that a request can raise; `OSError`: a socket that failed while a body was read."""
@@ -38,7 +40,10 @@ class SdkUser(Generic[C]):
     Thread-safe; nothing is sent, and no credential looked up, before the first call.
     """
 
+    _auth: type[SigV4Auth] = SigV4Auth
+
     def __init__(self, service: str, config: Access, client: C | None = None, **settings: Any) -> None:
+        self._signed: SignedHttp | None = None
         self._service = service
         self._access = config
         self._settings = settings
@@ -48,11 +53,21 @@ class SdkUser(Generic[C]):
     @property
     def client(self) -> C:
         """The SDK's client, created at first use. `UsageError` for a bad configuration."""
+        if (client := self._client) is not None:
+            return client
         with self._client_lock:
             if self._client is None:
-                self._client = _new_client(self._service, self._access, **self._settings)
-                self._prepare(self._client)
+                session, client = _new_client(self._service, self._access, **self._settings)
+                self._prepare(client)
+                self._signed = SignedHttp(session, client, self._auth)
+                self._client = client
             return self._client
+
+    @property
+    def signed(self) -> SignedHttp | None:
+        """Requests without the SDK's client, to its endpoint and as its user; None if a client was given."""
+        _ = self.client
+        return self._signed
 
     def _prepare(self, client: C) -> None:
         """What an adapter adds to a client of its own."""
@@ -61,9 +76,11 @@ class SdkUser(Generic[C]):
         """Close the connections. The object may be used again."""
         with self._client_lock:
             client: Any = self._client
-            self._client = None
+            signed, self._signed, self._client = self._signed, None, None
         if client is not None:
             client.close()
+        if signed is not None:
+            signed.close()
 
 
 def _new_client(
@@ -74,14 +91,15 @@ def _new_client(
     connect_seconds: float = 5.0,
     read_seconds: float = 30.0,
     **settings: Any,
-) -> Any:
+) -> tuple[Any, Any]:
     from botocore.config import Config
 
     from s3notify_platform.stores.credentials import session_of
 
     try:
         # A separate session: creating clients from the default one is not thread-safe.
-        return session_of(config).client(
+        session = session_of(config)
+        return session, session.client(
             service,  # type: ignore[call-overload] # one of many literals
             region_name=config.region,
             endpoint_url=config.endpoint_url,

@@ -43,7 +43,8 @@ _NOT_METADATA = frozenset(
 class FastObjectStore(DelegatingStore):
     """One bucket. Thread-safe; nothing is sent before the first call.
 
-    Never deletes by obstore, which sends DeleteObjects: Ceph RGW 16 crashes on that in a bucket with notifications.
+    Never deletes by obstore, which knows no condition and sends DeleteObjects: Ceph RGW 16 crashes on that in a bucket
+    with notifications. `S3ObjectStore` takes a quarter of boto3's CPU for it.
     """
 
     def __init__(self, config: S3Config) -> None:

@@ -1,4 +1,4 @@
-"""`ObjectStore` over the S3 API, by boto3. AWS, Ceph RGW, SeaweedFS and others.
+"""`ObjectStore` over the S3 API: HEAD, PUT and DELETE by `stores.signed`, the rest by boto3. AWS, Ceph RGW and others.
 
 Guarantees. A conditional write is sent once, and has one of three outcomes: applied, refused, unknown (see the table in
 `stores.faults`). It is sent again only if the store certainly did nothing with it. Reads and unconditional writes are
@@ -16,9 +16,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from botocore.auth import S3SigV4Auth, SigV4Auth
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import NotFoundError, RefusedError, UnavailableError
+from s3notify_platform.errors import NotFoundError, RefusedError, UnavailableError, UsageError
 from s3notify_platform.ports import (
     Absent,
     Conflict,
@@ -35,6 +38,7 @@ from s3notify_platform.ports import (
     Written,
 )
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.connections import Answer
 from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
 from s3notify_platform.stores.memory import check_copy, check_key, check_page_limit
 from s3notify_platform.stores.s3.listing import PAGE, read_listing
@@ -56,6 +60,8 @@ _CONTENT_HEADERS = (
 
 class S3ObjectStore(SdkUser["S3Client"]):
     """One bucket. Thread-safe."""
+
+    _auth: type[SigV4Auth] = S3SigV4Auth
 
     def __init__(
         self,
@@ -87,14 +93,16 @@ class S3ObjectStore(SdkUser["S3Client"]):
         if self.config.requester_pays:
             client.meta.events.register("before-call.s3", _with({"x-amz-request-payer": "requester"}))
         if self.config.kms_key_id is not None:
-            encrypted = _with(
-                {
-                    "x-amz-server-side-encryption": "aws:kms",
-                    "x-amz-server-side-encryption-aws-kms-key-id": self.config.kms_key_id,
-                }
-            )
-            for operation in ("PutObject", "CopyObject"):
-                client.meta.events.register(f"before-call.s3.{operation}", encrypted)
+            client.meta.events.register("before-call.s3.CopyObject", _with(self._encrypted))
+
+    @property
+    def _encrypted(self) -> dict[str, str]:
+        if self.config.kms_key_id is None:
+            return {}
+        return {
+            "x-amz-server-side-encryption": "aws:kms",
+            "x-amz-server-side-encryption-aws-kms-key-id": self.config.kms_key_id,
+        }
 
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
@@ -143,11 +151,9 @@ class S3ObjectStore(SdkUser["S3Client"]):
         return ""
 
     def head(self, key: str) -> ObjectMeta | None:
-        found = self._send(
-            lambda: _meta(key, self.client.head_object(Bucket=self.config.bucket, Key=check_key(key)))
-        )
+        found = self._send(lambda: self._sent("HeadObject", "HEAD", check_key(key)))
         if not isinstance(found, Fault):
-            return found
+            return _head(key, found.headers)
         if found.verdict is not Verdict.MISSING:
             raise self._unavailable(found)
         self._check_bucket()
@@ -156,29 +162,25 @@ class S3ObjectStore(SdkUser["S3Client"]):
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        arguments: dict[str, Any] = {}
+        headers = {f"x-amz-meta-{name}": value for name, value in (metadata or {}).items()} | self._encrypted
+        if not "".join(headers.values()).isascii():
+            raise UsageError(f"metadata of {key!r}: only ASCII can be stored")
         match precondition:
             case Absent():
-                arguments["IfNoneMatch"] = "*"
+                headers["If-None-Match"] = "*"
             case IfMatch(etag=etag):
-                arguments["IfMatch"] = etag
+                headers["If-Match"] = etag
         written = self._send(
-            lambda: self.client.put_object(
-                Bucket=self.config.bucket,
-                Key=check_key(key),
-                Body=body,
-                Metadata=dict(metadata or {}),
-                **arguments,
-            ),
+            lambda: self._sent("PutObject", "PUT", check_key(key), headers, body),
             conditional=precondition is not None,
         )
-        return self._outcome(written) if isinstance(written, Fault) else Written(etag=_etag(written))
+        return self._outcome(written) if isinstance(written, Fault) else Written(etag=_etag(written.headers))
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
         """See `ObjectStore.delete`. Some stores ignore the condition: `stores.probe` finds out."""
-        arguments: dict[str, Any] = {} if precondition is None else {"IfMatch": precondition.etag}
+        headers = {} if precondition is None else {"If-Match": precondition.etag}
         deleted = self._send(
-            lambda: self.client.delete_object(Bucket=self.config.bucket, Key=check_key(key), **arguments),
+            lambda: self._sent("DeleteObject", "DELETE", check_key(key), headers),
             conditional=precondition is not None,
         )
         if not isinstance(deleted, Fault):
@@ -269,6 +271,20 @@ class S3ObjectStore(SdkUser["S3Client"]):
         except ValueError:
             return None
 
+    def _sent(
+        self,
+        operation: str,
+        method: str,
+        key: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> Answer:
+        signed = self.signed
+        assert signed is not None, "the client that was given is for listings"
+        payer = {"x-amz-request-payer": "requester"} if self.config.requester_pays else {}
+        url = f"{bucket_url(signed.endpoint, self.config.bucket)}/{quote(key, safe='/~')}"
+        return signed.send(operation, method, url, {**(headers or {}), **payer}, body)
+
     def _send(
         self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None
     ) -> T | Fault:
@@ -341,6 +357,31 @@ def _with(headers: Mapping[str, str]) -> Callable[..., None]:
         params["headers"].update(headers)
 
     return add
+
+
+def bucket_url(endpoint: str, bucket: str) -> str:
+    """Where a bucket is, without a `/` at its end. Pure.
+
+    By path, but on AWS by host name, unless the bucket's name has a dot, which no certificate covers.
+    """
+    place = urlsplit(endpoint)
+    if (place.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn")) and "." not in bucket:
+        return f"{place.scheme}://{bucket}.{place.netloc}"
+    return f"{endpoint.rstrip('/')}/{bucket}"
+
+
+def _head(key: str, headers: Mapping[str, str]) -> ObjectMeta:
+    return ObjectMeta(
+        key=key,
+        etag=_etag(headers),
+        size=int(headers["Content-Length"]),
+        modified_ms=int(parsedate_to_datetime(headers["Last-Modified"]).timestamp() * 1000),
+        metadata={
+            name.lower().removeprefix("x-amz-meta-"): value
+            for name, value in headers.items()
+            if name.lower().startswith("x-amz-meta-")
+        },
+    )
 
 
 def _etag(answer: Any) -> ETag:
