@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from botocore.auth import S3SigV4Auth, SigV4Auth
+from botocore.awsrequest import HeadersDict
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import NotFoundError, RefusedError, UnavailableError, UsageError
@@ -56,6 +57,14 @@ RETRY_CEILING_SECONDS = 2.0
 _CONTENT_HEADERS = (
     "ContentType", "ContentEncoding", "ContentLanguage", "ContentDisposition", "CacheControl",
 )  # fmt: skip
+
+
+_ARGUMENTS = {
+    "If-None-Match": "IfNoneMatch",
+    "If-Match": "IfMatch",
+    "x-amz-server-side-encryption": "ServerSideEncryption",
+    "x-amz-server-side-encryption-aws-kms-key-id": "SSEKMSKeyId",
+}
 
 
 class S3ObjectStore(SdkUser["S3Client"]):
@@ -279,11 +288,25 @@ class S3ObjectStore(SdkUser["S3Client"]):
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Answer:
-        signed = self.signed
-        assert signed is not None, "the client that was given is for listings"
+        signed, headers = self.signed, headers or {}
+        if signed is None or self.config.bucket.startswith("arn:"):
+            return self._by_client(operation, key, headers, body)
         payer = {"x-amz-request-payer": "requester"} if self.config.requester_pays else {}
         url = f"{bucket_url(signed.endpoint, self.config.bucket)}/{quote(key, safe='/~')}"
-        return signed.send(operation, method, url, {**(headers or {}), **payer}, body)
+        return signed.send(operation, method, url, {**headers, **payer}, body)
+
+    def _by_client(self, operation: str, key: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """The same by boto3, which knows the hosts and signatures of access points."""
+        arguments: dict[str, Any] = {
+            name: headers[header] for header, name in _ARGUMENTS.items() if header in headers
+        }
+        if operation == "PutObject":
+            meta = {name: value for name, value in headers.items() if name.startswith("x-amz-meta-")}
+            arguments["Metadata"] = {name.removeprefix("x-amz-meta-"): each for name, each in meta.items()}
+            arguments["Body"] = body
+        call = {"HeadObject": "head_object", "PutObject": "put_object", "DeleteObject": "delete_object"}
+        answer = getattr(self.client, call[operation])(Bucket=self.config.bucket, Key=key, **arguments)
+        return Answer(status=200, headers=HeadersDict(answer["ResponseMetadata"]["HTTPHeaders"]), content=b"")
 
     def _send(
         self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None

@@ -1,5 +1,6 @@
 """Requests that are signed and sent without the SDK's client: where they go, and what becomes of answers."""
 
+import io
 import json
 import select
 import threading
@@ -7,6 +8,7 @@ from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from botocore.awsrequest import AWSResponse, HeadersDict
 
 from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.ports import ABSENT, IfMatch, Unknown, Written
@@ -17,6 +19,13 @@ from s3notify_platform.stores.s3.store import bucket_url
 
 KEYS = {"access_key_id": "id", "secret_access_key": "secret", "session_token": "token", "region": "eu-1"}
 ITEM = {"path": {"S": "é"}, "stamp": {"B": b"\x00\xff"}, "n": {"N": "1"}}
+
+
+class Empty(io.BytesIO):
+    """The body of an answer, for botocore."""
+
+    def stream(self):
+        return iter(())
 
 
 class Site:
@@ -215,4 +224,30 @@ def test_through_a_proxy(site, monkeypatch):
     site.answers = [(204, b"")]
     assert store.delete("k") == Written(etag=None)
     assert [path for _, path, _, _ in site.seen] == ["http://ceph.invalid/b/k"]
+    store.close()
+
+
+def test_an_access_point_is_left_to_the_sdk():
+    """Its host is another one. Conditions, metadata and the key of encryption go along, and the answer is read."""
+    point = "arn:aws:s3:eu-west-1:123456789012:accesspoint/ours"
+    store = S3ObjectStore(S3Config(bucket=point, kms_key_id="alias/k", **{**KEYS, "region": "eu-west-1"}))
+    seen = []
+
+    def stand_in(request, **_):
+        seen.append((request.method, request.url, request.headers))
+        headers = {"ETag": '"e"', "Content-Length": "3", "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT"}
+        return AWSResponse(request.url, 200, HeadersDict({**headers, "x-amz-meta-writer": "w"}), Empty())
+
+    store.client.meta.events.register("before-send.s3", stand_in)
+    assert store.put("k", b"1", precondition=ABSENT, metadata={"writer": "w"}) == Written(etag="e")
+    assert store.delete("k", precondition=IfMatch(etag="e")) == Written(etag=None)
+    found = store.head("k")
+    assert (found.etag, found.size, found.metadata) == ("e", 3, {"writer": "w"})
+    assert {url for _, url, _ in seen} == {
+        "https://ours-123456789012.s3-accesspoint.eu-west-1.amazonaws.com/k"
+    }
+    put, delete, _ = (headers for _, _, headers in seen)
+    assert (put["If-None-Match"], put["x-amz-meta-writer"]) == (b"*", b"w")
+    assert put["x-amz-server-side-encryption-aws-kms-key-id"] == b"alias/k"
+    assert delete["If-Match"] == b"e"
     store.close()
