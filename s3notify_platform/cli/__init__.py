@@ -25,6 +25,7 @@ from s3notify_platform.cli.common import (
     SourcePlace,
     bucket_options,
     dynamodb_endpoint_option,
+    json_option,
     key_options,
     options,
     options_as,
@@ -109,6 +110,7 @@ _tables_options = options(
 @setting_option("platform_prefix")
 @setting_option("commit", type=click.Choice(["auto", "native", "dynamodb"]))
 @_tables_options
+@json_option
 def doctor(
     *,
     place: BucketPlace,
@@ -119,6 +121,7 @@ def doctor(
     records_table: str | None,
     lease_table: str | None,
     dynamodb_endpoint_url: str | None,
+    as_json: bool,
 ) -> None:
     """Check whether a bucket's store and our permissions suffice, and print how slots are committed there, and why.
 
@@ -144,23 +147,31 @@ def doctor(
             endpoint_url=dynamodb_endpoint_url,
         )
     )
-    _print_capabilities(f"{platform.bucket} at {asked}", found)
-    # The problems of an unusable store are the error that is printed below.
-    for problem in found.problems if found.mode != "unusable" else ():
-        say(f"- {problem}")
-    for table_name, problems in tables.items():
-        for problem in problems or ("is correct",):
-            say(f"- {table_name} {problem}")
+    decision, refusal = None, ""
     try:
         decision = choose_commit(
             found, commit, has_lease_table=bool(lease_table), has_records_table=bool(records_table)
         )
     except S3NotifyError as error:
-        say(error)
-        sys.exit(1)
-    say(f"commit: {decision.commit} ({decision.reason})")
-    say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
-    if any(tables.values()):
+        refusal = str(error)
+    if as_json:
+        document = {"bucket": platform.bucket, "endpoint": asked, "checks": asdict(found), "tables": tables}
+        print_json(
+            document
+            | {"commit": decision and decision.commit, "reason": decision.reason if decision else refusal}
+        )
+    else:
+        _print_capabilities(f"{platform.bucket} at {asked}", found)
+        # The problems of an unusable store are the error that is printed below.
+        for problem in found.problems if found.mode != "unusable" else ():
+            say(f"- {problem}")
+        for table_name, problems in tables.items():
+            for problem in problems or ("is correct",):
+                say(f"- {table_name} {problem}")
+        say(f"commit: {decision.commit} ({decision.reason})" if decision else refusal)
+        if decision:
+            say(f"records: {f'table {records_table!r}' if records_table else 'on the bucket'}")
+    if decision is None or any(tables.values()):
         sys.exit(1)
 
 

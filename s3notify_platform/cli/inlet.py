@@ -1,11 +1,11 @@
 """`s3notify inlet`: take in changes of a bucket that other systems report; each inlet is a registered service."""
 
-import json
+from dataclasses import asdict
 
 import click
 
-from s3notify_platform.cli.common import QueuePlace, queue_options
-from s3notify_platform.cli.printing import say, say_as_received
+from s3notify_platform.cli.common import QueuePlace, json_option, queue_options
+from s3notify_platform.cli.printing import print_found, say, say_as_received
 from s3notify_platform.cli.services import ServiceGroup
 
 
@@ -23,7 +23,7 @@ def inlet() -> None:
 @click.option("--show", metavar="ID", help="Print this message as received; cut off after 128 KB.")
 @click.option("--discard", multiple=True, metavar="ID", help="Remove this one. May be given several times.")
 @click.option("--discard-all", is_flag=True, help="Remove all.")
-@click.option("--json", "as_json", is_flag=True, help="For machines: one object a line.")
+@json_option
 def poison(
     *, place: QueuePlace, show: str | None, discard: tuple[str, ...], discard_all: bool, as_json: bool
 ) -> None:
@@ -44,20 +44,6 @@ def poison(
                 say_as_received(message.body)
                 return
         raise click.ClickException(f"no poison message {show!r}")
-    if as_json:
-        for message in found:
-            say(
-                json.dumps(
-                    {
-                        "id": message.id,
-                        "origin": message.origin,
-                        "reason": message.reason,
-                        "time_ms": message.time_ms,
-                        "length": message.length,
-                    }
-                )
-            )
-        return
-    for message in found:
-        say(f"{message.id}  {message.origin}  {message.length} bytes  {message.reason}")
-    say(f"{len(found)} messages", err=True)
+    columns = {"Message": "id", "Origin": "origin", "Bytes": "length", "Reason": "reason"}
+    without_body = [{k: v for k, v in asdict(message).items() if k != "body"} for message in found]
+    print_found(without_body, columns, as_json=as_json, nothing="no messages")

@@ -50,13 +50,25 @@ def print_json(document: Mapping[str, Any] | Sequence[Any]) -> None:
     say(json.dumps(document, indent=2))
 
 
-def print_found(found: Sequence[Mapping[str, Any]], columns: Mapping[str, str], *, as_json: bool) -> None:
-    """Print what was found: as one JSON document, or these `columns` of it as a table, field by head."""
+def print_found(
+    found: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str] | None = None,
+    *,
+    as_json: bool,
+    nothing: str = "",
+) -> None:
+    """Print what was found: as one JSON document, or as a table of all, or of these `columns`, field by head.
+
+    `nothing`: what is said in place of a table without lines.
+    """
     if as_json:
         print_json(found)
-        return
-    rows = ([one[field] for field in columns.values()] for one in found)
-    print_table(columns, ([_cell(value) for value in row] for row in rows))
+    elif nothing and not found:
+        say(nothing)
+    else:
+        shown_columns = columns or {field: field for field in found[0]}
+        rows = ([one[field] for field in shown_columns.values()] for one in found)
+        print_table(shown_columns, ([_cell(value) for value in row] for row in rows))
 
 
 def _cell(value: object) -> object:

@@ -9,7 +9,7 @@ import click
 
 from s3notify_platform.cli.common import SourcePlace, json_option, source_options
 from s3notify_platform.cli.configured import group
-from s3notify_platform.cli.printing import print_json, print_table, say
+from s3notify_platform.cli.printing import print_found, say
 
 SHOWN: Final = 20
 
@@ -43,12 +43,7 @@ def show(*, place: SourcePlace, asset: str | None, as_json: bool) -> None:
         }
         for one in location.schemas(location.table_layout(asset)).history()
     ]
-    if as_json:
-        print_json(found)
-    elif found:
-        print_table(found[0], (line.values() for line in found))
-    else:
-        say("no schema is pinned: nothing has been committed yet")
+    print_found(found, as_json=as_json, nothing="no schema is pinned: nothing has been committed yet")
 
 
 @schema.command(short_help="Go back to an earlier schema.")

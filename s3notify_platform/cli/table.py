@@ -14,7 +14,7 @@ from s3notify_platform.cli.common import (
     source_options,
 )
 from s3notify_platform.cli.configured import command, group
-from s3notify_platform.cli.printing import print_json, print_table, say
+from s3notify_platform.cli.printing import print_found, say
 from s3notify_platform.slots import SLOT_COUNT, Slot
 
 MOMENT = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d %H:%M:%S"])
@@ -54,12 +54,7 @@ def history(*, place: SourcePlace, asset: str | None, slot: int, limit: int, as_
         }
         for seen in islice(generations(place.table(asset), Slot(slot)), limit)
     ]
-    if as_json:
-        print_json(found)
-    elif found:
-        print_table(found[0], (line.values() for line in found))
-    else:
-        say(f"slot {slot} has no commit")
+    print_found(found, as_json=as_json, nothing=f"slot {slot} has no commit")
 
 
 @command(short_help="Print the rows of a slot.")
@@ -69,6 +64,7 @@ def history(*, place: SourcePlace, asset: str | None, slot: int, limit: int, as_
 @click.option("--generation", type=click.IntRange(1), help="Read this generation; default: the newest.")
 @click.option("--at", type=MOMENT, help="Read as of this time, in UTC, like 2026-01-31T12:00:00.")
 @limit_option(None, "Rows at most; default: all.")
+@click.option("--json", is_flag=True, expose_value=False, help="One JSON object a line, as without it.")
 def rows(
     *,
     place: SourcePlace,

@@ -86,7 +86,7 @@ def test_sqs_from_the_command_line(ministack):
     assert "messages_poison=1" in err
     listed = Command(world, "poison", *place(world), "--json")
     out, _ = listed.process.communicate(timeout=30)
-    (kept,) = [json.loads(line) for line in out.splitlines()]
+    (kept,) = json.loads(out)
     assert kept["origin"] == "sqs"
     shown = Command(world, "poison", *place(world), "--show", kept["id"])
     assert shown.process.communicate(timeout=30)[0] == "hello"

@@ -1,0 +1,99 @@
+"""`--json`: every reading command has it, and prints JSON, one document or one a line, on a real store."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.channels.inlets.poison import PoisonStore
+from s3notify_platform.cli import main
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.slots import slot_of
+from tests.support.ingested import Place
+from tests.support.servers import S3Server
+
+READING: Mapping[tuple[str, ...], list[str]] = {
+    ("doctor",): [],
+    ("explain",): ["raw/good"],
+    ("history",): ["orders", "--slot", str(slot_of("raw/good", 4))],
+    ("inlet", "poison"): [],
+    ("quarantine", "list"): ["orders"],
+    ("quarantine", "show"): ["raw/bad"],
+    ("rows",): ["orders", "--slot", str(slot_of("raw/good", 4))],
+    ("schema", "show"): ["orders"],
+    ("status",): ["orders"],
+    ("topics", "dead"): ["orders"],
+    ("topics", "list"): [],
+    ("topics", "stats"): [],
+}
+"""Each with its arguments."""
+
+OTHERS = {
+    "backfill", "delta", "deliver", "demo", "dev", "ingest", "init", "reconcile", "signal", "vacuum", "warm",
+    "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "table confirm", "table forget",
+    "table migrate", "topics create", "topics delete", "topics redrive", "topics update",
+}  # fmt: skip
+"""They change something, or run until they are stopped."""
+
+
+def commands(group: click.Group, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands(command, (*at, name))
+        else:
+            yield (*at, name)
+
+
+def test_no_command_is_forgotten() -> None:
+    """A new command is one that reads, and takes --json, or is named as another."""
+    assert {" ".join(command) for command in commands(main)} == OTHERS | {" ".join(c) for c in READING}
+
+
+@pytest.fixture(scope="module")
+def place(ministack: S3Server) -> Place:
+    """A table, a topic with an entry, an object in quarantine, and poison."""
+    made = Place(ministack)
+    made.put("good", 1, 2)
+    made.store.put("raw/bad", b"nothing of this is JSON\n")
+    made.run("1")
+    queue = made.source.location.queue()
+    queue.topics.create("orders", TopicSettings(bucket=made.store.config.bucket, prefix="raw/", slots=4))
+    PoisonStore(queue).keep(b"\xff", origin="sqs", reason="no JSON")
+    return made
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_json(place: Place, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    config = place.store.config
+    given = ["--bucket", config.bucket, "--endpoint-url", str(config.endpoint_url)]
+    options = {option for parameter in _of(command).params for option in parameter.opts}
+    given += [arg for name, value in (("--slot-count", "4"), ("--name", "orders"), ("--prefix", "raw/"))
+              if name in options for arg in (name, value)]  # fmt: skip
+    ran = CliRunner().invoke(main, [*command, *READING[command], *given, "--json"])
+    assert ran.exit_code == 0, ran.output
+    found = _values(ran.stdout)
+    assert found, "something is there to be shown"
+    assert all(isinstance(value, dict | list) for value in found)
+
+
+def _of(command: tuple[str, ...]) -> click.Command:
+    found: Any = main
+    for name in command:
+        found = found.get_command(click.Context(found), name)
+    assert isinstance(found, click.Command)
+    return found
+
+
+def _values(text: str) -> list[Any]:
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines()]
