@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from s3notify_platform.cli import (
+    erase,
     explain,
     ingest,
     inlet,
@@ -381,6 +382,7 @@ for _command in (
     reconcile.reconcile,
     quarantine.backfill,
     explain.explain,
+    erase.erase,
     status.status,
     ingest.ingest,
     table.history,

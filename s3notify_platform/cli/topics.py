@@ -12,6 +12,7 @@ from s3notify_platform.cli.common import (
     json_option,
     options,
     queue_options,
+    yes_option,
 )
 from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
@@ -190,7 +191,7 @@ def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
 @topics.command()
 @click.argument("topic")
 @queue_options
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 def delete(topic: str, *, place: QueuePlace, yes: bool) -> None:
     """Delete TOPIC with all its pending entries and dead letters."""
     if not yes:

@@ -24,6 +24,7 @@ from s3notify_platform.protocols.notification_queue.segments import Segment, dec
 from s3notify_platform.protocols.notification_queue.shards import Shards, by_place
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
 from s3notify_platform.protocols.updates import Updates
+from s3notify_platform.slots import slot_of
 
 PARALLELISM = 32
 """Requests in flight of one batch."""
@@ -318,6 +319,35 @@ class NotificationQueue:
             self.updates.remove(dead_partition(topic), record.key, expected=record.version)
             moved += 1
         return moved
+
+    def erase(self, bucket: str, key: str, *, own: str) -> tuple[int, int]:
+        """Take out what names an object, which is gone, of all topics: how many entries and letters, and how many stay.
+
+        What stays is reserved, claimed, or its deletion, except in the topic `own`. Safe to repeat. One scan of the
+        topics, of each topic's segments that may name it, and of its dead letters; 2 requests for each found.
+        """
+        removed = left = 0
+        for topic in self.topics.all():
+
+            def named(entry: Entry) -> bool:
+                return entry.event.key == key and entry.event.bucket in ("", bucket)
+
+            def done(entry: Entry, name: str = topic.name) -> bool:
+                free = entry.state == "committed" and entry.claim is None
+                return named(entry) and free and (name == own or entry.event.op != "delete")
+
+            wanted = may_hold({slot_of(key, topic.settings.slots)})
+            for shard in range(topic.settings.shards):
+                for segment in self.shards.scan(topic, shard, wanted=wanted):
+                    number = sum(map(named, segment.entries))
+                    taken = self.shards.take_out(segment.place, done) if number else []
+                    self.shards.give_back(taken)
+                    removed, left = removed + len(taken), left + number - len(taken)
+            for record in self.records.scan(dead_partition(topic.name)):
+                if named(decode_letter(topic.name, record)):
+                    self.updates.remove(dead_partition(topic.name), record.key, expected=record.version)
+                    removed += 1
+        return removed, left
 
     # Facts.
 

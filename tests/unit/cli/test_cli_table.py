@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.cli import main
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.source import Source
@@ -103,3 +104,21 @@ def test_migrate_and_confirm(place) -> None:
     assert other.open_table().heads == {}
     with pytest.raises(UsageError, match="slots is 1000 and was 8"):
         source.open_table()
+
+
+def test_erase(place) -> None:
+    """Asked first; refused while the object is there; messages that name it leave the poison."""
+    source, run = place
+    store = S3ObjectStore(source.location.platform)
+    store.put("raw/a b", b"1")
+    poison = PoisonStore(source.location.queue())
+    poison.keep(b'{"key": "raw/a+b"}', origin="sqs", reason="r")
+    poison.keep(b"another", origin="sqs", reason="r")
+    given = ("erase", "raw/a b", "--name", "orders", "--prefix", "raw/")
+    assert "Aborted" in run(*given, table=False).output
+    there = run(*given, "--yes", table=False)
+    assert (there.exit_code, "delete the object first" in there.output) == (1, True)
+    store.delete("raw/a b")
+    answer = run(*given, "--yes", table=False)
+    assert (answer.exit_code, "0 entries and 1 messages removed" in answer.output) == (0, True), answer.output
+    assert [message.body for message in poison.all()] == [b"another"]

@@ -1,0 +1,58 @@
+"""`s3notify erase KEY`: remove all that is held of an object, for good."""
+
+from urllib.parse import quote, quote_plus
+
+import click
+
+from s3notify_platform.cli.common import SourcePlace, key_options, setting_option, yes_option
+from s3notify_platform.cli.configured import command
+from s3notify_platform.cli.printing import say, shown
+
+
+@command(short_help="Remove all that is held of an object, for good.")
+@click.argument("key")
+@key_options
+@setting_option("prefix")
+@yes_option
+def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
+    """Remove all that the platform holds of the object KEY, which is no longer in the bucket, for good.
+
+    Its rows leave the table and the slot assets, their history and files, the quarantine, the Delta view; its entries
+    and dead letters leave the queue, with messages in `inlet poison` that name it. Delta versions of before can no
+    longer be read as a whole. What an aggregate made of the object's slot is made again by the next batch.
+
+    Not removed: names of columns, what others have made of it or received, Dagster's and other logs, and old versions
+    of the platform's objects if its bucket is versioned: let a lifecycle rule expire these.
+
+    Refused while the object is in the bucket. Safe to repeat. Exit code 1 if it has to be repeated, with the reason.
+    """
+    from s3notify_platform.channels.inlets.poison import PoisonStore
+    from s3notify_platform.ingest.erase import erase as erase_object
+    from s3notify_platform.ingest.source import Input, Source
+
+    if not yes:
+        click.confirm(f"Remove all that source {place.name!r} holds of {shown(key)}, for good?", abort=True)
+    location, store, mode = place.committing()
+    settled = location.settle_commit_mode(mode, store)
+    source = Source(location=location, input=Input(bucket=place.s3(), prefix=prefix), commit=settled)
+    done = erase_object(source, key)
+    poison = PoisonStore(place.queue())
+    names = [text.encode() for text in (key, quote(key), quote_plus(key))]
+    kept = frozenset(m.id for m in poison.all() if any(name in m.body for name in names))
+    removed = poison.discard(kept) if kept else 0
+    say(
+        f"{shown(key)}: slot {done.slot}, {done.commits} commits written, {done.files} files, {done.entries} entries "
+        f"and {removed} messages removed"
+    )
+    for asset in done.cleared:
+        say(f"slot asset {asset!r}: slot {done.slot} is empty until the next batch makes it again")
+    if done.waiting:
+        say(
+            f"{done.waiting} entries name it still: in delivery, or of its deletion; repeat this when they are done"
+        )
+    for batch in done.batches:
+        say(
+            f"batch {batch} of its slot is open, and may have read it before: repeat this when that has ended"
+        )
+    if done.waiting or done.batches:
+        raise click.exceptions.Exit(1)
