@@ -37,7 +37,7 @@ def erase(key: str, *, place: SourcePlace, prefix: str, yes: bool) -> None:
     source = Source(location=location, input=Input(bucket=place.s3(), prefix=prefix), commit=settled)
     done = erase_object(source, key)
     poison = PoisonStore(place.queue())
-    names = [text.encode() for text in (key, quote(key), quote_plus(key))]
+    names = [text.encode() for text in (key, quote(key), quote_plus(key), quote_plus(key, safe="/"))]
     kept = frozenset(m.id for m in poison.all() if any(name in m.body for name in names))
     removed = poison.discard(kept) if kept else 0
     say(

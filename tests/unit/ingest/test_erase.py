@@ -206,8 +206,12 @@ class Writes:
         return self.fault if self.left < 0 else Fault.NONE
 
 
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-@pytest.mark.parametrize("first", [0, 1, pytest.param(2, marks=pytest.mark.thorough)])
+ALL = [(first, fault) for first in range(3) for fault in (Fault.CRASH_AFTER, Fault.CRASH_BEFORE)]
+
+
+@pytest.mark.parametrize(
+    ("first", "fault"), [ALL[0], *(pytest.param(*each, marks=pytest.mark.thorough) for each in ALL[1:])]
+)
 def test_killed_anywhere(ministack: S3Server, first: int, fault: Fault) -> None:
     """Rows of others are there all along; repeated, nothing is left."""
     place = prepared(ministack)
