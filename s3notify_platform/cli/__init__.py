@@ -15,6 +15,7 @@ from s3notify_platform.cli import (
     inlet,
     quarantine,
     reconcile,
+    remove,
     schema,
     status,
     table,
@@ -391,6 +392,7 @@ for _command in (
     table.vacuum,
     quarantine.quarantine,
     table.table,
+    remove.remove,
     schema.schema,
     warm.warm,
 ):

@@ -32,7 +32,8 @@ READING: Mapping[tuple[str, ...], list[str]] = {
 """Each with its arguments."""
 
 OTHERS = {
-    "backfill", "delta", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "signal", "vacuum", "warm",
+    "backfill", "delta", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
+    "signal", "vacuum", "warm",
     "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "table confirm", "table forget",
     "table migrate", "topics create", "topics delete", "topics redrive", "topics update",
 }  # fmt: skip

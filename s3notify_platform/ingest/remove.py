@@ -1,0 +1,147 @@
+"""Removes a source: everything that the platform has made for it, and never an object of the source.
+
+Steps, each safe to repeat
+    1. The table's id: from now on runs refuse the table, since what is known of it has commits (`table.known`).
+    2. The source's topic, with its entries and dead letters.
+    3. Tables, commits first, so that a reader finds a slot whole or not at all; then streams' states, signals, records.
+    4. What is known of the table. So a removal that was killed is known as such until it is repeated.
+
+Only objects whose names the platform gives are removed; any others below its prefix are counted, and stay. The rest of
+the queue, which other sources share, and leases in DynamoDB stay too.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import NotFoundError, UnavailableError, UsageError
+from s3notify_platform.ingest.location import Location
+from s3notify_platform.ingest.task_chain import TASKS
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.ports import ObjectMeta, ObjectStore, Record, RecordStore, list_all
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.ack_chain.chains import ACK
+from s3notify_platform.protocols.keyspace import root_key, signal_key
+from s3notify_platform.protocols.source_enumerator.rescan import PARTITION
+from s3notify_platform.protocols.updates import Stored, Updates
+from s3notify_platform.slots import SLOT_COUNT, Slot
+from s3notify_platform.stores.s3.fast import shared_store
+from s3notify_platform.table.known import KNOWN
+
+REQUESTS_IN_FLIGHT: Final = 16
+FOREIGN: Final = "not the platform's, stays"
+
+_TABLE: Final = {
+    "commits/": "commits",
+    "state/": "object states",
+    "data/_delta_log/": "Delta log",
+    "data/slot=": "data files",
+    "quarantine/": "quarantine",
+    "schema/": "schema",
+    "vacuum/": "schema",
+    "table.json": "schema",
+}
+_OTHERS: Final = {"records/": "ack chains and records", "streams/": "streams", "store.json": "schema"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """How many objects, entries or records of a kind there are. `bytes`: None for what is no object."""
+
+    what: str
+    count: int
+    bytes: int | None = None
+
+
+def held(location: Location) -> list[Held]:
+    """What `remove` would remove, and what of others is below the platform's prefix. Reads only.
+
+    1 LIST for each 1000 objects, and 1 scan of the source's topic.
+    """
+    counts, sizes = Counter[str](), Counter[str]()
+    for what, meta in _objects(location, shared_store(location.platform)):
+        counts[what] += 1
+        sizes[what] += meta.size
+    found = [Held(what=what, count=counts[what], bytes=sizes[what]) for what in counts]
+    with suppress(NotFoundError):
+        stats = location.queue().stats(location.name)
+        found.append(Held(what=f"topic {location.name!r}: entries", count=stats.depth))
+        found.append(Held(what=f"topic {location.name!r}: dead letters", count=stats.dead))
+    if location.records_table is not None and (count := sum(1 for _ in _records(location.records()))):
+        found.append(Held(what="records in DynamoDB", count=count))
+    if location.sides().known() is not None:
+        found.append(Held(what="what is known of the table", count=1))
+    return found
+
+
+def open_batches(location: Location) -> list[str]:
+    """The batches that are not committed yet: their runs may be at work. 1 LIST, and 1 GET for each."""
+    return [chain.tag for chain in AckChains(location.records()).open_states()]
+
+
+def remove(location: Location, *, platform: ObjectStore | None = None) -> int:
+    """Remove the source; how many objects. Safe to repeat, and to kill. Stop its sensor, runs and writers before.
+
+    `platform` is a store to use instead of its own. `UsageError` if its objects are below the platform's prefix.
+    Requests of `held`, and 1 DELETE for each object, 2 for each entry and record.
+    """
+    store = platform if platform is not None else shared_store(location.platform)
+    sides = location.sides(store)
+    known = sides.known()
+    if known is not None and known.identity is not None:
+        own = (location.platform_prefix, location.keyspace_prefix)
+        source = known.identity
+        if source.bucket == location.platform.bucket and any(
+            prefix.startswith(source.prefix) or source.prefix.startswith(prefix) for prefix in own
+        ):
+            raise UsageError(
+                f"source {location.name!r} reads {source.prefix!r}, where the platform's own are"
+            )
+    store.delete(location.layout.id)
+    with suppress(NotFoundError):
+        location.queue(store).topics.delete(location.name)
+    doomed = [meta.key for what, meta in _objects(location, store) if what != FOREIGN]
+    doomed.sort(key=lambda key: "/commits/" not in key)
+    in_parallel(store.delete, doomed, REQUESTS_IN_FLIGHT)
+    records = location.records(store)
+    for partition, record in _records(records):
+        _remove(records, partition, record)
+    if (record_of_known := sides.records.read(KNOWN, sides.key)) is not None:
+        _remove(sides.records, KNOWN, record_of_known)
+    return len(doomed)
+
+
+def _objects(location: Location, store: ObjectStore) -> Iterator[tuple[str, ObjectMeta]]:
+    """The objects below the platform's prefix, and the signals, each with what it is."""
+    signals = {root_key(location.keyspace_prefix)}
+    signals |= {signal_key(location.keyspace_prefix, Slot(slot)) for slot in range(SLOT_COUNT)}
+    below, other = location.platform_prefix, location.keyspace_prefix
+    for prefix in [below] if other.startswith(below) else [below, other]:
+        for meta in list_all(store, prefix):
+            yield "signals" if meta.key in signals else _kind(meta.key.removeprefix(below)), meta
+
+
+def _kind(name: str) -> str:
+    table = re.match(r"(table|derived/[^/]+)/", name)
+    rest, kinds = (name[table.end() :], _TABLE) if table else (name, _OTHERS)
+    what = next((what for prefix, what in kinds.items() if rest.startswith(prefix)), FOREIGN)
+    derived = table is not None and table[1] != "table" and what != FOREIGN
+    return f"slot assets: {what}" if derived else what
+
+
+def _records(records: RecordStore) -> Iterator[tuple[str, Record]]:
+    for partition in (ACK, TASKS, PARTITION):
+        for record in records.scan(partition, keys_only=lambda _: True):
+            yield partition, record
+
+
+def _remove(records: RecordStore, partition: str, record: Record) -> None:
+    outcome = Updates(records, SYSTEM_CLOCK).remove(partition, record.key, expected=record.version)
+    if not isinstance(outcome, Stored) and outcome.record is not None:
+        raise UnavailableError(
+            f"{partition}/{record.key}: changed meanwhile; stop the source, and repeat this"
+        )

@@ -1,0 +1,140 @@
+"""Removing a source, on a real server: all that was made for it goes, its objects and its neighbours stay."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from s3notify_platform.cli import main
+from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.ingest.remove import held, remove
+from s3notify_platform.ports import list_all
+from s3notify_platform.protocols.ack_chain import AckChains
+from s3notify_platform.protocols.notification_queue import Event, TopicSettings
+from s3notify_platform.slots import Slot
+from tests.support.faults import Call, CrashedError, Fault, FaultyStore
+from tests.support.place import Place
+from tests.support.servers import S3Server
+from tests.support.tables import create_record_table
+
+pytestmark = pytest.mark.server
+
+
+def prepared(server: S3Server, **settings: Any) -> tuple[Place, dict[str, str]]:
+    """A source with all that there can be of it; and the objects that have to stay."""
+    place = Place(server, **settings)
+    for number, key in enumerate("abc"):
+        place.put(key, number)
+    place.store.put("_s3notify/orders/notes.txt", b"a person's")
+    place.store.put("_s3notify/orders2/table/data/x", b"a neighbour's")
+    queue = place.source.location.queue()
+    queue.topics.create("hooks", TopicSettings())
+    queue.push("hooks", Event(key="raw/a"))
+    stay = place.snapshot()
+    place.run("1")
+    place.source.view().sync(map(Slot, range(4)))
+    place.source.location.signals().signal_slots([Slot(1)])
+    location = place.source.location
+    location.settle_commit_mode(place.source.commit, place.store)
+    place.store.put(location.table_layout("daily").data(Slot(0), "n"), b"")
+    queue.topics.create("orders", TopicSettings(prefix="raw/", slots=4))
+    queue.push("orders", Event(key="raw/a"))
+    AckChains(location.records()).open_batch("b", ["0"])
+    return place, stay
+
+
+def objects(place: Place) -> dict[str, str]:
+    """All objects; of the queue only what the other topic has."""
+    return {key: etag for key, etag in place.snapshot().items() if "owners" not in key}
+
+
+@pytest.mark.parametrize("in_table", [False, True], ids=["bucket", "table"])
+def test_remove(ministack: S3Server, monkeypatch: pytest.MonkeyPatch, in_table: bool) -> None:
+    """Shown, then asked; refused while a batch is open. Afterwards a source of this name is a new one."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    records = ministack.table_config() if in_table else None
+    if records is not None:
+        create_record_table(records)
+    place, stay = prepared(ministack, records_table=records)
+    endpoint = str(place.store.config.endpoint_url)
+    given = ["remove", "orders", "--bucket", place.store.config.bucket, "--endpoint-url", endpoint]
+    if records is not None:
+        given += ["--records-table", records.table, "--dynamodb-endpoint-url", endpoint]
+
+    def run(*more: str, answer: str = "") -> Any:
+        return CliRunner(env={"COLUMNS": "80"}).invoke(main, [*given, *more], input=answer)
+
+    before = place.snapshot()
+    refused = run("--yes")
+    assert (refused.exit_code, "batch b is open" in refused.output) == (1, True), refused.output
+    shown = run("--force", answer="n\n")
+    assert shown.exit_code == 1
+    for what in (
+        "commits",
+        "Delta log",
+        "signals",
+        "slot assets: data files",
+        "entries",
+        "dead letters",
+        "stays",
+    ):
+        assert what in shown.output, shown.output
+    assert max(map(len, shown.output.splitlines())) <= 80
+    assert place.snapshot() == before
+    done = run("--force", answer="y\n")
+    assert done.exit_code == 0, done.output
+    assert objects(place) == stay
+    location = place.source.location
+    assert [topic.name for topic in location.queue().topics.all()] == ["hooks"]
+    assert [one.what for one in held(location)] == ["not the platform's, stays"]
+    assert remove(location) == 0
+    place.run("2")
+    assert place.values() == {0: 1, 1: 1, 2: 1}
+    assert set(place.heads().values()) == {1}
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_killed_anywhere(ministack: S3Server, first: int) -> None:
+    """As long as a commit is gone, runs refuse the table; repeated, nothing is left."""
+    place, stay = prepared(ministack)
+    commits = set(list_commits(place))
+    for number in range(first, 200, 2):
+        try:
+            remove(place.source.location, platform=FaultyStore(place.store, dies_at(number)))
+        except CrashedError:
+            if place.source.location.sides().known() is not None and set(list_commits(place)) != commits:
+                with pytest.raises(CorruptError):
+                    place.run("2")
+        else:
+            break
+    assert objects(place) == stay
+
+
+def list_commits(place: Place) -> list[str]:
+    return [meta.key for meta in list_all(place.store, place.source.location.layout.all_commits)]
+
+
+def dies_at(number: int) -> Callable[[Call], Fault]:
+    left = number
+
+    def schedule(call: Call) -> Fault:
+        nonlocal left
+        left -= call.method in ("put", "delete")
+        return Fault.CRASH_AFTER if left < 0 else Fault.NONE
+
+    return schedule
+
+
+def test_objects_of_the_source_are_never_removed(ministack: S3Server) -> None:
+    """A platform prefix around them is refused."""
+    place, _ = prepared(ministack)
+    sides = place.source.location.sides()
+    identity = replace(place.source.identity, prefix="_s3notify/orders/table/")
+    sides.change(lambda known: known and replace(known, identity=identity))
+    before = place.snapshot()
+    with pytest.raises(UsageError, match="where the platform's own are"):
+        remove(place.source.location)
+    assert place.snapshot() == before
