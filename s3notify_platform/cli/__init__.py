@@ -279,13 +279,14 @@ def init(
 def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int) -> None:
     """Run a whole pipeline on the embedded S3 server: publish objects, detect changes, commit them.
 
-    All data stays in the folder, and a demo that was killed continues from there. Ctrl-C ends it cleanly.
+    All data stays in the folder, and a demo that was killed continues from there. Ctrl-C ends it cleanly, with exit
+    code 0: it says what is not committed yet.
     """
     from s3notify_platform.local.demo import Demo
 
     with interrupt_on_signals():
-        exact = Demo(folder, objects=objects, port=port, seed=seed).run(once=once)
-    sys.exit(0 if exact else 1)
+        well = Demo(folder, objects=objects, port=port, seed=seed).run(once=once)
+    sys.exit(0 if well else 1)
 
 
 @main.command(short_help="Watch your own buckets, in Dagster.")
@@ -314,10 +315,10 @@ def demo(*, once: bool, folder: Path, port: int | None, objects: int, seed: int)
 def dev(defs: Path, home: Path, port: int) -> None:
     """Watch your own buckets: Dagster's UI, daemon and sensors for the sources of a folder.
 
-    A defs.yaml that cannot be loaded is shown in the UI, under Deployment. Credentials come from the environment, a
-    profile or an instance role.
+    A defs.yaml that cannot be loaded is said here, and shown in the UI, under Deployment: correct it, and reload there.
+    Credentials come from the environment, a profile or an instance role.
     """
-    from s3notify_platform.local.dagster_dev import DagsterDev
+    from s3notify_platform.local.dagster_dev import DagsterDev, definitions_problem
     from s3notify_platform.local.java import java_environment
     from s3notify_platform.local.project import FIRST_SOURCE, sources_of
 
@@ -329,6 +330,8 @@ def dev(defs: Path, home: Path, port: int) -> None:
         interrupt_on_signals(),
         DagsterDev(home, port=port, environment=environment) as dagster,
     ):
+        if problem := definitions_problem(dagster.environment()):
+            say(f"Error: {problem}", err=True)
         dagster.wait_ready()
         say(f"Dagster UI at {dagster.url}, log in {dagster.log}; Ctrl-C ends it")
         dagster.wait()

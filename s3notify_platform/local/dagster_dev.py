@@ -5,6 +5,7 @@ One process serves a home at a time, by a lock in it: two daemons on one home wo
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,12 @@ _MAKE_STORAGE: Final = "import dagster\nwith dagster.DagsterInstance.get(): pass
 WARM_SECONDS: Final = 10.0
 """Between two starts of the supervisor of warm runs, without which runs are cold."""
 
+LOG_BYTES_MAX: Final = 16 << 20
+"""A log that is longer is kept as `dagster.log.1`, and begins anew."""
+
+QUIET: Final = "ignore:Class `,ignore:Parameter `,ignore:Function `"
+"""Dagster's notes that what it calls itself is in beta, or superseded; in the form of PYTHONWARNINGS."""
+
 INSTANCE: Final = """\
 telemetry:
   enabled: false
@@ -45,6 +52,26 @@ run_launcher:
 # A tick watches for most of the five seconds between two ticks; the code server lets half of its threads watch.
 sensors: {use_threads: true, num_workers: 8}
 """
+
+_LOAD: Final = """\
+import sys
+from s3notify_platform.definitions import defs
+try:
+    defs()
+except Exception as error:
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    sys.exit(str(error).replace("^", "").rstrip() + "\\n" + str(cause) if cause is not error else str(error))
+"""
+
+
+def definitions_problem(environment: Mapping[str, str]) -> str:
+    """Why the definitions that `environment` names cannot be loaded; "" if they can. A process of its own."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _LOAD], env=environment, capture_output=True, text=True, check=False
+    )
+    return ran.stderr.strip() if ran.returncode else ""
 
 
 class DagsterDev:
@@ -90,7 +117,7 @@ class DagsterDev:
 
     @property
     def log(self) -> Path:
-        """The file with the output of all its processes."""
+        """The file with the output of all its processes, and `LOG_BYTES_MAX` at most."""
         return self.home / "dagster.log"
 
     def __enter__(self) -> Self:
@@ -166,9 +193,9 @@ class DagsterDev:
             self._spawned(["-c", _MAKE_STORAGE], subprocess.DEVNULL).wait()
 
     def _spawn(self) -> None:
-        self._process = self._spawned(
-            ["-m", "dagster", "dev", "-m", self._module, "-h", HOST, "-p", str(self.port)], subprocess.DEVNULL
-        )
+        command = ["-m", "dagster", "dev", "-m", self._module, "-h", HOST, "-p", str(self.port)]
+        # Else each tick is a line, also if nothing changes.
+        self._process = self._spawned([*command, "--log-level", "warning"], subprocess.DEVNULL)
         self._pidfile.write_text(str(self._process.pid))
 
     def _spawn_warm(self) -> None:
@@ -177,12 +204,17 @@ class DagsterDev:
         self._warm = self._spawned(command, subprocess.PIPE)
         self._warm_since = self._clock.monotonic()
 
+    def environment(self) -> dict[str, str]:
+        """That of its processes."""
+        found = {**os.environ, **self._environment, "DAGSTER_HOME": str(self.home)}
+        found["PYTHONWARNINGS"] = ",".join(filter(None, (QUIET, found.get("PYTHONWARNINGS"))))
+        return found
+
     def _spawned(self, arguments: Sequence[str], stdin: int) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, **self._environment, "DAGSTER_HOME": str(self.home)}
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, *arguments],
-                env=environment,
+                env=self.environment(),
                 stdin=stdin,
                 stdout=log,
                 stderr=log,
@@ -212,6 +244,9 @@ class DagsterDev:
 
     def _restart(self) -> None:
         while not self._stopping.wait(0.5):
+            if self.log.stat().st_size > LOG_BYTES_MAX:
+                shutil.copyfile(self.log, f"{self.log}.1")
+                os.truncate(self.log, 0)  # all append to it
             if self._warm is not None and self._warm.poll() is not None:
                 self._end(self._warm)
                 if self._clock.monotonic() - self._warm_since > WARM_SECONDS:

@@ -88,6 +88,18 @@ class Verdict:
         """Every row exactly once, every malformed record in quarantine, nothing else."""
         return self.missing == self.surplus == self.wrong_rejects == 0
 
+    def ending(self, *, halfway: bool, queued: int) -> tuple[bool, str]:
+        """Whether the demo ends well, and its last line. `halfway`: stopped before its last round was committed."""
+        if self.exact:
+            return True, "[green]every row that was written is in the table exactly once[/green]"
+        if halfway:
+            waiting = f"{queued} changes are" if queued else "what was being written is"
+            return (
+                True,
+                f"[yellow]stopped: {waiting} not in the table yet; started again, it goes on[/yellow]",
+            )
+        return False, "[red]the table differs from what was written[/red]"
+
 
 class Demo:
     """One demo in one folder. Its data survives restarts; the same seed gives the same table."""
@@ -112,7 +124,7 @@ class Demo:
         self.ledger = Ledger()
 
     def run(self, *, once: bool) -> bool:
-        """Run until Ctrl-C, or `once` until all is committed; True if the table is exact at the end."""
+        """Run until Ctrl-C, or `once` until all is committed; True if what was committed is exact."""
         if self._port is not None:
             refuse_taken(self._port, "--port")
         self._say("starting the embedded S3 server")
@@ -141,22 +153,28 @@ class Demo:
             feed = _Feed(instance)
             self._await_topic(queue)
             script: Iterator[Round] = rounds(self._seed, self._objects)
+            halfway = False
             try:
                 for number, change in enumerate(islice(script, ROUNDS_ONCE if once else None)):
+                    halfway = True
                     if number == 0:
                         change.deletes += self._patiently(partial(self._strays, store, change))
                     self._publish(publisher, store, change, number)
                     self._poll(watcher, store)
                     self.ledger.note(change)
                     self._await_commit(self._table(config), feed, change)
+                    halfway = False
                     if not once:
                         self._clock.sleep(ROUND_SECONDS)
             except KeyboardInterrupt:
                 self._say("stopping")
             verdict = self._patiently(lambda: self._verify(self._table(config)))
             feed.lines()
-            self._report(feed, verdict, queue)
-            return verdict.exact
+            queued = queue.stats(SOURCE).depth
+            self._report(feed, verdict, queued)
+            well, line = verdict.ending(halfway=halfway, queued=queued)
+            self._console.print(line)
+            return well
 
     def _publish(self, publisher: QueuedPublisher, store: CountingStore, change: Round, number: int) -> None:
         before = Counter(store.counts)
@@ -291,7 +309,7 @@ class Demo:
             wrong_rejects=wrong.total(),
         )
 
-    def _report(self, feed: "_Feed", verdict: Verdict, queue: NotificationQueue) -> None:
+    def _report(self, feed: "_Feed", verdict: Verdict, queued: int) -> None:
         table = Table(title="s3notify demo", show_header=False)
         rows: list[tuple[str, object]] = [
             ("objects written / deleted", f"{self.ledger.puts} / {self.ledger.deletes}"),
@@ -300,7 +318,7 @@ class Demo:
             ("slot commits reported", feed.commits),
             ("runs", feed.runs()),
             ("requests by kind, in runs", _counted(feed.requests)),
-            ("changes left in the queue", queue.stats(SOURCE).depth),
+            ("changes left in the queue", queued),
             ("rows", verdict.rows),
             ("rejects in quarantine", verdict.rejects),
             ("rows missing / surplus", f"{verdict.missing} / {verdict.surplus}"),
@@ -309,10 +327,6 @@ class Demo:
         for name, value in rows:
             table.add_row(name, str(value))
         self._console.print(table)
-        if verdict.exact:
-            self._console.print("[green]every row that was written is in the table exactly once[/green]")
-        else:
-            self._console.print("[red]the table differs from what was written[/red]")
 
     def _say(self, text: str) -> None:
         self._console.print(

@@ -77,8 +77,12 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Send this package to the workers, once a session; nothing to do in local mode."""
+    """Send this package to the workers, once a session. In local mode they run this very Python, unless told otherwise.
+
+    Else they take the PATH's `python3`, which is another one if this is of a virtual environment that is not activated.
+    """
     if not is_remote(spark) and str(spark.sparkContext.master).startswith("local"):
+        spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
         return
     if getattr(spark, "_s3notify_shipped", False):
         return

@@ -10,8 +10,11 @@ from click.testing import CliRunner
 from s3notify_platform.cli import main
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
-from s3notify_platform.local.dagster_dev import DagsterDev
+from s3notify_platform.ingest.settings import DEFS_VARIABLE
+from s3notify_platform.local import dagster_dev
+from s3notify_platform.local.dagster_dev import DagsterDev, definitions_problem
 from s3notify_platform.local.process import command_of, free_ports
+from tests.support.waiting import until
 
 
 class Watched(DagsterDev):
@@ -65,3 +68,29 @@ def test_ports_that_there_are_not(tmp_path, port):
     """Refused as an option."""
     given = ["dev", "--defs", str(tmp_path), "--home", str(tmp_path / "new"), "--port", port]
     assert CliRunner().invoke(main, given).exit_code == 2
+
+
+def test_a_long_log_begins_anew(tmp_path, monkeypatch):
+    """Its end is kept beside it."""
+    monkeypatch.setattr(dagster_dev, "LOG_BYTES_MAX", 1000)
+    (port,) = free_ports(1, SYSTEM_CLOCK)
+    with Watched(tmp_path, port=port, environment={}) as dagster, dagster.log.open("a") as log:
+        log.write("x" * 2000)
+        log.flush()
+        until((tmp_path / "dagster.log.1").exists)
+    assert "x" * 2000 in (tmp_path / "dagster.log.1").read_text()
+    assert "xx" not in dagster.log.read_text()
+
+
+@pytest.mark.parametrize(("line", "said"), [("format: jsonl", ""), ("formatt: jsonl", "attributes.formatt")])
+def test_definitions_that_cannot_be_loaded(tmp_path, line, said):
+    """The reason names the file's line; notes of Dagster about itself are not in the log."""
+    file = tmp_path / "defs" / "orders" / "defs.yaml"
+    file.parent.mkdir(parents=True)
+    head = "type: s3notify_platform.S3NotifyComponent\nattributes:\n"
+    file.write_text(f"{head}  name: orders\n  bucket: b\n  prefix: raw/\n  {line}\n")
+    environment = {DEFS_VARIABLE: str(file.parent.parent), "AWS_REGION": "us-east-1"}
+    problem = definitions_problem(DagsterDev(tmp_path, port=1, environment=environment).environment())
+    assert said in problem
+    assert bool(problem) == bool(said)
+    assert "Warning" not in problem
