@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from s3notify_platform.explain.timeline import timeline
 from s3notify_platform.ingest.batches import Failing
 from s3notify_platform.ingest.follow import How
 
@@ -209,8 +210,8 @@ class Answer:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The verdict, then the facts."""
-        return (self.verdict.text, *_facts(self))
+        """The verdict, then what happened, in time order, then the facts."""
+        return (self.verdict.text, "in time order, in UTC:", *timeline(_events(self)), *_facts(self))
 
     def document(self) -> dict[str, Any]:
         """JSON-ready: `verdict` and `text`, then the facts by their names here."""
@@ -309,6 +310,23 @@ def _unannounced(found: Answer) -> Verdict:
         return Verdict("unseen", text)
     since = found.ago(signal.modified_ms)
     return Verdict("signalled", f"signalled {since} ago without an entry: the next batch lists its slot")
+
+
+def _events(found: Answer) -> Iterator[tuple[int, str]]:
+    if found.object is not None:
+        yield found.object.modified_ms, f"written, {found.object.size} bytes"
+    for topic in found.topics:
+        for notice in topic.notices:
+            if notice.since_ms:
+                yield notice.since_ms, f"{notice.op} announced to topic {topic.name}"
+    if found.signal is not None:
+        yield found.signal.modified_ms, f"slot {found.slot} signalled last"
+    for batch in found.batches:
+        yield batch.opened_ms, f"batch {batch.id} opened"
+    if (held := found.committed) is not None and held.committed_ms:
+        version = "" if found.is_current(held) else ", an older version"
+        yield held.committed_ms, f"committed, generation {held.generation}{version}"
+    yield found.asked_ms, "now"
 
 
 def _facts(found: Answer) -> Iterator[str]:

@@ -370,3 +370,20 @@ def test_a_table_that_runs_refuse(place):
     place.source = with_settings(place.source, prefix="raw/a")
     place.store.put(place.source.location.layout.id, f'{{"table":"{opened.id}"}}'.encode())
     assert "prefix is 'raw/a' and was 'raw/'" in place.ask().verdict.text
+
+
+def test_time_line(place):
+    """In time order, with the seconds between; it fits a terminal of 80 columns."""
+    place.put()
+    place.pass_time(3)
+    place.commit(place.state())
+    place.pass_time(60)
+    lines = place.ask().lines
+    told = lines[2 : lines.index(f"key: {KEY}")]
+    assert [line[39:].split(",")[0].strip() for line in told][-2:] == ["committed", "now"]
+    assert "written" in told[0]
+    assert next(line for line in told if "committed" in line).split()[2:4] == ["+3.0", "s"]
+    assert told[-1].split()[2:4] == ["+60.0", "s"]
+    times = [line[:25] for line in told]
+    assert times == sorted(times)
+    assert max(map(len, told)) <= 80
