@@ -110,7 +110,9 @@ def delta(*, place: SourcePlace, asset: str | None, repair: bool) -> None:
     """Bring the Delta Lake view of the source NAME up to date with its table, and print its URL. Safe to repeat.
 
     The same as the asset NAME_delta, without Dagster. polars.scan_delta, deltalake.DeltaTable and DuckDB's delta_scan
-    read it; the role `viewer` of `s3notify init --print iam` is enough.
+    read it; the role `viewer` of `s3notify init --print iam` is enough. At an endpoint of your own, the first two take
+    storage_options={"AWS_ENDPOINT_URL": "http://HOST:PORT", "AWS_ALLOW_HTTP": "true"}, DuckDB a secret with
+    ENDPOINT 'HOST:PORT', USE_SSL false, URL_STYLE 'path'.
 
     A version shows whole slots, with `slot` as partition column; a `txn` action of each slot has its generation.
     Columns that only newer files have are null in older ones. Names with spaces or ,;{}()= are column-mapped, which
