@@ -26,7 +26,7 @@ from s3notify_platform.table.history import history
 from s3notify_platform.table.layout import Generation
 from s3notify_platform.table.vacuum import vacuum
 from tests.support.faults import Call, CrashedError, Fault, FaultyStore
-from tests.support.place import Place
+from tests.support.ingested import Place
 from tests.support.servers import S3Server
 
 pytestmark = pytest.mark.server

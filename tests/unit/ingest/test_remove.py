@@ -15,7 +15,7 @@ from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import Slot
 from tests.support.faults import Call, CrashedError, Fault, FaultyStore
-from tests.support.place import Place
+from tests.support.ingested import Place
 from tests.support.servers import S3Server
 from tests.support.tables import create_record_table
 
