@@ -35,11 +35,15 @@ from s3notify_platform.protocols.ack_chain.names import (
 )
 from s3notify_platform.protocols.ack_chain.stamps import Ended, Tag, xor_all
 
-NAMES_CHARS_MAX: Final = 300
-"""Characters of names in a key; longer ones stand in the value. A key has at most 1024 bytes, quoted."""
+KEY_CHARS_MAX: Final = 240
+"""Characters of a key with names, quoted as a store on a bucket does; names that are longer stand in the value.
+
+Many servers keep an object in a file of its last name, which has at most 255 bytes: SeaweedFS lists it by another name.
+"""
 
 OPERATION_BYTES: Final = 16
 
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 _END: Final = "\0"
 _HEAD, _CLOSED, _CLAIMED = "head", "closed", "claimed"
 
@@ -224,8 +228,9 @@ def stamp_record(chain: Chain, ended: Iterable[str], begun: Iterable[str]) -> tu
             key_text(dump_names(begun).encode()) if begun else "",
         )
     )
-    if len(texts) <= NAMES_CHARS_MAX:
-        return chain.key(f"s.{texts}"), b""
+    key = chain.key(f"s.{texts}")
+    if sum(1 if byte in _PLAIN else 3 for byte in key.encode()) <= KEY_CHARS_MAX:
+        return key, b""
     return chain.key(f"v.{blake3(texts.encode()).hexdigest(length=16)}"), texts.encode()
 
 

@@ -14,6 +14,7 @@ from s3notify_platform.errors import (
     UnknownOutcomeError,
     UsageError,
 )
+from s3notify_platform.ports import list_all
 from s3notify_platform.protocols.ack_chain import (
     AckChains,
     Acked,
@@ -379,3 +380,14 @@ def test_unavailable_before_anything_was_sent_is_passed_on(records):
     chains, _ = over(records, lambda call: Fault.REFUSED if call.method == "remove" else Fault.NONE)
     with pytest.raises(UnknownOutcomeError):
         chains.delete("t")
+
+
+def test_no_stamp_is_an_object_whose_name_is_too_long_for_a_file():
+    """Many servers keep each in a file of its last name, of 255 bytes at most; half of 1000 slots do not fit in."""
+    objects = MemoryObjectStore()
+    chains = AckChains(ObjectRecordStore(objects, "records/"), clock=HandClock())
+    chain = chains.open_batch("eeb39d77-74bc-456c-baef-ff30366c1448/af8e5919c38f2e99fadedbe57bc39596", SLOTS)
+    some = random.Random(1).sample(SLOTS, 500)
+    assert chains.stamp_children(chain, some) == Stamped(missing=500)
+    assert {*chains.state(chain).missing} == {*SLOTS} - {*some}
+    assert max(len(meta.key.rpartition("/")[2]) for meta in list_all(objects, "records/")) <= 255
