@@ -48,6 +48,10 @@ class Answered(NamedTuple):
     """Bytes of the answer's content."""
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 256  # by default 5, and Linux resets the connections beyond
+
+
 class FaultProxy:
     """`with FaultProxy(url) as proxy: proxy.faults.extend([...])`: one fault a request, then all pass."""
 
@@ -147,7 +151,7 @@ class FaultProxy:
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - http.server's names
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # clients that are killed are what it is for
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,))

@@ -105,7 +105,11 @@ class Platform:
 
 @contextmanager
 def running(
-    folder: Path, more: Mapping[str, str] | None = None, *, proxied: bool = False
+    folder: Path,
+    more: Mapping[str, str] | None = None,
+    *,
+    proxied: bool = False,
+    ready_seconds: float = 120.0,
 ) -> Iterator[Platform]:
     """A platform with its data in `folder`, and `more` in Dagster's environment.
 
@@ -123,5 +127,5 @@ def running(
         }
         (port,) = free_ports(1, SYSTEM_CLOCK)
         with DagsterDev(folder / "dagster", port=port, environment=environment) as dagster:
-            dagster.wait_ready()
+            dagster.wait_ready(ready_seconds)
             yield Platform(server, dagster, proxy)
