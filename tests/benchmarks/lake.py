@@ -19,6 +19,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.server import LocalS3Server
 from s3notify_platform.ports import Written
+from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.protocols.source_enumerator import ObjectState, ObjectVersion
 from s3notify_platform.spark.session import prepare_environment, session_conf
 from s3notify_platform.stores.config import S3Config
@@ -41,12 +42,12 @@ PART_BYTES = 32 << 20
 
 
 def key_of(number: int) -> str:
-    return f"in/{number // 10_000:02d}/{number % 10_000:04d}.jsonl"
+    return f"in/{number // 10_000:02d}/{number // 1_000 % 10}/{number % 1_000:03d}.jsonl"
 
 
 def prefix_of(count: int) -> str:
     """What the keys of the first `count` objects, a power of ten, begin with."""
-    return {10: "in/00/000", 100: "in/00/00", 1_000: "in/00/0", 10_000: "in/00/"}.get(count, "in/")
+    return {10: "in/00/0/00", 100: "in/00/0/0", 1_000: "in/00/0/", 10_000: "in/00/"}.get(count, "in/")
 
 
 def body_of(number: int, *, note: str = "n") -> bytes:
@@ -111,6 +112,18 @@ def source_of(config: S3Config, name: str, prefix: str, **more: Any) -> Source:
     return Source.of(name=name, prefix=prefix, format="jsonl", schema=DDL, **fields)
 
 
+def followed(source: Source) -> Source:
+    """With a topic, as it has after its first batch."""
+    settings = TopicSettings(
+        bucket=source.input.bucket.bucket,
+        prefix=source.input.prefix,
+        slots=source.location.slots,
+        shards=min(8, source.location.slots),
+    )
+    source.location.queue().topics.create(source.name, settings)
+    return source
+
+
 def boto3_client(config: S3Config) -> Any:
     """As the alternatives use it."""
     return session_of(config).client("s3", endpoint_url=config.endpoint_url)
@@ -139,6 +152,7 @@ def spark_of(conf: Mapping[str, str]) -> Iterator[SparkSession]:
 
 def commit_states(source: Source, versions: Sequence[Sequence[ObjectVersion]]) -> None:
     """A first commit of each of these slots, as if their objects had been read: states, and no rows."""
+    source.open_table()  # which makes it known
     table = source.table()
 
     def commit(of_slot: Sequence[ObjectVersion]) -> None:

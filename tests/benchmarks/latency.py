@@ -1,48 +1,87 @@
-"""(4) From `put` to the materialization in Dagster, on the running platform with the demo's source, warm and cold.
+"""(4) From `put` to what is committed: on the running platform with the demo's source, warm and cold, and without it.
 
-A sample begins some seconds after the run before it has ended, at any moment of Dagster's loop; those of a burst begin
-as soon as the one before is materialized. The materialization is that of the slot asset, which comes last.
+With Dagster a sample ends with the materialization of the slot asset, which comes last; by `s3notify ingest`, which
+makes no slot asset, with the commit. Warm and cold samples begin some seconds after the run before has ended, at any
+moment of Dagster's loop; those of a burst half a second apart, whatever is running. Warm-ups are the first batch, and a
+second one where workers are warm, and for `ingest`.
 """
 
+import os
 import random
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
+from operator import sub
 from pathlib import Path
 from statistics import median, quantiles
+from threading import Thread
 
 import yaml
 from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, DagsterRunStatus, RunsFilter
 
+from s3notify_platform.channels.publisher import QueuedPublisher
+from s3notify_platform.ingest.source import Source
 from s3notify_platform.local.dagster_dev import INSTANCE
-from s3notify_platform.slots import slot_of
-from tests.benchmarks.figures import Figure, short
-from tests.support.platform import Platform, running
+from s3notify_platform.local.java import java_environment
+from s3notify_platform.local.server import LocalS3Server
+from s3notify_platform.protocols.keyspace import Publisher, Put
+from s3notify_platform.slots import SLOT_COUNT, slot_of
+from s3notify_platform.stores.s3.fast import FastObjectStore
+from tests.benchmarks.figures import Figure, Seconds, short, timed
+from tests.benchmarks.lake import DDL, body_of, followed
+from tests.support.platform import BUCKET, Platform, running
+from tests.support.waiting import until
 
 ASSET = AssetKey(["paid_orders"])
+BURST_SECONDS = 0.5
+EVERY_SECONDS = 1
+"""Between polls of `s3notify ingest`; its default, 10, is for few requests."""
 _ACTIVE = [DagsterRunStatus[name] for name in ("QUEUED", "STARTING", "STARTED")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Seconds after the return of `put`."""
+    """Seconds of its phases, one after another."""
 
-    requested: float
-    started: float
-    materialized: float
-    process: str
+    phases: dict[str, float]
+    process: str = ""
+
+    @property
+    def whole(self) -> float:
+        return sum(self.phases.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     platform: Platform
     instance: DagsterInstance
+    numbers: Iterator[int] = field(default_factory=count)
 
-    def sample(self, number: int) -> Sample:
+    def put(self) -> tuple[str, float]:
+        """A new object; its key, and when `put` returned."""
+        number = next(self.numbers)
         key = f"raw/orders/latency {number}.jsonl"
         self.platform.publisher.put(key, _body(number))
-        returned = time.time()
+        return key, time.time()
+
+    def sample(self) -> Sample:
+        self.rest()
+        return self.ended(*self.put())
+
+    def burst(self, changes: int) -> list[Sample]:
+        began, put = time.monotonic(), []
+        for number in range(changes):
+            time.sleep(max(0.0, began + number * BURST_SECONDS - time.monotonic()))
+            put.append(self.put())
+        return [self.ended(*each) for each in put]
+
+    def ended(self, key: str, returned: float) -> Sample:
+        """Once its slot is materialized."""
         wanted = AssetRecordsFilter(ASSET, asset_partitions=[str(slot_of(key))], after_timestamp=returned)
         self.platform.until(
             "materialization", lambda: self.instance.fetch_materializations(wanted, limit=1).records
@@ -50,37 +89,63 @@ class Site:
         (found,) = self.instance.fetch_materializations(wanted, limit=1, ascending=True).records
         (record,) = self.instance.get_run_records(RunsFilter(run_ids=[found.run_id]))
         said = [event.message for event in self.instance.all_logs(found.run_id)]
+        created = record.create_timestamp.timestamp()
         return Sample(
-            requested=record.create_timestamp.timestamp() - returned,
-            started=record.start_time - returned,
-            materialized=found.timestamp - returned,
+            phases={
+                "poll": created - returned,
+                "launch": record.start_time - created,
+                "run": found.timestamp - record.start_time,
+            },
             process=next(text for text in said if text.startswith("Started process")),
         )
 
     def rest(self) -> None:
         """Until nothing runs, and then for a random part of Dagster's loop."""
         self.platform.until("rest", lambda: not self.instance.get_runs(RunsFilter(statuses=_ACTIVE), limit=1))
-        time.sleep(random.uniform(5, 10))
+        time.sleep(random.uniform(2, 7))
+
+    def backfill(self) -> tuple[float, float]:
+        """All slots, none of them changed, in one run; its seconds, and those that reporting took."""
+        keys = {slot_of(key): key for n in range(20 * SLOT_COUNT) if (key := f"raw/orders/all {n}.jsonl")}
+        self.platform.publisher.publish([Put(key=key, body=_body(slot)) for slot, key in keys.items()])
+        grid = "materializedPartitions"
+        self.platform.until("all slots", lambda: len(self.platform.grid("orders")[grid]) == SLOT_COUNT, 600)
+        self.rest()
+        self.platform.launch("orders_backfill", ["orders", ASSET.path[0]], {"choose": "all"})
+        ended = RunsFilter(job_name="orders_backfill", statuses=[DagsterRunStatus.SUCCESS])
+        self.platform.until("backfill", lambda: self.instance.get_runs(ended), 600)
+        (run,) = self.instance.get_run_records(ended)
+        said = "\n".join(event.user_message for event in self.instance.all_logs(run.dagster_run.run_id))
+        (reporting,) = re.findall(r"report (\d+\.\d) s", said)
+        return run.end_time - run.start_time, float(reporting)
 
 
 def run(folder: Path, *, small: bool) -> list[Figure]:
-    warm_count, burst_count, cold_count = (2, 2, 1) if small else (30, 10, 5)
+    many, changes, few = (2, 3, 1) if small else (30, 10, 3)
+    figures = []
     with _site(folder / "warm") as site:
         site.platform.until("worker", lambda: "is ready" in site.platform.dagster.log.read_text(), 600)
-        warm = [_rested(site, number) for number in range(warm_count)]
-        burst = [site.sample(100 + number) for number in range(burst_count)]
+        site.ended(*site.put())
+        spent, warm = timed(lambda: [site.sample() for _ in range(many)])
+        figures.append(_figure("put to materialization, warm", warm, spent))
+        site.rest()
+        spent, burst = timed(lambda: site.burst(changes))
+        figures.append(_figure(f"the same, a burst: {changes} changes {BURST_SECONDS} s apart", burst, spent))
+        whole, reporting = site.backfill()
+        figures.append(
+            Figure(
+                what=f"backfill of {SLOT_COUNT:,} slots, nothing changed: reporting both assets of each slot",
+                ours=f"{short(reporting)} for {2 * SLOT_COUNT:,} events, of a run of {short(whole)}",
+                instead="–",
+                ratio="–",
+            )
+        )
     with _site(folder / "cold", cold=True) as site:
-        cold = [_rested(site, number) for number in range(cold_count)]
-    return [
-        _figure("put to materialization, warm", warm),
-        _figure("the same in a burst, each put after the materialization before", burst),
-        _figure("the same, cold: a process and a Spark for each run", cold),
-    ]
-
-
-def _rested(site: Site, number: int) -> Sample:
-    site.rest()
-    return site.sample(number)
+        spent, cold = timed(lambda: [site.sample() for _ in range(few)])
+    figures.append(_figure("put to materialization, cold: a process and a Spark for each run", cold, spent))
+    spent, alone = timed(lambda: _by_ingest(folder / "ingest", many))
+    what = f"put to commit by `s3notify ingest --every {EVERY_SECONDS}`, no slot asset"
+    return [*figures, _figure(what, alone, spent)]
 
 
 @contextmanager
@@ -90,24 +155,82 @@ def _site(folder: Path, *, cold: bool = False) -> Iterator[Site]:
         del settings["run_launcher"]
         (folder / "dagster").mkdir(parents=True)
         (folder / "dagster" / "dagster.yaml").write_text(yaml.safe_dump(settings))
-    with running(folder) as platform, DagsterInstance.from_config(str(platform.dagster.home)) as instance:
+    with (
+        running(folder, ready_seconds=600) as platform,
+        DagsterInstance.from_config(str(platform.dagster.home)) as instance,
+    ):
         # The first batch enumerates the source; it is not what is measured.
-        platform.publisher.put("raw/orders/first.jsonl", _body(0))
+        site = Site(platform=platform, instance=instance)
+        site.put()
         platform.until("first batch", lambda: bool(platform.grid("orders")["materializedPartitions"]))
-        yield Site(platform=platform, instance=instance)
+        yield site
 
 
-def _figure(what: str, samples: list[Sample]) -> Figure:
-    whole = [sample.materialized for sample in samples]
-    parts = {
-        "poll": median(sample.requested for sample in samples),
-        "launch": median(sample.started - sample.requested for sample in samples),
-        "run": median(sample.materialized - sample.started for sample in samples),
-    }
-    last = f", 95th percentile {short(quantiles(whole, n=20)[-1])}" if len(whole) > 1 else ""
-    processes = len({sample.process for sample in samples})
-    shown = ", ".join(f"{name} {short(took)}" for name, took in parts.items())
-    ours = f"median of {len(whole)} {short(median(whole))}{last}; {shown}; {processes} processes"
+# Without Dagster.
+
+
+def _by_ingest(folder: Path, samples: int) -> list[Sample]:
+    folder.mkdir()
+    with LocalS3Server(folder / "s3") as server:
+        server.create_bucket(BUCKET)
+        config = server.config(BUCKET)
+        at = {"bucket": config, "platform": config, "commit": "native"}
+        source = followed(Source.of(name="alone", prefix="in/", format="jsonl", schema=DDL, **at))
+        with _ingesting(server, folder, source) as said:
+            return [_commit(source, said, number) for number in range(-2, samples)][2:]
+
+
+@contextmanager
+def _ingesting(server: LocalS3Server, folder: Path, source: Source) -> Iterator[list[tuple[float, str]]]:
+    """The command, in a process; yields when it said what."""
+    command = [sys.executable, "-m", "s3notify_platform.cli", "ingest", source.name, "--bucket", BUCKET]
+    command += ["--prefix", source.input.prefix, "--format", "jsonl", "--schema", DDL, "--commit", "native"]
+    command += ["--endpoint-url", server.endpoint_url, "--every", str(EVERY_SECONDS)]
+    environment = {**os.environ, **server.environment(), **java_environment(), "PYTHONPATH": str(Path.cwd())}
+    said: list[tuple[float, str]] = []
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        stderr = process.stderr
+        assert stderr is not None
+        reader = Thread(target=lambda: said.extend((time.time(), line) for line in stderr), daemon=True)
+        reader.start()
+        try:
+            yield said
+        finally:
+            process.terminate()
+
+
+def _commit(source: Source, said: list[tuple[float, str]], number: int) -> Sample:
+    key = f"in/latency {number}.jsonl"
+    table, slot = source.table(), slot_of(key)
+    signals = Publisher(
+        FastObjectStore(source.input.bucket), prefix=source.location.keyspace_prefix, queued=True
+    )
+    publisher = QueuedPublisher(signals, source.location.queue(), bucket=BUCKET)
+    time.sleep(random.uniform(0, EVERY_SECONDS))
+    publisher.put(key, body_of(number))
+    returned = time.time()
+    until(lambda: (head := table.head(slot)) is not None and head.created_ms > returned * 1000, seconds=300)
+    ended = time.time()
+    began = [at for at, line in said if line.startswith("planning") and at > returned][:1]
+    read = [at for at, line in said if line.startswith("reading") and at > returned][:1]
+    marks = [returned, *began, *read, ended]
+    return Sample(
+        phases=dict(zip(("poll", "plan", "read and commit"), map(sub, marks[1:], marks), strict=False))
+    )
+
+
+def _figure(what: str, samples: list[Sample], spent: Seconds) -> Figure:
+    whole = [sample.whole for sample in samples]
+    names = samples[0].phases
+    shown = ", ".join(f"{name} {short(median(s.phases.get(name, 0.0) for s in samples))}" for name in names)
+    last = f", 95th percentile {short(quantiles(whole, n=20)[-1])}" if len(whole) > 3 else ""
+    processes = len({sample.process for sample in samples if sample.process})
+    of = f"; {processes} processes" if processes else ""
+    server = f", server {spent.server / len(whole):.1f}" if spent.server else ""
+    cpu = f"CPU of all processes for each, waiting too, {spent.cpu / len(whole):.1f} s{server}"
+    ours = f"median of {len(whole)} {short(median(whole))}{last}: {shown}{of}; {cpu}"
     return Figure(what=what, ours=ours, instead="–", ratio="–")
 
 

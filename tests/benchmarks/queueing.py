@@ -2,7 +2,8 @@
 
 Ours stands on a bucket alone (SeaweedFS), and with its records in DynamoDB (ministack); deliveries are made by a
 process of their own. RGW's rows need Ceph (`poe ceph` installs it); without it they say so. What posts are made to is a
-`Recorder`. Its gateway gets 30 s to notice its topics, during which ours is measured.
+`Recorder`. Its gateway gets 30 s to notice its topics, during which ours is measured. CPU is of all that a side did:
+backlog, objects, recorder. Warm-ups: one entry, one PUT of each kind, RGW's first deliveries.
 """
 
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from s3notify_platform.protocols.notification_queue import (
 )
 from s3notify_platform.protocols.notification_queue.owners import BEAT_SECONDS
 from s3notify_platform.stores.s3.fast import FastObjectStore
-from tests.benchmarks.figures import Figure, short, timed, times
+from tests.benchmarks.figures import Figure, Seconds, cpu, short, timed, times
 from tests.benchmarks.queue_requests import BATCH, BODY, WRITERS, requests_figures
 from tests.support.ceph import Ceph, missing_programs, running_ceph
 from tests.support.programs.outlet import Place, delivering, endpoint
@@ -103,11 +105,11 @@ def run(folder: Path, *, small: bool, takeover: bool = False) -> list[Figure]:
             return Place(bucket=seaweed.config(name), table=table if in_table else None)
 
         places = {"bucket alone": place("bench-alone"), "DynamoDB": place("bench-table", in_table=True)}
-        ours = {name: _throughput(found, count) for name, found in places.items()}
+        ours = {name: timed(partial(_throughput, found, count)) for name, found in places.items()}
         asked = requests_figures(places, small=small)
         several = min(count, 2000) // 5
         added = {name: _added(found, several) for name, found in places.items()}
-        theirs = rgw.throughput(count) if rgw else None
+        theirs = timed(partial(rgw.throughput, count)) if rgw else None
         down = {name: place(f"bench-down-{n}", in_table=bool(n)) for n, name in enumerate(places)}
         return [
             *_throughput_figures(ours, theirs, count),
@@ -148,8 +150,8 @@ class _Rgw:
         self.recorders[name].wait(1, seconds=90.0)
         return self.buckets[name], self.recorders[name]
 
-    def throughput(self, count: int) -> tuple[float, float | None]:
-        """Objects a second from first PUT to last post; posts a second of a backlog, or None if it never comes.
+    def throughput(self, count: int) -> "_Throughput":
+        """From first PUT to last post; of a backlog no entry is delivered if none comes.
 
         A topic whose endpoint has failed for seconds may stall, until its gateway is restarted: so there are two tries,
         the second with a backlog of 1,000, which is soon made.
@@ -167,8 +169,9 @@ class _Rgw:
             recorder.answer(200)
             with suppress(AssertionError):
                 recorder.wait(1 + len(some), seconds=PATIENCE_SECONDS * max(1, len(some) // 1000))
-                return whole, _rate(recorder, before, len(some))
-        return whole, None
+                rate = _rate(recorder, before, len(some))
+                return _Throughput(delivered=rate, backlog=len(some), whole=whole)
+        return _Throughput(delivered=0.0, backlog=0, whole=whole)
 
 
 # Throughput.
@@ -176,11 +179,12 @@ class _Rgw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Throughput:
-    """Entries a second."""
+    """Entries a second. `backlog`: of how many that is, for those `delivered`."""
 
-    committed: float
     delivered: float
+    backlog: int
     whole: float
+    committed: float = 0.0
 
 
 def _throughput(place: Place, count: int) -> _Throughput:
@@ -196,7 +200,7 @@ def _throughput(place: Place, count: int) -> _Throughput:
                 writer.publish([f"in/{n}" for n in range(start, min(start + BATCH, count))])
             whole = count / (recorder.wait(1 + 2 * count, seconds=10 * PATIENCE_SECONDS) - began)
         writer.queue.topics.delete("throughput")
-    return _Throughput(committed=count / took, delivered=delivered, whole=whole)
+    return _Throughput(committed=count / took, delivered=delivered, backlog=count, whole=whole)
 
 
 def _rate(recorder: Recorder, before: int, count: int) -> float:
@@ -206,23 +210,29 @@ def _rate(recorder: Recorder, before: int, count: int) -> float:
 
 
 def _throughput_figures(
-    ours: dict[str, _Throughput], theirs: tuple[float, float | None] | None, count: int
+    ours: dict[str, tuple[Seconds, _Throughput]], theirs: tuple[Seconds, _Throughput] | None, count: int
 ) -> Iterator[Figure]:
-    backlog = theirs[1] if theirs else None
-    stalled = f"RGW: none came within {PATIENCE_SECONDS:.0f} s after its endpoint had failed"
-    for name, found in ours.items():
+    """CPU is of both rows of a side: making the backlog, delivering it, writing the objects."""
+    spent, rgw = theirs or (Seconds(), None)
+    backlog = (
+        f"RGW {rgw.delivered:.0f}/s over {rgw.backlog:,}, one event a POST; {cpu(spent)}" if rgw else NOT_HERE
+    )
+    if rgw and not rgw.backlog:
+        backlog = f"RGW: none came within {PATIENCE_SECONDS:.0f} s after its endpoint had failed"
+    for name, (took, found) in ours.items():
         yield Figure(
             what=f"backlog of {count:,} notifications delivered to one endpoint, queue: {name}",
-            ours=f"{found.delivered:.0f}/s, up to 50 events a POST (reserved and committed at {found.committed:.0f}/s)",
-            instead=f"RGW {backlog:.0f}/s, one event a POST" if backlog else stalled if theirs else NOT_HERE,
-            ratio=f"{found.delivered / backlog:.2f}×" if backlog else "–",
+            ours=f"{found.delivered:.0f}/s, up to 50 events a POST (reserved and committed at "
+            f"{found.committed:.0f}/s); {cpu(took)}",
+            instead=backlog,
+            ratio=f"{found.delivered / rgw.delivered:.2f}×" if rgw and rgw.backlog else "–",
         )
-    for name, found in ours.items():
+    for name, (_, found) in ours.items():
         yield Figure(
             what=f"{count:,} objects of 2 KB, from the first write to the last delivery, queue: {name}",
             ours=f"{found.whole:.0f}/s: reserve, PUT, commit, signal in batches of {BATCH}, deliver",
-            instead=f"RGW {theirs[0]:.0f}/s, {WRITERS} writers" if theirs else NOT_HERE,
-            ratio=f"{found.whole / theirs[0]:.2f}×" if theirs else "–",
+            instead=f"RGW {rgw.whole:.0f}/s, {WRITERS} writers" if rgw else NOT_HERE,
+            ratio=f"{found.whole / rgw.whole:.2f}×" if rgw else "–",
         )
 
 

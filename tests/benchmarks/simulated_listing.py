@@ -1,8 +1,8 @@
-"""A bucket that is only a listing: answers ListObjectsV2 with made-up objects, so many that no server here holds them.
+"""A bucket of made-up objects, so many that no server here holds them: answers ListObjectsV2, and GET of one object.
 
 `python -m tests.benchmarks.simulated_listing COUNT MILLISECONDS` prints its port, and ends with its parent. Each page
 takes at least that many milliseconds, as one of a real store does. Keys, ETags and sizes follow from the number of an
-object. No signature is checked, and there is no object to GET.
+object; so does its body, ten records. No signature is checked.
 """
 
 import subprocess
@@ -34,6 +34,11 @@ def listed_etag(number: int) -> str:
     return f"{number:032x}"
 
 
+def listed_body(number: int) -> bytes:
+    lines = [b'{"id": %d, "name": "n", "note": "%s"}' % (10 * number + n, b"n" * 150) for n in range(10)]
+    return b"\n".join(lines).ljust(SIZE - 1) + b"\n"
+
+
 @contextmanager
 def simulated_listing(count: int, milliseconds: int) -> Iterator[S3Config]:
     """Runs it in a process of its own."""
@@ -50,6 +55,10 @@ def simulated_listing(count: int, milliseconds: int) -> Iterator[S3Config]:
             )
         finally:
             process.kill()
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 256  # by default 5, and Linux resets the connections beyond
 
 
 class Listing:
@@ -113,7 +122,7 @@ def serve(count: int, seconds: float) -> None:
             due = time.monotonic() + seconds
             asked = {name: of[0] for name, of in parse_qs(urlsplit(self.path).query).items()}
             if "list-type" not in asked:
-                self.send_error(404)
+                self.answer(urlsplit(self.path).path)
                 return
             body = listing.page(
                 asked.get("prefix", ""),
@@ -129,7 +138,17 @@ def serve(count: int, seconds: float) -> None:
             self.end_headers()
             self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        def answer(self, path):
+            folder, name = path.removesuffix(".jsonl").split("/")[-2:]
+            number = int(folder) * FOLDER + int(name)
+            self.send_response(200)
+            self.send_header("ETag", f'"{listed_etag(number)}"')
+            self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+            self.send_header("Content-Length", str(SIZE))
+            self.end_headers()
+            self.wfile.write(listed_body(number))
+
+    server = _Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)

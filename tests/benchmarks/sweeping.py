@@ -1,8 +1,9 @@
 """(8) A sweep: a million objects against the committed state, as the check `complete` compares them.
 
 No server here holds so many: the listing is simulated (`simulated_listing`), each page taking `PAGE_MS`, and the states
-are committed as if the objects had been read; so only LISTs, states and comparing are measured. The alternative is one
-process that lists the same pages and compares with a dict, which it read from one Parquet file.
+are committed as if the objects had been read; so only LISTs, states and comparing are measured. The warm-up starts
+Spark's workers. The alternative is one process that lists the same pages and compares with a dict, which it read from
+one Parquet file.
 """
 
 import io
@@ -80,22 +81,36 @@ def _figures(
 
 
 def million(server: LocalS3Server, listing: S3Config, total: int) -> Source:
-    """A source whose bucket is `listing`, and whose table knows its objects. Committed once a server."""
+    """A source whose bucket is `listing`, and whose table knows its objects, and beside it a file for the alternatives.
+
+    Committed once a server.
+    """
+    source = known(server, listing, total, changed=CHANGED)
+    store = FastObjectStore(source.location.platform)
+    if store.head(STATE) is None:
+        sink = io.BytesIO()
+        versions = list(_versions(total, CHANGED))
+        table = pa.table({"key": [v.key for v in versions], "etag": [v.etag for v in versions]})
+        pq.write_table(table, sink, compression="zstd")
+        store.put(STATE, sink.getvalue())
+    return source
+
+
+def known(server: LocalS3Server, listing: S3Config, total: int, *, changed: int) -> Source:
+    """A source whose bucket is `listing`, and whose table knows its objects, `changed` of them by another ETag."""
     server.create_bucket(BUCKET)
-    source = source_of(listing, "million", "in/", platform=named(server.config(BUCKET)))
-    if any(source.table().newest(source.location.all_slots()).values()):
-        return source
-    versions = []
+    name = f"known_{total}_{changed}"
+    source = source_of(listing, name, "in/", platform=named(server.config(BUCKET)))
+    if not any(source.table().newest(source.location.all_slots()).values()):
+        commit_states(source, by_slot([*_versions(total, changed)]))
+    return source
+
+
+def _versions(total: int, changed: int) -> Iterator[ObjectVersion]:
     for number in range(total):
         key = listed_key(number)
-        etag = ETag("0" if number % (total // CHANGED) == 0 else listed_etag(number))
-        versions.append(ObjectVersion(slot=slot_of(key), key=key, etag=etag, size=SIZE))
-    commit_states(source, by_slot(versions))
-    sink = io.BytesIO()
-    known = pa.table({"key": [v.key for v in versions], "etag": [v.etag for v in versions]})
-    pq.write_table(known, sink, compression="zstd")
-    FastObjectStore(source.location.platform).put(STATE, sink.getvalue())
-    return source
+        etag = ETag("0" if number % (total // changed) == 0 else listed_etag(number))
+        yield ObjectVersion(slot=slot_of(key), key=key, etag=etag, size=SIZE)
 
 
 def swept(source: Source, tasks: int) -> Swept:

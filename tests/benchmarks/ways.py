@@ -138,6 +138,12 @@ def listed(config: S3Config, prefix: str) -> list[tuple[str, int]]:
     return sorted(item for item in found if item[0].startswith(prefix))
 
 
+def etags(config: S3Config, prefix: str) -> dict[str, str]:
+    """By the key, of all objects. 1 LIST for each 1,000, by the fastest client there is."""
+    pages = obstore.list(obstore_store(config), prefix.rpartition("/")[0], chunk_size=1000)
+    return {meta["path"]: str(meta["e_tag"]).strip('"') for page in pages for meta in page}
+
+
 async def _bodies(config: S3Config, keys: Sequence[tuple[str, int]], *, keep: bool) -> list[bytes]:
     """Ranges of the objects, in order. Not kept: nothing."""
     store = obstore_store(config)

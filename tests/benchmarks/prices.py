@@ -1,0 +1,54 @@
+"""What requests cost: AWS's list prices, 2025, us-east-1, on demand, in dollars. Storage and traffic are not in it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from tests.contracts.fault_proxy import Answered
+
+PRICES = {
+    **dict.fromkeys(("PUT", "COPY", "POST", "LIST"), 0.005 / 1000),
+    **dict.fromkeys(("GET", "HEAD"), 0.0004 / 1000),
+    "DELETE": 0.0,
+    "SQS": 0.40 / 1e6,
+    "DynamoDB write": 0.625 / 1e6,
+    "DynamoDB read": 0.125 / 1e6,
+}
+"""Of one request; of DynamoDB, of one unit."""
+WRITE_UNIT, READ_UNIT = 1024, 4096
+"""Bytes. Here a request's content counts, which is more than its item."""
+
+
+def dollars(counts: Mapping[str, float]) -> float:
+    return sum(PRICES[kind] * count for kind, count in counts.items())
+
+
+def billed(answered: Iterable[Answered]) -> Counter[str]:
+    """Requests by kind; those to DynamoDB in units."""
+    found: Counter[str] = Counter()
+    for request in answered:
+        target = request.headers.get("x-amz-target", "")
+        if target.startswith("AmazonSQS"):
+            found["SQS"] += 1
+        elif target.startswith("DynamoDB"):
+            found += _units(target.rpartition(".")[2], request)
+        else:
+            found[kind_of(request.method, request.path)] += 1
+    return found
+
+
+def kind_of(method: str, path: str) -> str:
+    """Of a request to S3."""
+    if method == "GET" and "list-type=" in path:
+        return "LIST"
+    return "DELETE" if method == "POST" and path.endswith("?delete") else method
+
+
+def _units(operation: str, request: Answered) -> Counter[str]:
+    if operation in ("GetItem", "Query", "TransactGetItems"):
+        twice = 1 + operation.startswith("Transact")
+        return Counter({"DynamoDB read": twice * max(1, -(-request.sent // READ_UNIT))})
+    # Each item of a transaction is written twice, and for itself.
+    items = json.loads(request.body).get("TransactItems") if operation.startswith("Transact") else None
+    units = sum(2 * max(1, -(-len(json.dumps(item)) // WRITE_UNIT)) for item in items or ())
+    return Counter({"DynamoDB write": units or max(1, -(-len(request.body) // WRITE_UNIT))})
