@@ -10,13 +10,15 @@ from typing import Any, Final
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
-from dagster._core.definitions.sensor_definition import SensorExecutionData
-from dagster._core.definitions.target import ExecutableDefinition
-from dagster._core.storage.dagster_run import FINISHED_STATUSES
-from dagster._core.storage.tags import PARTITION_NAME_TAG
-from dagster._record import copy
-from dagster._utils.warnings import disable_dagster_warnings
 
+from s3notify_platform.orchestration.dagster_internals import (
+    FINISHED_STATUSES,
+    PARTITION_NAME_TAG,
+    ExecutableDefinition,
+    SensorExecutionData,
+    copy,
+    disable_dagster_warnings,
+)
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets
 

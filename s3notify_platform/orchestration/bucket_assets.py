@@ -7,11 +7,11 @@ from itertools import islice
 from typing import Any, Final
 
 import dagster as dg
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.explain.slot_map import AGES, SlotMap, age_class
 from s3notify_platform.orchestration.automation import follow_bucket
+from s3notify_platform.orchestration.dagster_internals import DATA_VERSION_TAG
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import CorruptError, UsageError
@@ -15,6 +14,7 @@ from s3notify_platform.ingest.plan import missing_commits, refuse_missing, refus
 from s3notify_platform.ingest.task_chain import forget_ended
 from s3notify_platform.limits import OVERDUE_SECONDS
 from s3notify_platform.orchestration.assets import MISMATCHES
+from s3notify_platform.orchestration.dagster_internals import AssetCheckExecutionRecordStatus
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
 from s3notify_platform.orchestration.source_assets import SourceAssets

@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
 import dagster as dg
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
-from dagster._core.events import AssetMaterializationPlannedData, DagsterEvent
+from dagster import DagsterEvent
 from dagster_aws.s3 import S3Resource
 from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
@@ -30,6 +29,10 @@ from s3notify_platform.ingest.rounds import Results, Round, commit_round, merge_
 from s3notify_platform.ingest.settings import SOURCE, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
+from s3notify_platform.orchestration.dagster_internals import (
+    DATA_VERSION_TAG,
+    AssetMaterializationPlannedData,
+)
 from s3notify_platform.orchestration.partitions import has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark, access_of
 from s3notify_platform.orchestration.setting_fields import settings_fields, values_of

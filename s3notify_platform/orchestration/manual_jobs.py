@@ -8,8 +8,6 @@ from typing import Final
 
 import dagster as dg
 from dagster import RunsFilter
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.scheduler.instigation import SensorInstigatorData
 from pydantic import Field
 
 from s3notify_platform.errors import CorruptError
@@ -17,6 +15,7 @@ from s3notify_platform.explain import BatchView, SensorView, explain
 from s3notify_platform.ingest.batches import EVERYTHING, SensorState
 from s3notify_platform.ingest.retry_choice import RetryRequest
 from s3notify_platform.ingest.source import Source
+from s3notify_platform.orchestration.dagster_internals import InstigatorType, SensorInstigatorData
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.partitions import BATCH_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures

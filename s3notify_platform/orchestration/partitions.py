@@ -6,7 +6,7 @@ from functools import cache
 from typing import Final
 
 import dagster as dg
-from dagster._core.storage.partition_status_cache import AssetPartitionStatus
+from dagster import AssetPartitionStatus
 from pydantic import Field
 
 from s3notify_platform.clock import SYSTEM_CLOCK

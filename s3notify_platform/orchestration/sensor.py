@@ -14,11 +14,11 @@ from typing import Final
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
-from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.ingest.batches import EVERYTHING, BatchRequest, BatchSettings, SensorState
 from s3notify_platform.ingest.scheduler import BatchPlanner, RunView, Tick
+from s3notify_platform.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from s3notify_platform.orchestration.io_manager import FAILURE_TAG
 from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.resources import beats_of

@@ -3,11 +3,9 @@
 from threading import Lock
 from typing import Final
 
-from dagster import DagsterRun, DagsterRunStatus, RunsFilter
-from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
-from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
-from dagster._utils.tags import TagConcurrencyLimitsCounter
+from dagster import DagsterRun, DagsterRunStatus, QueuedRunCoordinator, RunsFilter, SubmitRunContext
 
+from s3notify_platform.orchestration.dagster_internals import ACTIVE_RUN_STATUSES, TagConcurrencyLimitsCounter
 from s3notify_platform.orchestration.partitions import WARM_TAG
 from s3notify_platform.orchestration.warm.launcher import takes_in_everything
 

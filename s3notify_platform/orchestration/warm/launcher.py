@@ -5,13 +5,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from dagster._core.launcher import LaunchRunContext
-from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
-from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
-from dagster._core.remote_representation.code_location import GrpcServerCodeLocation
-from dagster._core.storage.dagster_run import DagsterRun
-from dagster._serdes import ConfigurableClassData, serialize_value
+from dagster import DagsterRun, serialize_value
 
+from s3notify_platform.orchestration.dagster_internals import (
+    CheckRunHealthResult,
+    ConfigurableClassData,
+    DefaultRunLauncher,
+    GrpcServerCodeLocation,
+    LaunchRunContext,
+    WorkerStatus,
+)
 from s3notify_platform.orchestration.partitions import WARM_TAG
 from s3notify_platform.orchestration.warm.handover import Home, NoAnswerError, NobodyThereError, WorkerKey
 

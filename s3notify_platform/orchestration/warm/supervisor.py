@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 import dagster as dg
-from dagster._core.origin import RepositoryPythonOrigin
-from dagster._serdes import deserialize_value
+from dagster import deserialize_value
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.local.process import locked
+from s3notify_platform.orchestration.dagster_internals import RepositoryPythonOrigin
 from s3notify_platform.orchestration.warm.handover import (
     Home,
     Message,

@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 import dagster as dg
-from dagster._core.code_pointer import CodePointer
-from dagster._core.definitions.reconstruct import ReconstructableRepository
-from dagster._core.definitions.repository_definition import RepositoryDefinition
-from dagster._core.events import EngineEventData
-from dagster._core.origin import RepositoryPythonOrigin
-from dagster._grpc.impl import core_execute_run
-from dagster._serdes import deserialize_value
-from dagster._utils.interrupts import capture_interrupts
+from dagster import RepositoryDefinition, deserialize_value
 from pyspark.sql import SparkSession
 
+from s3notify_platform.orchestration.dagster_internals import (
+    CodePointer,
+    EngineEventData,
+    ReconstructableRepository,
+    RepositoryPythonOrigin,
+    capture_interrupts,
+    core_execute_run,
+)
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import spark_digest
 from s3notify_platform.orchestration.warm.handover import Message, decoded, encoded
