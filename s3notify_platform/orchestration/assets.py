@@ -87,7 +87,7 @@ def build_slot_assets(settings: SourceAssets) -> dg.AssetsDefinition:
         partitions_def=slot_partitions(io.slots),
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
-        required_resource_keys={settings.io_key},
+        **settings.step,
     )
     def slots_of_source(
         context: dg.AssetExecutionContext, config: SlotBatch

@@ -123,7 +123,7 @@ class SlotAutomationSensor(dg.AutomationConditionSensorDefinition):
         requests = found.run_requests or []
         if not requests:
             return found
-        tags |= {SOURCE_TAG: self._assets.name}
+        tags |= {**self._assets.run_tags, SOURCE_TAG: self._assets.name}
         tags |= {key: value for key, value in requests[0].tags.items() if key != PARTITION_NAME_TAG}
         wanted = sorted({key for request in requests for key in request.asset_selection or []})
         slots = self._behind(context.instance, requests)

@@ -44,7 +44,7 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
         name=f"{assets.name}_checks",
         specs=[dg.AssetCheckSpec(name, asset=assets.name, description=text) for name, text in about.items()],
         can_subset=True,
-        required_resource_keys={assets.io_key},
+        **assets.step,
     )
     def checks(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         io = assets.io_of(context)

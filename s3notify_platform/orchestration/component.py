@@ -1,5 +1,6 @@
 """`S3NotifyComponent`: a source in YAML. Thin: functions of the other modules build each part."""
 
+import json
 from typing import Annotated, Any
 
 import dagster as dg
@@ -25,6 +26,7 @@ from s3notify_platform.orchestration.manual_jobs import build_explain, build_ret
 from s3notify_platform.orchestration.resources import DynamoTables, NamedS3, SlotSpark
 from s3notify_platform.orchestration.scaffold import SourceScaffolder
 from s3notify_platform.orchestration.sensor import build_sensor
+from s3notify_platform.orchestration.session_places import SESSIONS_MAX
 from s3notify_platform.orchestration.setting_fields import described, settings_fields, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
 
@@ -34,6 +36,14 @@ class SparkSettings(dg.Model, dg.Resolvable):
 
     master: Annotated[str | None, described("local[*], spark://host:7077, yarn, …; default: local[*]")] = None
     remote: Annotated[str | None, described("Spark Connect instead: sc://host:15002")] = None
+    max_sessions: Annotated[
+        int,
+        Field(ge=1),
+        described(
+            "Spark sessions of its own that a machine has at once, whatever the number of sources; further runs wait. "
+            "Without effect for remote. Default: 4"
+        ),
+    ] = SESSIONS_MAX
     config: Annotated[dict[str, Any], described("Further Spark properties")] = Field(default={})
 
 
@@ -138,6 +148,24 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         "0 3 * * *"
     )
     running: Annotated[bool, described("Whether sensors, sweep and automation are on from the start")] = True
+    run_tags: Annotated[
+        dict[str, Any],
+        described(
+            "Tags of the runs that its sensors, schedules and jobs start, like dagster-k8s/config with the pod's "
+            "memory"
+        ),
+    ] = Field(default={})
+    op_tags: Annotated[
+        dict[str, Any],
+        described("Tags of its steps with Spark, like dagster-k8s/config where each step is a pod"),
+    ] = Field(default={})
+    pool: Annotated[
+        str | None,
+        described(
+            "Dagster's pool of its steps with Spark; sources that name the same one share its limit, which is set in "
+            "the UI or in dagster.yaml"
+        ),
+    ] = None
     s3: Annotated[S3Settings, described("How to reach S3")] = S3Settings()
     dynamodb: Annotated[DynamoSettings, described("DynamoDB tables; default: none")] = DynamoSettings()
     spark: Annotated[SparkSettings, described("Where Spark runs; default: embedded")] = SparkSettings()
@@ -159,7 +187,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             description=f"Ingests slots of {self.name!r}; requested by its sensor.",
             # One step: a second process would only start Python and Spark's client again.
             executor_def=dg.in_process_executor,
-            tags=assets.warm_tags,
+            tags={**assets.run_tags, **assets.warm_tags},
         )
         backfill_job = dg.define_asset_job(
             f"{self.name}_backfill",
@@ -168,13 +196,14 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             "6h; all.",
             executor_def=dg.in_process_executor,
             config={"ops": {assets.io_key: {"config": {"choose": "failed"}}}},
-            tags=assets.warm_tags,
+            tags={**assets.run_tags, **assets.warm_tags},
         )
         sweep_job = dg.define_asset_job(
             f"{self.name}_sweep",
             selection=dg.AssetSelection.checks(checks),
             description=f"Compares the whole source {self.name!r} with its committed state, and repairs.",
             executor_def=dg.in_process_executor,
+            tags={**assets.run_tags},
         )
         sensor = build_sensor(assets, ingest_job, BatchSettings(**values_of(self, BatchSettings)))
         automation = dg.AutomationConditionSensorDefinition(
@@ -182,6 +211,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             target=dg.AssetSelection.assets(summary, *views),
             minimum_interval_seconds=self.interval_seconds,
             default_status=assets.sensor_status,
+            run_tags={**assets.run_tags},
         )
         following = [SlotAutomationSensor(assets)] if assets.slot_assets else []
         sweep = dg.ScheduleDefinition(
@@ -208,7 +238,10 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             s3=NamedS3(**self.s3.fields()),
             dynamodb=DynamoTables(**values_of(self.dynamodb, TableSettings), **self.dynamodb.fields()),
             spark=SlotSpark(
-                master=self.spark.master, remote=self.spark.remote, spark_config=self.spark.config
+                master=self.spark.master,
+                remote=self.spark.remote,
+                max_sessions=self.spark.max_sessions,
+                spark_config=self.spark.config,
             ),
             **values_of(self, *SOURCE, TopicSizeSettings),
         )
@@ -223,7 +256,14 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             interval_seconds=self.interval_seconds,
             poll_seconds=self.poll_seconds,
             running=self.running,
+            run_tags={name: _tag(value) for name, value in self.run_tags.items()},
+            op_tags=self.op_tags,
+            pool=self.pool,
         )
+
+
+def _tag(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _slot_asset(path: str) -> SlotAsset:

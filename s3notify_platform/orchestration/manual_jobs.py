@@ -175,7 +175,7 @@ def _launched_by_hand(
         name=f"{assets.name}_{name}",
         description=description,
         executor_def=dg.in_process_executor,
-        tags={SOURCE_TAG: assets.name},
+        tags={**assets.run_tags, SOURCE_TAG: assets.name},
     )
     def job() -> None:
         op()

@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import S3NotifyError, UsageError
 from s3notify_platform.local.java import java_environment
+from s3notify_platform.orchestration.session_places import SESSIONS_MAX, take_place
 from s3notify_platform.ports import RecordStore
-from s3notify_platform.spark.session import prepare_environment, session_conf
+from s3notify_platform.spark.session import has_java, prepare_environment, session_conf
 from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
 from s3notify_platform.stores.credentials import session_of
 
@@ -29,13 +30,15 @@ HEARTBEATS: Final = "heartbeats"
 class SlotSpark(PySparkResource):
     """A Spark session: embedded (`local[*]`), standalone, YARN, or Connect, by configuration alone.
 
-    It starts on first use, so that a sensor or an idle step with this resource starts no JVM. `spark_config`:
-    properties on top of the platform's defaults. `remote`: a Spark Connect server, instead of `master`.
+    It starts on first use, so that a sensor or an idle step with this resource starts no JVM, and when fewer than
+    `max_sessions` processes of this machine have one. `spark_config`: properties on top of the platform's defaults.
+    `remote`: a Spark Connect server, instead of `master`.
     """
 
     spark_config: dict[str, Any] = Field(default={})
     master: str | None = None
     remote: str | None = None
+    max_sessions: int = Field(default=SESSIONS_MAX, ge=1)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Does nothing: the session starts on first use."""
@@ -43,6 +46,10 @@ class SlotSpark(PySparkResource):
     @property
     def spark_session(self) -> SparkSession:
         """The session, started on first use (5 to 20 s embedded). `UsageError` if there is no Java."""
+        return self.started()
+
+    def started(self, *, resident: bool = False) -> SparkSession:
+        """See `spark_session`. `resident`: it waits for no other process; their number is limited elsewhere."""
         if self._spark_session is None:
             master = None if self.remote else self.master or "local[*]"
             extra = {key: str(value) for key, value in flatten_dict(self.spark_config)}  # type: ignore[no-untyped-call]
@@ -50,6 +57,8 @@ class SlotSpark(PySparkResource):
             prepare_environment()
             if master is not None:
                 os.environ.update(java_environment())
+                if not resident and not has_java():
+                    take_place(self.max_sessions, dg.get_dagster_logger().info)
             builder = SparkSession.builder.appName("s3notify")
             for key, value in conf.items():
                 builder = builder.config(key, value)

@@ -167,6 +167,7 @@ def build_service(
         name=name,
         description=f"Runs {name!r} until the run is terminated.",
         executor_def=dg.in_process_executor,
+        tags={**assets.run_tags},
     )
     def job() -> None:
         serve()

@@ -1,8 +1,8 @@
 """What the Dagster definitions of one source are built from: slot assets, the source's parts, errors of its steps."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import dagster as dg
@@ -39,7 +39,10 @@ def s3_slot_asset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceAssets:
-    """A source as its definitions are built. `running`: whether sensors and schedules are on from the start."""
+    """A source as its definitions are built. `running`: whether sensors and schedules are on from the start.
+
+    `run_tags`: of all its runs but those that a person launches for assets. `op_tags`, `pool`: of its steps with Spark.
+    """
 
     io: SlotIOManager
     transform: Transform | None = None
@@ -50,6 +53,9 @@ class SourceAssets:
     interval_seconds: int = 4
     poll_seconds: float = 0.3
     running: bool = True
+    run_tags: Mapping[str, str] = field(default_factory=dict)
+    op_tags: Mapping[str, Any] = field(default_factory=dict)
+    pool: str | None = None
 
     @property
     def name(self) -> str:
@@ -70,6 +76,15 @@ class SourceAssets:
     def warm_tags(self) -> dict[str, str]:
         """Tags of jobs and assets whose runs a warm worker may take."""
         return {WARM_TAG: spark_digest(self.io.spark)}
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """Arguments that its steps with Spark have in common."""
+        return {
+            "required_resource_keys": {self.io_key},
+            "op_tags": {**self.op_tags},
+            "pool": self.pool,
+        }
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -64,6 +64,13 @@ def prepare_environment() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
+def has_java() -> bool:
+    """Whether this process has started a JVM."""
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None  # noqa: SLF001 - a session may be another thread's
+
+
 def is_remote(spark: SparkSession) -> bool:
     """Whether the session speaks Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")

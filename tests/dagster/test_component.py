@@ -1,5 +1,6 @@
 """Sources in YAML: loaded, side by side, from a folder of the user's own."""
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,43 @@ def test_a_component_resolves_from_yaml() -> None:
     assert found.spark.master == "spark://host:7077"
     assert found.assets().io.source.location.keyspace_prefix == "_s3notify/orders/keyspace/"
     assert found.assets().io.source.input.encoding == "cp1252"
+
+
+def test_tags_and_pool_reach_runs_and_steps() -> None:
+    """As Kubernetes' launcher and Dagster's queue want them: every job and sensor, and each step with Spark."""
+    pod = {"container_config": {"resources": {"limits": {"memory": "4Gi"}}}}
+    found = S3NotifyComponent.resolve_from_yaml(
+        dedent("""
+        name: orders
+        bucket: landing
+        prefix: raw/
+        http: {port: 8080}
+        delta: true
+        run_tags:
+          team: sales
+          dagster-k8s/config: {container_config: {resources: {limits: {memory: 4Gi}}}}
+        op_tags: {cost: high}
+        pool: spark
+        """)
+    ).definitions()
+    jobs = [job for job in found.resolve_all_job_defs() if not job.name.startswith("__")]
+    assert {job.name.removeprefix("orders_") for job in jobs} >= {
+        "ingest",
+        "backfill",
+        "sweep",
+        "explain",
+        "http",
+    }
+    for job in jobs:
+        assert job.tags["team"] == "sales"
+        assert json.loads(job.tags["dagster-k8s/config"]) == pod
+    automation = found.resolve_sensor_def("orders_automation")
+    assert isinstance(automation, dg.AutomationConditionSensorDefinition)
+    assert automation.run_tags["team"] == "sales"
+    for name in ("ingest", "sweep"):
+        (step,) = found.resolve_job_def(f"orders_{name}").nodes
+        assert step.definition.pools == {"spark"}
+        assert step.tags["cost"] == "high"
 
 
 def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,7 @@ def _started(instance: dg.DagsterInstance, repository: _Loaded, start: Message) 
     with dg.build_resources(names, instance=instance) as resources:
         found = (getattr(resources, name) for name in names)
         spark = next(
-            io.spark.spark_session
+            io.spark.started(resident=True)
             for io in found
             if isinstance(io, SlotIOManager) and spark_digest(io.spark) == start["spark"]
         )

@@ -1,0 +1,54 @@
+"""How many Spark sessions this machine has at once, whatever launches the runs.
+
+A session of its own is a JVM of a gigabyte or more, and ten sources that change together are ten runs. So a process
+takes one of `limit` places before it starts one, and keeps it to its end; others wait. A place is a locked file, which
+the kernel unlocks however the process ends.
+
+Dagster's own means do not hold without being configured: a pool has no limit until one is set, and a killed run stays
+in it; sensors that count runs request theirs at the same moment, and see no run that a person launches.
+
+Warm workers take no place, since they keep their session for long: their supervisor has a limit (`warm.Limits`).
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock
+from s3notify_platform.errors import UsageError
+from s3notify_platform.local.process import locked
+
+SESSIONS_MAX: Final = 4
+LOOK_SECONDS: Final = 0.5
+
+_TAKEN: Final[list[IO[str]]] = []
+
+
+def take_place(
+    limit: int,
+    say: Callable[[str], None],
+    *,
+    folder: Path | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """Return when this process has one of the first `limit` places, until it ends. `say` is told once if it waits."""
+    if _TAKEN:
+        return
+    folder = folder or Path(tempfile.gettempdir()) / f"s3notify-spark-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise UsageError(f"{folder} is not this user's: remove it, or give another TMPDIR")
+    told = False
+    while True:
+        for number in range(limit):
+            if (lock := locked(folder / f"{number}.lock")) is not None:
+                _TAKEN.append(lock)
+                return
+        if not told:
+            say(
+                f"waiting: {limit} Spark sessions of this machine are in use, as many as `max_sessions` allows"
+            )
+            told = True
+        clock.sleep(LOOK_SECONDS)
