@@ -8,7 +8,7 @@ from s3notify_platform.ingest.follow import note_writers
 from s3notify_platform.ingest.rounds import Round
 from s3notify_platform.orchestration.partitions import SlotBatch
 from s3notify_platform.orchestration.source_clients import SourceClients
-from s3notify_platform.protocols.ack_chain import Chain
+from s3notify_platform.protocols.ack_chain import AlreadyFailed, Chain
 from s3notify_platform.slots import Slot
 
 
@@ -63,9 +63,13 @@ class Acknowledgement:
 
     def _stamp(self, children: Iterable[int], starts: Iterable[Slot] = ()) -> None:
         if self.chain is not None and (names := [str(child) for child in sorted(children)]):
-            self.clients.chains.stamp_children(
+            outcome = self.clients.chains.stamp_children(
                 self.chain,
                 names,
                 operation_id=f"{self.run_id}/{self._rounds}",
                 starts=[str(slot) for slot in sorted(starts)],
             )
+            if isinstance(outcome, AlreadyFailed):
+                # The sensor had taken the run for dead, or a person retries it: the next batch finds that it is done.
+                done = map(Slot, map(int, names))
+                self.clients.ask_again((slot for slot in done if slot != EVERYTHING), listing=False)

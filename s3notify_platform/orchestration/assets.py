@@ -14,6 +14,7 @@ import dagster as dg
 
 from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import TagNotFound, UsageError
+from s3notify_platform.explain.phases import stacked
 from s3notify_platform.formats.rescue import added
 from s3notify_platform.ingest.batches import BatchPayload
 from s3notify_platform.ingest.engine import Ingest
@@ -32,8 +33,8 @@ from s3notify_platform.spark.jobs import spark_ingest
 from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation
 
-BAR: Final = 60
-"""Characters of the picture of a batch's phases."""
+PARENT_TAG: Final = "dagster/parent_run_id"
+"""Dagster's, of a run that executes another one again."""
 
 MISMATCHES: Final = "batch_mismatches"
 """Metadata of a batch: values that do not fit their columns, by path."""
@@ -110,7 +111,7 @@ def _run(context: dg.AssetExecutionContext, config: SlotBatch, settings: SourceA
         table = io.source.open_table(store=io.clients.store)
         for warning in table.warnings:
             context.log.warning(warning)
-        chain = _chain(io.clients, config)
+        chain = _chain(io.clients, config, is_retry=PARENT_TAG in context.run.tags)
         opened = BatchPayload.loads(chain.payload if chain is not None else "")
         acknowledgement = Acknowledgement(
             clients=io.clients, batch=config, chain=chain, opened=opened, run_id=context.run.run_id
@@ -204,7 +205,8 @@ class _Step:
         waits = {"poll": (signalled, opened), "launch": (opened, began)}
         return {name: max(0, to - since) / 1000 for name, (since, to) in waits.items() if since and to}
 
-    def _phases(self) -> dict[str, float]:
+    def phases(self) -> dict[str, float]:
+        """The seconds of the run's phases so far, one after the other."""
         done = self.ingest.result().seconds if self.ingest is not None else {}
         return {**self._waits(), "spark_start": self._spark_seconds, **done}
 
@@ -218,7 +220,7 @@ class _Step:
         objects = sum(result.objects for result in done.slots.values())
         rows = sum(result.rows for result in done.slots.values())
         took = ", ".join(
-            f"{name} {seconds:.1f} s" for name, seconds in (self._phases() | {"report": reporting}).items()
+            f"{name} {seconds:.1f} s" for name, seconds in (self.phases() | {"report": reporting}).items()
         )
         return (
             f"{', '.join(f'{n} slots {status}' for status, n in slots.items()) or 'nothing to do'}: {objects} objects, "
@@ -231,7 +233,7 @@ class _Step:
         if self.ingest is None:
             return {"seconds": seconds}
         done = self.ingest.result()
-        phases = self._phases()
+        phases = self.phases()
         # Fields that the schema did not have, values left out, values that do not fit.
         about_schema = {
             "schema_added": done.schema_added,
@@ -247,29 +249,21 @@ class _Step:
             "batch_tasks": done.tasks,
             "batch_requests": dg.MetadataValue.json(dict(done.requests)),
             "batch_seconds": dg.MetadataValue.json({phase: round(took, 3) for phase, took in phases.items()}),
-            "batch_phases": dg.MetadataValue.md(phase_bars(phases)),
+            "batch_phases": dg.MetadataValue.md(stacked({self._batch: phases})),
             **{name: dg.MetadataValue.json(dict(found)) for name, found in about_schema.items() if found},
             "seconds": seconds,
         }
 
 
-def phase_bars(phases: Mapping[str, float]) -> str:
-    """The seconds of phases that follow each other, as one picture: a bar for each, where the one before ends."""
-    whole = sum(phases.values()) or 1.0
-    lines, before = [], 0.0
-    for name, seconds in phases.items():
-        begins, ends = (round(BAR * at / whole) for at in (before, before + seconds))
-        bar = " " * begins + "█" * (ends - begins)
-        lines.append(f"{name:<12}{seconds:8.3f} s  {bar}".rstrip())
-        before += seconds
-    return "\n".join(["```", *lines, "```"])
-
-
-def _chain(clients: SourceClients, config: SlotBatch) -> Chain | None:
-    """The batch's chain, with what the sensor saw when it opened it. 1 GET. A run without one lists."""
+def _chain(clients: SourceClients, config: SlotBatch, *, is_retry: bool) -> Chain | None:
+    """The batch's chain, with what the sensor saw when it opened it. 1 GET. A run without one lists, like the retry of
+    a run whose chain was removed since.
+    """
     if not config.batch:
         return None
     try:
         return clients.chains.chain(config.batch)
     except TagNotFound as error:
+        if is_retry:
+            return None
         raise UsageError(f"batch {config.batch!r} has no ack chain; start the run without a batch") from error

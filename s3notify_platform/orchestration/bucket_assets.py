@@ -2,24 +2,31 @@
 automation. Views are off unless `delta: true`, since each costs a run after each batch.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
 import dagster as dg
+from dagster import RunsFilter
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.explain.phases import stacked
 from s3notify_platform.explain.slot_map import AGES, SlotMap, age_class
+from s3notify_platform.ingest.batches import EVERYTHING, Failing
 from s3notify_platform.orchestration.automation import follow_bucket
 from s3notify_platform.orchestration.dagster_internals import DATA_VERSION_TAG
-from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.partitions import SOURCE_TAG
+from s3notify_platform.orchestration.io_manager import SECONDS_TAG, SlotIOManager
+from s3notify_platform.orchestration.manual_jobs import sensor_state
+from s3notify_platform.orchestration.partitions import BATCH_TAG, PART_TAG, SOURCE_TAG
 from s3notify_platform.orchestration.source_assets import SourceAssets, step_failures
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.commit import SlotCommit, SlotTable
 from s3notify_platform.table.reader import read_slots
 
 TOP: Final = 25
+BATCHES_SHOWN: Final = 20
+RUNS_READ: Final = 60
 SHOWN_REJECTS: Final = 50
 SHOWN_BYTES: Final = 80
 BAR: Final = 40
@@ -34,7 +41,8 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
         specs=[
             dg.AssetSpec(
                 f"{assets.name}_summary",
-                description="Slots by rows and age of their last commit.",
+                description="Slots by rows and age of their last commit, those in flight and failing, and where the "
+                "time of the last batches went.",
                 kinds={"table"},
                 **common,
             ),
@@ -55,15 +63,50 @@ def build_summary(assets: SourceAssets) -> dg.AssetsDefinition:
         io = assets.io_of(context)
         table = io.source.table()
         heads = [head for head in table.heads(io.source.location.all_slots()).values() if head is not None]
+        summary = _summary(heads, io.slots, _in_flight(io), _failing_slots(context.instance, io))
         return (
-            dg.MaterializeResult(asset_key=f"{assets.name}_summary", metadata=_summary(heads, io.slots)),
+            dg.MaterializeResult(
+                asset_key=f"{assets.name}_summary", metadata=summary | _batches(context.instance, io.name)
+            ),
             dg.MaterializeResult(asset_key=f"{assets.name}_quarantine", metadata=_quarantine(io, heads)),
         )
 
     return bucket_level
 
 
-def _summary(heads: Sequence[SlotCommit], slots: int) -> dict[str, Any]:
+def _in_flight(io: SlotIOManager) -> set[Slot]:
+    """The slots that open batches have not acknowledged."""
+    found = {int(child) for chain in io.clients.chains.open_states() for child in chain.missing}
+    return set(io.source.location.all_slots()) if EVERYTHING in found else {Slot(slot) for slot in found}
+
+
+def _failing_slots(instance: dg.DagsterInstance, io: SlotIOManager) -> dict[Slot, Failing]:
+    """The slots whose last batch did not commit them, as the sensor knows them."""
+    state = sensor_state(instance, io.name)
+    found = state.failing if state is not None else {}
+    return {Slot(slot): one for slot, one in sorted(found.items()) if 0 <= slot < io.slots}
+
+
+def _batches(instance: dg.DagsterInstance, source: str) -> dict[str, Any]:
+    """The phases of the last batches, newest first, as a picture and as numbers."""
+    found: dict[str, dict[str, float]] = {}
+    for run in instance.get_runs(filters=RunsFilter(tags={SOURCE_TAG: source}), limit=RUNS_READ):
+        if (seconds := run.tags.get(SECONDS_TAG)) and len(found) < BATCHES_SHOWN:
+            part, batch = run.tags.get(PART_TAG, "1/1"), run.tags.get(BATCH_TAG, run.run_id[:8])
+            found[batch if part == "1/1" else f"{batch} {part}"] = json.loads(seconds)
+    if not found:
+        return {}
+    phases = dict.fromkeys(phase for seconds in found.values() for phase in seconds)
+    rows = [
+        dg.TableRecord({"batch": batch, **{phase: seconds.get(phase, 0.0) for phase in phases}})
+        for batch, seconds in found.items()
+    ]
+    return {"batches": dg.MetadataValue.md(stacked(found)), "batch_seconds": dg.MetadataValue.table(rows)}
+
+
+def _summary(
+    heads: Sequence[SlotCommit], slots: int, in_flight: Collection[Slot], failing: Mapping[Slot, Failing]
+) -> dict[str, Any]:
     now_ms = SYSTEM_CLOCK.wall_ms()
     latest: list[dict[str, Any]] = [
         {
@@ -84,15 +127,25 @@ def _summary(heads: Sequence[SlotCommit], slots: int) -> dict[str, Any]:
         "rejects": sum(file.rows for head in heads for file in head.rejects),
         "bytes": sum(file.bytes for head in heads for file in head.files),
     }
-    if heads:
+    metadata |= {"slots_in_flight": len(in_flight), "slots_failing": len(failing)}
+    if failing:
+        metadata["failing_slots"] = dg.MetadataValue.table(
+            [
+                dg.TableRecord({"slot": slot, "attempts": one.attempts, "reason": one.reason})
+                for slot, one in islice(failing.items(), TOP)
+            ]
+        )
+    if heads or in_flight or failing:
         metadata["slot_map"] = dg.MetadataValue.md(
             SlotMap(
                 slots=slots,
                 ages={head.slot: max(0, now_ms - head.created_ms) / 1000 for head in heads},
                 rows={head.slot: head.rows for head in heads},
-                failing={head.slot for head in heads if head.failing},
+                in_flight=in_flight,
+                failing=failing.keys() | {head.slot for head in heads if head.failing},
             ).markdown()
         )
+    if heads:
         metadata["latest_slots"] = dg.MetadataValue.table([dg.TableRecord(each) for each in latest])
         metadata["rows_by_age"] = dg.MetadataValue.table(_rows_by_age(heads, now_ms))
     return metadata

@@ -7,6 +7,7 @@ reconciler's sensor also reports the queue's depth, as observations of the asset
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any
 
@@ -15,6 +16,8 @@ import dagster as dg
 from s3notify_platform.channels.reconciler import shared_reconciler
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.orchestration.freshness import Freshness, freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.services import build_service
 from s3notify_platform.orchestration.setting_fields import described
@@ -24,6 +27,9 @@ from s3notify_platform.table.known import KNOWN
 RECONCILE_SECONDS = 15
 TOPICS_MAX = 20
 """How many topics are observed."""
+
+EVALUATE_SECONDS = 3600
+"""The check of freshness is reported at least so often; at once if it passes no more, or again."""
 
 SCANNED_MAX = 500
 """A topic with more entries is not scanned."""
@@ -103,8 +109,16 @@ def _reconciler_sensor(assets: SourceAssets) -> dg.SensorDefinition:
                 f"{reconciled.waiting} reservations wait; for killed writers, {reconciled.committed} were committed, "
                 f"{reconciled.aborted} aborted, and {reconciled.signalled} keys signalled"
             )
-        observed, cursor = _observed(io, context.cursor or "")
-        return dg.SensorResult(skip_reason=note, asset_events=observed, cursor=cursor)
+        before = _Observed.loads(context.cursor)
+        facts = _facts(io)
+        fresh = freshness(
+            io,
+            context.instance,
+            assets.fresh_seconds,
+            queue_seconds=facts.get(f"{io.name}/oldest_age_seconds", 0.0),
+        )
+        events, now = before.events(io.name, facts, fresh)
+        return dg.SensorResult(skip_reason=note, asset_events=events, cursor=now.dumps())
 
     return reconcile
 
@@ -120,9 +134,41 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
     )
 
 
-def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation], str]:
-    """Statistics of the bucket's topics, if they changed since `before`. A few requests for each shard; if the queue is
-    on a bucket, also 1 GET for each segment.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Observed:
+    """The reconciler's cursor: what Dagster was told last, so that it is told only what is new."""
+
+    facts: Mapping[str, int | float] = field(default_factory=dict)
+    passed: bool | None = None
+    evaluated_ms: int = 0
+
+    @classmethod
+    def loads(cls, text: str | None) -> "_Observed":
+        try:
+            return cls(**json.loads(text or "{}"))
+        except (ValueError, TypeError):  # it is for people, and told again
+            return cls()
+
+    def dumps(self) -> str:
+        return json.dumps({name: getattr(self, name) for name in ("facts", "passed", "evaluated_ms")})
+
+    def events(
+        self, source: str, facts: Mapping[str, int | float], fresh: Freshness
+    ) -> tuple[list[dg.AssetObservation | dg.AssetCheckEvaluation], "_Observed"]:
+        """What is new, and the cursor after it."""
+        events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
+        if facts and facts != self.facts:
+            events.append(dg.AssetObservation(asset_key=f"{source}_queue", metadata=facts))
+        now_ms, evaluated_ms = SYSTEM_CLOCK.wall_ms(), self.evaluated_ms
+        if fresh.passed != self.passed or now_ms - evaluated_ms >= EVALUATE_SECONDS * 1000:
+            events.append(dg.AssetCheckEvaluation(**fresh.evaluation(source)))
+            evaluated_ms = now_ms
+        return events, _Observed(facts=facts, passed=fresh.passed, evaluated_ms=evaluated_ms)
+
+
+def _facts(io: SlotIOManager) -> dict[str, int | float]:
+    """Statistics of the bucket's topics. A few requests for each shard; if the queue is on a bucket, also 1 GET for
+    each segment.
 
     A topic with more than `SCANNED_MAX` entries is not scanned: its depth is then what its quota counts.
     """
@@ -141,7 +187,4 @@ def _observed(io: SlotIOManager, before: str) -> tuple[list[dg.AssetObservation]
         facts[f"{topic.name}/oldest_age_seconds"] = round(stats.oldest_age_seconds or 0.0, 1)
         for name in ("depth", "in_flight", "delivered", "failed", "dead"):
             facts[f"{topic.name}/{name}"] = getattr(stats, name)
-    cursor = json.dumps(facts)
-    if not facts or cursor == before:
-        return [], before
-    return [dg.AssetObservation(asset_key=f"{io.name}_queue", metadata=facts)], cursor
+    return facts

@@ -15,6 +15,7 @@ from s3notify_platform.ingest.task_chain import forget_ended
 from s3notify_platform.limits import OVERDUE_SECONDS
 from s3notify_platform.orchestration.assets import MISMATCHES
 from s3notify_platform.orchestration.dagster_internals import AssetCheckExecutionRecordStatus
+from s3notify_platform.orchestration.freshness import FRESH, freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.resources import purge_heartbeats
 from s3notify_platform.orchestration.source_assets import SourceAssets
@@ -42,7 +43,15 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(
         name=f"{assets.name}_checks",
-        specs=[dg.AssetCheckSpec(name, asset=assets.name, description=text) for name, text in about.items()],
+        specs=[
+            *(dg.AssetCheckSpec(name, asset=assets.name, description=text) for name, text in about.items()),
+            dg.AssetCheckSpec(
+                FRESH,
+                asset=f"{assets.name}_summary",
+                description=f"No change waits for longer than {assets.fresh_seconds:.0f} s before it is committed. The "
+                "reconciler's sensor evaluates it, too.",
+            ),
+        ],
         can_subset=True,
         **assets.step,
     )
@@ -54,6 +63,9 @@ def build_checks(assets: SourceAssets) -> dg.AssetChecksDefinition:
                     yield completeness(io)
                 case "chains_settled":
                     yield chains_settled(io, context.instance)
+                case "fresh":
+                    found = freshness(io, context.instance, assets.fresh_seconds)
+                    yield dg.AssetCheckResult(**found.evaluation(io.name))
                 case _:
                     yield schema_changes(io, context.instance)
 

@@ -144,9 +144,15 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             "Keep a Delta Lake view of the table and of each slot asset, for other engines: {name}_delta"
         ),
     ] = False
-    sweep_cron: Annotated[str, described("When the sweep compares the whole bucket with the state")] = (
-        "0 3 * * *"
-    )
+    sweep_cron: Annotated[
+        str,
+        described("When the sweep compares the whole bucket with the state; once after the first batch, too"),
+    ] = "0 3 * * *"
+    fresh_seconds: Annotated[
+        float,
+        Field(gt=0),
+        described("The check of freshness fails if a change is not committed for so long (seconds)"),
+    ] = 900.0
     running: Annotated[bool, described("Whether sensors, sweep and automation are on from the start")] = True
     run_tags: Annotated[
         dict[str, Any],
@@ -166,6 +172,14 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             "the UI or in dagster.yaml"
         ),
     ] = None
+    resources: Annotated[
+        dict[str, str],
+        described(
+            "Keys of the project's own resources to use instead: spark (a PySparkResource that starts on first use), "
+            "s3 (an S3Resource without keys), dynamodb (a DynamoTables). Default: {name}_spark, {name}_s3 and "
+            "{name}_dynamodb, which are made from what follows"
+        ),
+    ] = Field(default={})
     s3: Annotated[S3Settings, described("How to reach S3")] = S3Settings()
     dynamodb: Annotated[DynamoSettings, described("DynamoDB tables; default: none")] = DynamoSettings()
     spark: Annotated[SparkSettings, described("Where Spark runs; default: embedded")] = SparkSettings()
@@ -205,7 +219,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             executor_def=dg.in_process_executor,
             tags={**assets.run_tags},
         )
-        sensor = build_sensor(assets, ingest_job, BatchSettings(**values_of(self, BatchSettings)))
+        sensor = build_sensor(assets, ingest_job, sweep_job, BatchSettings(**values_of(self, BatchSettings)))
         automation = dg.AutomationConditionSensorDefinition(
             f"{self.name}_automation",
             target=dg.AssetSelection.assets(summary, *views),
@@ -228,7 +242,7 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             jobs=[ingest_job, backfill_job, sweep_job, build_explain(assets), build_retry(assets), *jobs],
             sensors=[sensor, automation, *following, *sensors],
             schedules=[sweep],
-            resources={assets.io_key: assets.io},
+            resources=assets.definitions,
         )
 
     def assets(self) -> SourceAssets:
@@ -245,6 +259,8 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             ),
             **values_of(self, *SOURCE, TopicSizeSettings),
         )
+        if unknown := self.resources.keys() - {"spark", "s3", "dynamodb"}:
+            raise UsageError(f"resources {sorted(unknown)}: only spark, s3 and dynamodb may be replaced")
         _ = io.source  # its own checks, before anything is built
         return SourceAssets(
             io=io,
@@ -256,9 +272,11 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
             interval_seconds=self.interval_seconds,
             poll_seconds=self.poll_seconds,
             running=self.running,
+            fresh_seconds=self.fresh_seconds,
             run_tags={name: _tag(value) for name, value in self.run_tags.items()},
             op_tags=self.op_tags,
             pool=self.pool,
+            resources=self.resources,
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 import dagster as dg
 from dagster import DagsterEvent
 from dagster_aws.s3 import S3Resource
+from dagster_pyspark import PySparkResource
 from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -33,8 +34,8 @@ from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
     AssetMaterializationPlannedData,
 )
-from s3notify_platform.orchestration.partitions import has_partitions
-from s3notify_platform.orchestration.resources import DynamoTables, SlotSpark, access_of
+from s3notify_platform.orchestration.partitions import SOURCE_TAG, has_partitions
+from s3notify_platform.orchestration.resources import DynamoTables, access_of
 from s3notify_platform.orchestration.setting_fields import settings_fields, values_of
 from s3notify_platform.orchestration.source_clients import SourceClients
 from s3notify_platform.protocols.notification_queue import TopicSettings
@@ -46,6 +47,8 @@ from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation, TableLayout
 
 FAILURE_TAG: Final = "s3notify/failure"
+SECONDS_TAG: Final = "s3notify/seconds"
+"""Of a run that has ended: the seconds of its phases, as JSON."""
 READS_IN_FLIGHT: Final = 16
 
 
@@ -65,6 +68,10 @@ class RunFacts(Protocol):
         """As far as it has got, with its `seconds`."""
         ...
 
+    def phases(self) -> Mapping[str, float]:
+        """The seconds of its phases so far, one after the other."""
+        ...
+
     def summary(self, reporting: float) -> str:
         """In one line, at its end. `reporting`: seconds that reporting took."""
         ...
@@ -74,10 +81,11 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     """Everything Dagster needs of one source. `DataFrame`s in and out, by slot.
 
     `s3`: a `NamedS3`, or an `S3Resource` without keys: those given by value are refused when Spark has to use them.
+    `spark`: a `SlotSpark`, or another that has a `spark_session`; sensors make it too, so it should start on first use.
     """
 
     s3: dg.ResourceDependency[S3Resource]
-    spark: dg.ResourceDependency[SlotSpark]
+    spark: dg.ResourceDependency[PySparkResource]
     dynamodb: dg.ResourceDependency[DynamoTables] = Field(
         default_factory=DynamoTables  # type: ignore[arg-type] # a dependency with a default
     )
@@ -202,6 +210,10 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                 failed.setdefault(name, {}).update(results)
         acknowledgement.finish()
         context.log.info(run.summary(reporting))
+        took = {name: round(seconds, 3) for name, seconds in {**run.phases(), "report": reporting}.items()}
+        context.instance.add_run_tags(
+            context.run.run_id, {SECONDS_TAG: json.dumps(took), SOURCE_TAG: self.name}
+        )
         if any(failed.values()):
             self._fail(context, failed)
 
@@ -295,6 +307,19 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
             metadata={"failed_slots": dg.MetadataValue.json(reasons)},
             allow_retries=False,
         )
+
+
+def with_resources(io: SlotIOManager, keys: Mapping[str, str]) -> dg.IOManagerDefinition:
+    """`io` with the project's own resources of these keys as its `spark`, `s3` or `dynamodb`."""
+
+    @dg.io_manager(required_resource_keys={*keys.values()})
+    def given(context: dg.InitResourceContext) -> SlotIOManager:
+        own = {"spark": io.spark, "s3": io.s3, "dynamodb": io.dynamodb}
+        # Not the attributes of `resources`: an `S3Resource` is a client of boto3 there.
+        found = {part: context.resources.original_resource_dict[key] for part, key in keys.items()}
+        return SlotIOManager(**values_of(io, *SOURCE, TopicSizeSettings), **own | found)
+
+    return given
 
 
 def _as_annotated(found: DataFrame, context: dg.InputContext) -> Any:

@@ -70,11 +70,15 @@ def watch(
 
 
 def build_sensor(
-    assets: SourceAssets, job: UnresolvedAssetJobDefinition, settings: BatchSettings
+    assets: SourceAssets,
+    job: UnresolvedAssetJobDefinition,
+    checks: UnresolvedAssetJobDefinition,
+    settings: BatchSettings,
 ) -> dg.SensorDefinition:
     """The sensor. A poll costs 1 HEAD if nothing changed, else 1 HEAD and 1 LIST, whatever the size of the bucket.
 
-    While batches are open, 1 LIST more for each, and 1 GET for each of their runs.
+    While batches are open, 1 LIST more for each, and 1 GET for each of their runs. `checks` is requested once after a
+    batch that compared everything, like the first one.
     """
     # Ticks that are further apart than Dagster's are asked for by who wants few requests.
     watches = assets.interval_seconds <= LOOP_SECONDS
@@ -82,7 +86,7 @@ def build_sensor(
     @dg.sensor(
         name=f"{assets.name}_sensor",
         description=f"Polls the keyspace of {assets.name!r}: one HEAD, and one LIST if something changed.",
-        job=job,
+        jobs=[job, checks],
         minimum_interval_seconds=assets.interval_seconds,
         default_status=assets.sensor_status,
         required_resource_keys={assets.io_key},
@@ -131,8 +135,12 @@ def build_sensor(
 
         threads = context.instance.get_sensor_settings().get("use_threads")
         poll_seconds = assets.poll_seconds if watches and threads else 0.0
-        tick = watch(look, SensorState.loads(context.cursor), poll_seconds=poll_seconds)
-        requests = [_run_request(assets, request) for request in tick.requests]
+        before = SensorState.loads(context.cursor)
+        tick = watch(look, before, poll_seconds=poll_seconds)
+        requests = [_run_request(assets, job.name, request) for request in tick.requests]
+        if (compared := tick.state.enumerated) and compared != before.enumerated:
+            run_key = f"{checks.name}-{tick.state.epoch}-{compared}"
+            requests.append(dg.RunRequest(run_key=run_key, job_name=checks.name))
         return dg.SensorResult(
             run_requests=requests, cursor=tick.state.dumps(), skip_reason=None if requests else tick.note
         )
@@ -140,7 +148,7 @@ def build_sensor(
     return poll_keyspace
 
 
-def _run_request(assets: SourceAssets, request: BatchRequest) -> dg.RunRequest:
+def _run_request(assets: SourceAssets, job: str, request: BatchRequest) -> dg.RunRequest:
     everything = EVERYTHING in request.slots
     config = {
         "batch": request.batch,
@@ -150,6 +158,7 @@ def _run_request(assets: SourceAssets, request: BatchRequest) -> dg.RunRequest:
     }
     return dg.RunRequest(
         run_key=request.run_key,
+        job_name=job,
         run_config={"ops": {assets.io_key: {"config": config}}},
         tags={
             BATCH_TAG: request.batch,

@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 
 from s3notify_platform.errors import S3NotifyError, UsageError
-from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.io_manager import SlotIOManager, with_resources
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, WARM_TAG
-from s3notify_platform.orchestration.resources import spark_digest
+from s3notify_platform.orchestration.resources import SlotSpark, spark_digest
 from s3notify_platform.spark.batch_schema import Transform
 
 
@@ -41,6 +41,7 @@ def s3_slot_asset(
 class SourceAssets:
     """A source as its definitions are built. `running`: whether sensors and schedules are on from the start.
 
+    `resources`: keys of the project's own, instead of the `spark`, `s3` or `dynamodb` of `io`.
     `run_tags`: of all its runs but those that a person launches for assets. `op_tags`, `pool`: of its steps with Spark.
     """
 
@@ -53,7 +54,9 @@ class SourceAssets:
     interval_seconds: int = 4
     poll_seconds: float = 0.3
     running: bool = True
+    fresh_seconds: float = 900.0
     run_tags: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, str] = field(default_factory=dict)
     op_tags: Mapping[str, Any] = field(default_factory=dict)
     pool: str | None = None
 
@@ -75,7 +78,17 @@ class SourceAssets:
     @property
     def warm_tags(self) -> dict[str, str]:
         """Tags of jobs and assets whose runs a warm worker may take."""
-        return {WARM_TAG: spark_digest(self.io.spark)}
+        spark = self.io.spark
+        if "spark" in self.resources or not isinstance(spark, SlotSpark):
+            return {}
+        return {WARM_TAG: spark_digest(spark)}
+
+    @property
+    def definitions(self) -> dict[str, Any]:
+        """The source's resources by their keys, all of which begin with its name."""
+        own = {"spark": self.io.spark, "s3": self.io.s3, "dynamodb": self.io.dynamodb}
+        ours = {f"{self.name}_{part}": found for part, found in own.items() if part not in self.resources}
+        return ours | {self.io_key: with_resources(self.io, self.resources) if self.resources else self.io}
 
     @property
     def step(self) -> dict[str, Any]:

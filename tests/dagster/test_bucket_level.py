@@ -12,6 +12,8 @@ from s3notify_platform.orchestration.resources import HEARTBEATS
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.slots import Slot
 from s3notify_platform.table.missing import forget_slots
+from tests.support.cursors import store_cursor
+from tests.support.drawn import drawn
 from tests.support.site import Site
 from tests.support.transforms import doubled
 
@@ -68,6 +70,80 @@ def test_summary_and_quarantine_show_slots_and_rejects(site: Site) -> None:
     assert record.data["offset"] == len(site.line(1))
     assert record.data["raw"] == "{broken"
     assert record.data["reason"]
+
+
+def test_summary_shows_what_is_in_flight_and_failing_and_where_time_went(
+    site_of: Callable[..., Site],
+) -> None:
+    """As the sensor and the open batches know it, and of the last runs, also of one that failed."""
+    site = site_of(transform="tests.support.transforms.unlucky", backoff_seconds=3600.0)
+    site.settle()
+    site.write(12, 13)
+    (request,) = site.tick()
+    assert not site.launch(request).success
+    site.tick()
+    site.write(5, 6)
+    (in_flight,) = site.tick()
+    assert site.slots_of(in_flight) == [5, 6]
+    store_cursor(site, site.cursor or "")
+    result = summarize(site)
+    assert result.success
+    (summary,) = (
+        event.materialization.metadata
+        for event in result.get_asset_materialization_events()
+        if event.asset_key == dg.AssetKey("orders_summary")
+    )
+    shown = drawn(str(summary["slot_map"].value))
+    assert ("in flight (2)" in shown, "failing (1)" in shown) == (True, True)
+    assert (summary["slots_in_flight"].value, summary["slots_failing"].value) == (2, 1)
+    failing, seconds = summary["failing_slots"], summary["batch_seconds"]
+    assert isinstance(failing, dg.TableMetadataValue)
+    (record,) = failing.records
+    assert (record.data["slot"], record.data["attempts"]) == (13, 1)
+    assert "13 is unlucky" in str(record.data["reason"])
+    assert isinstance(seconds, dg.TableMetadataValue)
+    batches = [str(record.data["batch"]) for record in seconds.records]
+    assert batches[0] == request.tags["s3notify/batch"]
+    assert len(batches) == 2, "and the first one"
+    assert list(seconds.records[0].data) == [
+        *("batch", "poll", "launch", "spark_start", "plan", "job", "commit", "report")
+    ]
+    assert all(batch[-26:] in drawn(str(summary["batches"].value)) for batch in batches)
+
+
+def test_freshness_is_the_age_of_the_oldest_uncommitted_change(site_of: Callable[..., Site]) -> None:
+    """Of queued and of other writers; not of what a run has committed, though the sensor has not seen its end."""
+    site = site_of(fresh_seconds=0.001)
+    observed: str | None = None
+
+    def evaluated() -> list[tuple[bool, object]]:
+        nonlocal observed
+        store_cursor(site, site.cursor or "")
+        sensor = site.defs.resolve_sensor_def("orders_reconciler")
+        with dg.build_sensor_context(
+            instance=site.instance, cursor=observed, resources={"orders_slots": site.component.assets().io}
+        ) as context:
+            data = sensor.evaluate_tick(context)
+        observed = data.cursor
+        found = [event for event in data.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
+        assert all(event.asset_key == dg.AssetKey("orders_summary") for event in found)
+        return [(event.passed, event.metadata["slots"].value) for event in found]
+
+    site.settle()
+    assert evaluated() == [(True, 0)]
+    site.write(3)
+    assert evaluated() == [(False, 1)]
+    assert evaluated() == [], "said once"
+    site.settle()
+    assert evaluated() == [(True, 0)]
+    site.write_unqueued(5)
+    (request,) = site.tick()
+    assert evaluated() == [(False, 1)], "in flight"
+    assert site.launch(request).success
+    assert evaluated() == [(True, 0)]
+    site.write_unqueued(6)
+    (check,) = (e for e in site.job("sweep").get_asset_check_evaluations() if e.check_name == "fresh")
+    assert not check.passed
 
 
 @pytest.mark.thorough

@@ -8,12 +8,14 @@ from textwrap import dedent
 
 import dagster as dg
 import pytest
+from dagster_aws.s3 import S3Resource
 
 from s3notify_platform import definitions
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.orchestration import S3NotifyComponent
+from s3notify_platform.orchestration.resources import SlotSpark
 from tests.support.site import Site
 
 ORDERS = """
@@ -127,6 +129,29 @@ def test_tags_and_pool_reach_runs_and_steps() -> None:
         (step,) = found.resolve_job_def(f"orders_{name}").nodes
         assert step.definition.pools == {"spark"}
         assert step.tags["cost"] == "high"
+
+
+def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:
+    """The project's own `spark` and `s3` stand beside them; named in the YAML, runs and sensors use them."""
+    attributes = {"name": "orders", "bucket": "landing", "prefix": "raw/"}
+    own = {"spark": SlotSpark(), "s3": S3Resource(endpoint_url="http://127.0.0.1:2")}
+    beside = S3NotifyComponent(**attributes, s3={"endpoint_url": "http://127.0.0.1:1"}).definitions()
+    assert {*beside.resources} == {"orders_slots", "orders_spark", "orders_s3", "orders_dynamodb"}
+    instead = S3NotifyComponent(**attributes, resources={"s3": "s3", "spark": "spark"}).definitions()
+    assert {*instead.resources} == {"orders_slots", "orders_dynamodb"}
+    for mine, port in ((beside, 1), (instead, 2)):
+        merged = dg.Definitions.merge(mine, dg.Definitions(resources=own))
+        job = merged.resolve_job_def("orders_ingest")
+        assert ("s3notify/spark" in job.tags) == (port == 1), "a worker has no session of another resource"
+        with dg.build_resources(job.resource_defs) as resources:
+            assert resources.orders_slots.source.input.bucket.endpoint_url == f"http://127.0.0.1:{port}"
+            assert (resources.orders_slots.spark is resources.spark) == (port == 2)
+    with pytest.raises(
+        dg.DagsterInvariantViolationError, match="required by resource with key 'orders_slots'"
+    ):
+        dg.Definitions.validate_loadable(instead)
+    with pytest.raises(UsageError, match="only spark, s3 and dynamodb"):
+        S3NotifyComponent(**attributes, resources={"duckdb": "x"}).definitions()
 
 
 def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

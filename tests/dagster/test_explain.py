@@ -8,17 +8,11 @@ import dagster as dg
 import pytest
 from click.testing import CliRunner
 from dagster import DagsterRunStatus
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.remote_origin import (
-    RegisteredCodeLocationOrigin,
-    RemoteInstigatorOrigin,
-    RemoteRepositoryOrigin,
-)
-from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 
 from s3notify_platform.cli import main
 from s3notify_platform.orchestration.manual_jobs import build_explain
 from s3notify_platform.orchestration.partitions import BATCH_TAG
+from tests.support.cursors import store_cursor
 from tests.support.site import Site
 
 TRANSFORMS = "tests.support.transforms"
@@ -35,18 +29,6 @@ def execute(site: Site, key: str) -> dg.ExecuteInProcessResult:
         raise_on_error=False,
         run_config={"ops": {"orders_explain_key": {"config": {"key": key}}}},
     )
-
-
-def store_cursor(site: Site, cursor: str, *, location: str = "anywhere", ticked: float = 2.0) -> None:
-    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(location), "any")
-    state = InstigatorState(
-        RemoteInstigatorOrigin(repository, "orders_sensor"),
-        InstigatorType.SENSOR,
-        InstigatorStatus.RUNNING,
-        SensorInstigatorData(last_tick_timestamp=ticked, cursor=cursor),
-    )
-    known = site.instance.get_instigator_state(state.instigator_origin_id, state.selector_id)
-    (site.instance.update_instigator_state if known else site.instance.add_instigator_state)(state)
 
 
 def asked(site: Site, key: str) -> tuple[str, str]:

@@ -316,6 +316,7 @@ def test_the_queue_is_observed(watched: Site) -> None:
         ) as context:
             data = sensor.evaluate_tick(context)
         events = data.asset_events
+        events = [event for event in events if isinstance(event, dg.AssetObservation)]
         assert all(event.asset_key == dg.AssetKey("orders_queue") for event in events)
         return {n: v.value for event in events for n, v in event.metadata.items()}, data.cursor
 

@@ -38,6 +38,44 @@ def test_the_first_batch_takes_in_what_was_there_before_any_signal(site: Site) -
     assert site.state.enumerated
 
 
+def test_checks_run_once_after_the_first_batch(site: Site) -> None:
+    """Not first when the sweep is due; a tick that is repeated requests the same run."""
+    site.write(3)
+    site.tick()
+    (request,) = site.tick()
+    site.launch(request)
+    assert site.checks_requested == [], "nothing is committed yet, as far as the sensor knows"
+    lost = site.evaluate().run_requests
+    site.tick()
+    (checks,) = site.checks_requested
+    assert (checks.job_name, checks.run_key) == ("orders_sweep", (lost or [])[0].run_key)
+    site.write(4)
+    site.settle()
+    assert site.checks_requested == [checks]
+
+
+def test_a_retry_from_the_ui_is_as_good_as_the_sensor_s(
+    site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's own config and tags again: the slot is committed, and parked no more, though its batch had failed."""
+    site = site_of(transform=f"{TRANSFORMS}.unlucky", max_attempts=1, parked_seconds=86_400.0)
+    site.settle()
+    site.write(13)
+    (request,) = site.tick()
+    failed = site.launch(request)
+    assert site.tick() == []
+    assert site.state.failing[13].parked
+    monkeypatch.setattr(f"{TRANSFORMS}.UNLUCKY", -1)
+    retried = {**request.tags, "dagster/parent_run_id": failed.run_id, "dagster/root_run_id": failed.run_id}
+    assert site.run(run_config=dict(request.run_config), tags=retried).success
+    assert site.rows() == {13: [13]}
+    site.settle()
+    assert site.state.failing == {}
+    assert site.grid() == {"materialized": {13}, "failed": set(), "running": set()}
+    site.io.clients.chains.delete(request.tags["s3notify/batch"])
+    assert site.run(run_config=dict(request.run_config), tags=retried).success, "long after the batch"
+
+
 def test_scattered_changes_are_one_run(site_of: Callable[..., Site]) -> None:
     """Exactly the changed slots of a thousand, without a partition tag."""
     site = site_of(slots=1000)

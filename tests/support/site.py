@@ -34,6 +34,7 @@ class Site:
     cursor: str | None = None
     automation_cursor: str | None = None
     run_keys: set[str] = field(default_factory=set)
+    checks_requested: list[dg.RunRequest] = field(default_factory=list)
 
     @classmethod
     def of(cls, server: S3Server, instance: dg.DagsterInstance, **attributes: Any) -> "Site":
@@ -199,12 +200,14 @@ class Site:
             return sensor.evaluate_tick(context)
 
     def tick(self) -> list[dg.RunRequest]:
-        """A tick that ends well: its cursor is stored, and each run key is handed out once."""
+        """A tick that ends well: its cursor is stored, and each run key is handed out once. Batches are returned."""
         result = self.evaluate()
         self.cursor = result.cursor
         requests = [r for r in result.run_requests or [] if r.run_key not in self.run_keys]
         self.run_keys |= {str(request.run_key) for request in requests}
-        return requests
+        checks = [request for request in requests if request.job_name == f"{self.name}_sweep"]
+        self.checks_requested += checks
+        return [request for request in requests if request not in checks]
 
     def follow(self) -> list[dg.RunRequest]:
         """A tick of the slot assets' automation, as the daemon evaluates it."""

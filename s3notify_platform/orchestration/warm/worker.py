@@ -30,7 +30,7 @@ from s3notify_platform.orchestration.dagster_internals import (
     core_execute_run,
 )
 from s3notify_platform.orchestration.io_manager import SlotIOManager
-from s3notify_platform.orchestration.resources import spark_digest
+from s3notify_platform.orchestration.resources import SlotSpark, spark_digest
 from s3notify_platform.orchestration.warm.handover import Message, decoded, encoded
 from s3notify_platform.spark.warm import fresh_session, interrupt_jobs, warm_up
 
@@ -171,7 +171,9 @@ def _started(instance: dg.DagsterInstance, repository: _Loaded, start: Message) 
         spark = next(
             io.spark.started(resident=True)
             for io in found
-            if isinstance(io, SlotIOManager) and spark_digest(io.spark) == start["spark"]
+            if isinstance(io, SlotIOManager)
+            and isinstance(io.spark, SlotSpark)
+            and spark_digest(io.spark) == start["spark"]
         )
     return _ready_again(spark)
 

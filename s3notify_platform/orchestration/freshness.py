@@ -1,0 +1,99 @@
+"""How long the oldest change waits that is not committed. The check `fresh` of the summary, without a run or a listing.
+
+What is not committed is in one of three places: an entry of the source's topic; a signal that the sensor has not seen;
+a slot that is in flight or failing, by the sensor's cursor, whose commit has not seen its signal. A signal says when
+its slot changed last, an entry when its change was made. By the wall clocks of store, writers and reader.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import dagster as dg
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.ingest.batches import EVERYTHING, SensorState
+from s3notify_platform.orchestration.io_manager import SlotIOManager
+from s3notify_platform.orchestration.manual_jobs import sensor_state
+from s3notify_platform.parallel import in_parallel
+from s3notify_platform.protocols.keyspace import signal_key
+from s3notify_platform.slots import Slot
+
+FRESH: Final = "fresh"
+SLOTS_READ: Final = 100
+"""Of more slots that are not committed, the first are looked at."""
+READS_IN_FLIGHT: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """`oldest_seconds`: 0 if all is committed. `slots` is how many may have something that is not."""
+
+    oldest_seconds: float
+    slots: int
+    limit_seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing waits for longer than the limit."""
+        return self.oldest_seconds <= self.limit_seconds
+
+    def evaluation(self, source: str) -> dict[str, Any]:
+        """The fields of a check's result or evaluation."""
+        return {
+            "asset_key": dg.AssetKey(f"{source}_summary"),
+            "check_name": FRESH,
+            "passed": self.passed,
+            "severity": dg.AssetCheckSeverity.WARN,
+            "metadata": {
+                "oldest_seconds": round(self.oldest_seconds, 1),
+                "slots": self.slots,
+                "limit_seconds": self.limit_seconds,
+            },
+        }
+
+
+def freshness(
+    io: SlotIOManager,
+    instance: dg.DagsterInstance,
+    limit_seconds: float,
+    *,
+    queue_seconds: float | None = None,
+) -> Freshness:
+    """How fresh the source's table is.
+
+    `queue_seconds`: the age of the oldest entry, for a caller that has scanned the topic. 1 HEAD, and if the root has
+    moved 1 LIST of the keyspace, and 1 HEAD and the requests of `SlotTable.heads` for each slot that is not committed.
+    """
+    if queue_seconds is None:
+        queue_seconds = io.clients.queue.stats(io.name).oldest_age_seconds
+    watcher, now_ms = io.clients.watcher(), SYSTEM_CLOCK.wall_ms()
+    state = sensor_state(instance, io.name)
+    seen, before = watcher.fresh_state(), state
+    if before is not None and before.watch.slots == seen.slots:
+        seen = before.watch
+    behind = set(watcher.observe(seen, relist=False).changed) | _unsettled(state)
+    looked = sorted(behind)[:SLOTS_READ]
+    heads, place = io.source.table().heads(looked), io.source.location.keyspace_prefix
+    signals = in_parallel(
+        lambda slot: io.clients.store.head(signal_key(place, slot)), looked, READS_IN_FLIGHT
+    )
+    since = [
+        signal.modified_ms
+        for slot, signal in zip(looked, signals, strict=True)
+        if signal is not None and ((head := heads.get(slot)) is None or head.signal != signal.etag)
+    ]
+    if state is not None:
+        since += [batch.opened_ms for batch in state.open if EVERYTHING in batch.slots]
+    ages = [(now_ms - since_ms) / 1000 for since_ms in since]
+    return Freshness(
+        oldest_seconds=max(0.0, queue_seconds or 0.0, *ages),
+        slots=len(since) + len(behind) - len(looked),
+        limit_seconds=limit_seconds,
+    )
+
+
+def _unsettled(state: SensorState | None) -> set[Slot]:
+    if state is None:
+        return set()
+    asked = {slot for batch in state.open for slot in batch.slots} | state.failing.keys()
+    return {Slot(slot) for slot in asked if slot != EVERYTHING}
