@@ -231,8 +231,16 @@ class _Step:
         """What is to be reported of the run as far as it has got."""
         seconds = round(SYSTEM_CLOCK.monotonic() - self._started, 3)
         if self.ingest is None:
-            return {"seconds": seconds}
+            return {"batch_facts": dg.MetadataValue.json({"seconds": seconds})}
         done = self.ingest.result()
+        facts = {
+            "slots": len(done.slots),
+            "found_by": "listing" if self.opened.listing else "queue",
+            "entries": sum(len(entries) for entries in done.entries.values()),
+            "unannounced": done.unannounced,
+            "tasks": done.tasks,
+            "seconds": seconds,
+        }
         phases = self.phases()
         # Fields that the schema did not have, values left out, values that do not fit.
         about_schema = {
@@ -242,16 +250,11 @@ class _Step:
         }
         return {
             "batch": self._batch,
-            "batch_slots": len(done.slots),
-            "batch_found_by": "listing" if self.opened.listing else "queue",
-            "batch_entries": sum(len(entries) for entries in done.entries.values()),
-            "batch_unannounced": done.unannounced,
-            "batch_tasks": done.tasks,
+            "batch_facts": dg.MetadataValue.json(facts),
             "batch_requests": dg.MetadataValue.json(dict(done.requests)),
             "batch_seconds": dg.MetadataValue.json({phase: round(took, 3) for phase, took in phases.items()}),
             "batch_phases": dg.MetadataValue.md(stacked({self._batch: phases})),
             **{name: dg.MetadataValue.json(dict(found)) for name, found in about_schema.items() if found},
-            "seconds": seconds,
         }
 
 

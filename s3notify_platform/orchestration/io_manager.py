@@ -43,6 +43,7 @@ from s3notify_platform.slots import Slot, partition_keys, slot_from_partition_ke
 from s3notify_platform.spark.derive import staged_frame
 from s3notify_platform.spark.load import LINEAGE, load_slots
 from s3notify_platform.stores.config import S3Config
+from s3notify_platform.table.columns import comment_of
 from s3notify_platform.table.known import OpenTable
 from s3notify_platform.table.layout import Generation, TableLayout
 
@@ -65,7 +66,7 @@ class RunFacts(Protocol):
     """What a run says of itself."""
 
     def metadata(self) -> dict[str, Any]:
-        """As far as it has got, with its `seconds`."""
+        """As far as it has got. No numbers, which Dagster would plot as the slot's that reports them."""
         ...
 
     def phases(self) -> Mapping[str, float]:
@@ -223,7 +224,6 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         for asset, results in done.results.items():
             reported = [result for _, result in sorted(results.items()) if result.ok]
             for metadata, result in zip(self._metadata(asset, reported), reported, strict=True):
-                metadata["seconds"] = run_metadata["seconds"]
                 if result is reported[-1]:
                     metadata |= {**run_metadata, "dagster/column_schema": self._columns(asset)}
                 event = dg.AssetMaterialization(
@@ -276,9 +276,12 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def _columns(self, asset: str) -> dg.TableSchema:
         pinned = self.source.schemas(self._layout(asset)).head()
         rows = StructType.fromJson(json.loads(pinned.rows)) if pinned else StructType()
-        fields = [*LINEAGE.fields, *rows.fields]
-        columns = [dg.TableColumn(field.name, field.dataType.simpleString()) for field in fields]
-        return dg.TableSchema(columns)
+        return dg.TableSchema(
+            [
+                dg.TableColumn(field.name, field.dataType.simpleString(), comment_of(field.jsonValue()))
+                for field in (*LINEAGE.fields, *rows.fields)
+            ]
+        )
 
     def note_reason(self, context: dg.AssetExecutionContext, reason: str) -> None:
         """Put the reason of a failure where the sensor, and a person who looks at the run, finds it."""

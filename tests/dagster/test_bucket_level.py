@@ -136,7 +136,7 @@ def test_freshness_is_the_age_of_the_oldest_uncommitted_change(site_of: Callable
     assert evaluated() == [], "said once"
     site.settle()
     assert evaluated() == [(True, 0)]
-    site.write_unqueued(5)
+    site.write(5)
     (request,) = site.tick()
     assert evaluated() == [(False, 1)], "in flight"
     assert site.launch(request).success

@@ -76,7 +76,7 @@ def test_a_batch_in_steady_state_lists_nothing(watched: Site, proxy: FaultProxy)
     assert site.rows() == {3: [30], 9: [9]}
     assert "LIST" not in of_bucket(site, proxy.answered)
     assert pending(site) == []
-    assert site.metadata(9)["batch_found_by"] == "queue"
+    assert site.metadata(9)["batch_facts"]["found_by"] == "queue"
 
 
 def test_what_our_publisher_announced_is_read_without_another_look(watched: Site, proxy: FaultProxy) -> None:
@@ -299,7 +299,7 @@ def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
     assert site.slots_of(request) == [3]
     assert site.launch(request).success
     assert site.metadata(3)["objects"] == 2
-    assert site.metadata(3)["batch_unannounced"] == 0
+    assert site.metadata(3)["batch_facts"]["unannounced"] == 0
     assert {slot: sorted(rows) for slot, rows in site.rows().items()} == {3: [3, 31], 7: [7]}
     assert site.tick() == []
 

@@ -29,7 +29,8 @@ def test_a_run_materializes_exactly_its_scattered_slots(site_of: Callable[..., S
 @pytest.mark.thorough
 def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) -> None:
     """Figures by slot on each; those of the batch, and the columns, on the last."""
-    site = site_of(transform=f"{TRANSFORMS}.doubled")
+    schema = "id bigint COMMENT 'Number of the order', amount double"
+    site = site_of(transform=f"{TRANSFORMS}.doubled", schema=schema)
     site.write(3, body=site.line(3) + site.line(33) + b"not json\n")
     site.write(7)
     assert site.run([3, 7]).success
@@ -45,12 +46,13 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
         "status": "committed",
     }
     assert found["bytes"] > 0
-    assert found["seconds"] > 0
     assert found["dagster/partition_row_count"] == 2
     assert found["place"].endswith("?list-type=2&prefix=_s3notify/orders/table/data/slot%3D3/")
     last = site.metadata(7)
-    assert last["seconds"] == found["seconds"]
-    assert last["batch_slots"] == 2
+    assert last["batch_facts"]["slots"] == 2
+    assert last["batch_facts"]["seconds"] > 0
+    numbers = [{name for name, value in of.items() if isinstance(value, int | float)} for of in (found, last)]
+    assert numbers[0] == numbers[1], "what Dagster plots is about the slot"
     assert last["batch_requests"]["LIST"] >= 1
     phases = ["spark_start", "plan", "job", "commit"]
     assert last["batch_seconds"].keys() >= {*phases}
@@ -65,6 +67,9 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
         "amount": "double",
         "twice": "double",
     }
+    about = {column.name: column.description for column in last["dagster/column_schema"].columns}
+    assert (about["id"], about["twice"]) == ("Number of the order", None)
+    assert about["_key"] == "Key of the object that the row is from"
 
     assert site.run([3]).success
     again = site.metadata(3)

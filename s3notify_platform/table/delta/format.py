@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.slots import Slot
+from s3notify_platform.table.columns import comment_of
 from s3notify_platform.table.commit import SlotCommit
 from s3notify_platform.table.layout import Generation
 
@@ -105,7 +106,8 @@ def _fields(columns: Sequence[Json], where: str, names: list[str], kinds: set[st
             )
         names.append(name)
         kind = _type(column["type"], f"{where}{name}.", names, kinds)
-        fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
+        about = {"comment": comment} if (comment := comment_of(column)) else {}
+        fields.append({"name": name, "type": kind, "nullable": True, "metadata": about})
     return fields
 
 
@@ -147,7 +149,7 @@ def _map_columns(fields: Iterable[Json]) -> int:
             while number in ids or not number:
                 number = (number + 1) & 0x7FFFFFFF
             ids.add(number)
-            column["metadata"] = {
+            column["metadata"] |= {
                 "delta.columnMapping.id": number,
                 "delta.columnMapping.physicalName": column["name"],
             }

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.stores.memory import MemoryObjectStore
@@ -55,6 +56,23 @@ class TestSchema:
         (before,), (after,) = actions(viewed, 0, "metaData"), actions(viewed, 1, "metaData")
         last = [json.loads(each["schemaString"])["fields"][-1]["metadata"] for each in (before, after)]
         assert last[0] == last[1]
+
+    @pytest.mark.parametrize("name", ["amount", "the amount"])
+    def test_columns_are_described(self, viewed: Viewed, tmp_path: Path, name: str) -> None:
+        """Ours always, the user's as their DDL has it, also inside of a column and where names are mapped."""
+        told = {"nullable": True, "metadata": {"comment": "Before tax"}}
+        inner = {"type": "struct", "fields": [{"name": "net", "type": "double", **told}]}
+        columns = [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
+        columns += [{"name": name, "type": inner, **told}]
+        viewed.pin(json.dumps({"type": "struct", "fields": columns}))
+        viewed.append(3, ids(1, **{name: [{"net": 1.0}]}))
+        viewed.view.sync(SLOTS)
+        fields = DeltaTable(viewed.copied_to(tmp_path)).schema().fields
+        about = {field.name: field.metadata.get("comment") for field in fields}
+        assert about["_key"] == "Key of the object that the row is from"
+        assert (about["id"], about[name]) == (None, "Before tax")
+        (nested,) = next(field for field in fields if field.name == name).type.fields
+        assert nested.metadata["comment"] == "Before tax"
 
     def test_every_type_that_a_source_can_have(self, clock: HandClock, tmp_path: Path) -> None:
         """Decimals, zoned and local timestamps, dates, bytes, nested and repeated fields."""
