@@ -7,6 +7,7 @@ from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import check_encoding
 from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.ingest.declared_schema import check_declared
 from s3notify_platform.ingest.location import CommitMode, Location
 from s3notify_platform.ingest.settings import InputSettings, check_settings
 from s3notify_platform.ports import ObjectStore
@@ -33,6 +34,8 @@ class Input(InputSettings):
             raise UsageError(
                 f"prefix {self.prefix!r}: give what keys begin with, like raw/orders/, without a slash"
             )
+        if self.schema:
+            check_declared(self.schema)
         check_encoding(self.encoding)
         for form in FORMATS.values():
             form.configured(self)

@@ -1,6 +1,7 @@
 """Sources in YAML: loaded, side by side, from a folder of the user's own."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -152,6 +153,27 @@ def test_resources_have_the_source_s_name_and_may_be_replaced() -> None:
         dg.Definitions.validate_loadable(instead)
     with pytest.raises(UsageError, match="only spark, s3 and dynamodb"):
         S3NotifyComponent(**attributes, resources={"duckdb": "x"}).definitions()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"schema": "id bigit"}, "schema 'id bigit' does not parse: there is no type 'bigit'"),
+        ({"schema": "id"}, "give columns with their types"),
+        ({"prefix": "/raw/"}, "prefix '/raw/'"),
+        ({"bucket": "s3://landing"}, "bucket 's3://landing': give its name alone"),
+        ({"s3": {"endpoint_url": "localhost:9000"}}, "endpoint 'localhost:9000': give its URL"),
+        ({"sweep_cron": "daily"}, "invalid cron schedule 'daily'"),
+        ({"transform": "nowhere.clean"}, "cannot import 'nowhere.clean'"),
+        ({"fresh_seconds": 0}, "fresh_seconds"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_definitions_load(attributes: dict[str, object], reason: str) -> None:
+    """Before anything is asked of any server."""
+    with pytest.raises(Exception, match=re.escape(reason)):
+        S3NotifyComponent(
+            **{"name": "orders", "bucket": "landing", "prefix": "raw/"} | attributes
+        ).definitions()
 
 
 def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,15 @@ from io import BytesIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
+from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.table.reader import read_slots
 from tests.support.spark import Lake
+from tests.unit.ingest.test_declared_schema import BAD, GOOD
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -28,12 +32,27 @@ pytestmark = [pytest.mark.spark, pytest.mark.server]
         ("v variant", "variant is not supported"),
     ],
 )
-def test_schemas_that_do_not_parse(lake_of: Callable[..., Lake], schema: str, reason: str) -> None:
-    lake = lake_of(schema=schema)
+def test_schemas_that_do_not_parse(
+    spark: SparkSession, lake_of: Callable[..., Lake], schema: str, reason: str
+) -> None:
+    lake = lake_of()
     lake.put("a.jsonl", [{"id": 1}])
     with pytest.raises(UsageError, match=reason):
-        lake.ingest()
+        Lake.of(spark, lake.source.input.bucket, schema=schema).ingest()
     assert lake.source.table().head(lake.slot("a.jsonl")) is None
+
+
+@pytest.mark.parametrize("schema", [*GOOD, *BAD])
+def test_what_is_refused_before_spark_is_what_spark_refuses(spark: SparkSession, schema: str) -> None:
+    """Of these; Spark has the last word on the rest."""
+
+    def parses() -> bool:
+        try:
+            return isinstance(StructType.fromDDL(schema), StructType)
+        except PySparkException:
+            return False
+
+    assert parses() == (schema in GOOD)
 
 
 def test_given(lake_of: Callable[..., Lake]) -> None:

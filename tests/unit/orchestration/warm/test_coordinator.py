@@ -9,6 +9,7 @@ import pytest
 from dagster import DagsterRun, DagsterRunStatus
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.run_coordinator import SubmitRunContext
+from dagster._core.storage.dagster_run import RunOpConcurrency
 from dagster._core.test_utils import create_run_for_test
 
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, WARM_TAG
@@ -33,10 +34,17 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield found
 
 
-def submitted(instance: dg.DagsterInstance, tags: dict[str, str]) -> DagsterRunStatus:
+def submitted(
+    instance: dg.DagsterInstance, tags: dict[str, str], pools: frozenset[str] = frozenset()
+) -> DagsterRunStatus:
     run = create_run_for_test(
         instance, job_name="any", status=DagsterRunStatus.NOT_STARTED, tags=tags, remote_job_origin=REMOTE
     )
+    if pools:
+        of_run = RunOpConcurrency(
+            root_key_counts=dict.fromkeys(pools, 1), has_unconstrained_root_nodes=False, all_pools=pools
+        )
+        run = run._replace(run_op_concurrency=of_run)
     workspace: Any = None
     instance.run_coordinator.submit_run(SubmitRunContext(run, workspace))
     launched = [one.run_id for one in instance.run_launcher.queue()]
@@ -49,6 +57,11 @@ def test_something_waits(instance: dg.DagsterInstance) -> None:
     """A run that is not to be warm waits for the daemon, and whatever comes after it."""
     assert submitted(instance, {}) is DagsterRunStatus.QUEUED
     assert submitted(instance, WARM) is DagsterRunStatus.QUEUED
+
+
+def test_a_run_that_uses_a_pool(instance: dg.DagsterInstance) -> None:
+    """The daemon's queue knows the pool's limit, which may be of runs."""
+    assert submitted(instance, WARM, frozenset({"spark"})) is DagsterRunStatus.QUEUED
 
 
 def test_nothing_waits(instance: dg.DagsterInstance) -> None:
