@@ -9,6 +9,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -123,8 +124,16 @@ class BatchSchemas:
             if clash := [name for name in names if name in taken or names.count(name) > 1]:
                 raise UsageError(f"{whose} makes a column {clash[0]!r}, twice or reserved: rename it")
         return StructType(
-            [StructField(f.name, f.dataType, nullable=True) for f in out if f.name not in LINEAGE_COLUMNS]
+            [
+                StructField(f.name, f.dataType, nullable=True, metadata=_comment(f))
+                for f in out
+                if f.name not in LINEAGE_COLUMNS
+            ]
         )
+
+
+def _comment(field: StructField) -> dict[str, Any]:
+    return {name: value for name, value in field.metadata.items() if name == "comment"}
 
 
 def json_schema(text: str) -> StructType:

@@ -8,7 +8,7 @@ from s3notify_platform.ingest.declared_schema import check_declared
 GOOD = [
     "id bigint",
     "id BIGINT NOT NULL COMMENT 'a, b) > c', name string",
-    "`the name` string, `a``b` int, größe double",
+    "`the name` string, `a``b` int, `größe` double",
     "amount decimal(12, 2), code varchar(3), flag boolean",
     "id: int, name: string",
     "lines array<struct<sku: string COMMENT 'it''s', n: int NOT NULL>>",
