@@ -120,7 +120,7 @@ def count(tally: Tally, index: int, paths: Iterable[str], times: int = 1) -> Non
 def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The sum of counts by path. Of more than `MAX_PATHS`, the rarest are counted together as `OTHERS`."""
     total: Counter[str] = Counter()
-    for one in counts:
+    for one in filter(None, counts):
         total.update(one)
     if len(total) <= MAX_PATHS:
         return dict(total)

@@ -60,6 +60,8 @@ def joined(parts: Sequence[Outcome], *, whole: bool) -> Outcome:
     What was read without a gap from the first part on counts, `failed` is what came of the rest; with `whole`, a rest
     that failed is a failure of all. Superseded or deleted in one part is so in all: the parts may be of two versions.
     """
+    if len(parts) == 1 and parts[0].status == "ok" and parts[0].reach_end:
+        return parts[0]
     for status in ("deleted", "superseded"):
         if any(part.status == status for part in parts):
             return _none_of(parts[0], status)

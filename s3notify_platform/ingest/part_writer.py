@@ -6,6 +6,7 @@ own, which are not named if another part of it turns out to be of another versio
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 import pyarrow as pa
 
@@ -31,24 +32,29 @@ def part_writer(context: StageContext, reader: SplitReader) -> Callable[[Batches
         slots, splits, children = work_of(batches)
         table = context.source.table()
         yield READ.batch([ReadSlot(slot=slot) for slot in slots])
-        files: dict[Slot, _PartFiles] = {}
         whole, big = reader.sorted_out(splits)
-        for window in reader.windows(whole):
-            for slot, piece in slot_pieces(window):
-                if slot not in files:
-                    files[slot] = _PartFiles(context, table, slot)
-                yield from files[slot].add(piece)
+        files = {slot: _PartFiles(context, table, slot) for slot in {split.version.slot for split in whole}}
+        outcomes: list[ReadObject] = []
+        for found in chain.from_iterable(reader.windows(whole)):
+            if isinstance(found, ReadObject):
+                outcomes.append(found)
+            else:
+                for slot, piece in slot_pieces([found]):
+                    files[slot].add(piece)
         for slot, shared in files.items():
             data, rejected = shared.written()
             yield READ.batch([SharedFiles(slot=slot, data_files=data, reject_files=rejected)])
         for split in big:
             own = _PartFiles(context, table, split.version.slot)
-            for piece in reader.pieces(split):
-                for ended in READ.read(own.add(piece)):
-                    assert isinstance(ended, ReadObject), "the parts of an object end with its outcome"
+            for found in reader.pieces(split):
+                if isinstance(found, ReadObject):
                     data, rejected = own.written()
-                    outcome = replace(ended.outcome, data=data, rejected=rejected)
-                    yield READ.batch([replace(ended, outcome=outcome)])
+                    outcomes.append(
+                        replace(found, outcome=replace(found.outcome, data=data, rejected=rejected))
+                    )
+                else:
+                    own.add(found)
+        yield READ.batch(outcomes)
         if children:
             context.chain.stamp(children, shared_store(context.source.location.platform))
 
@@ -59,13 +65,11 @@ class _PartFiles:
     def __init__(self, context: StageContext, table: SlotTable, slot: Slot) -> None:
         self.data, self.rejects = new_files(table, slot, Generation(context.heads[slot] + 1))
 
-    def add(self, piece: pa.RecordBatch) -> Batches:
-        """Take in the rows and rejects of a piece; its outcomes are passed on."""
-        for kind, part, stored in of_kinds(piece):
-            if stored is None:
-                yield part.select(READ.schema.names)
-            else:
-                (self.data if kind == KIND_ROW else self.rejects).add(stored)
+    def add(self, piece: pa.RecordBatch) -> None:
+        """Take in rows or rejects."""
+        for kind, _, stored in of_kinds(piece):
+            assert stored is not None, "rows or rejects"
+            (self.data if kind == KIND_ROW else self.rejects).add(stored)
 
     def written(self) -> tuple[tuple[TableFile, ...], tuple[TableFile, ...]]:
         """All files, of rows and of rejects."""

@@ -6,14 +6,14 @@ see the rows does Spark's shuffle bring those of a slot together.
 
 A batch of the output holds one kind of record (`wire.READ`): a slot of the job (so that a slot with nothing to
 read is staged too), the outcome of an object or of a part of one, files, rejects, or rows. The driver never sees
-them.
+them. Within a task an outcome is not encoded.
 """
 
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,9 @@ from s3notify_platform.stores.s3.fast import shared_store
 SAMPLE_OBJECTS: Final = 64
 SAMPLE_BYTES: Final = 32 << 20
 
+Found: TypeAlias = pa.RecordBatch | ReadObject
+"""Rows or rejects, or an outcome."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReader:
@@ -67,7 +70,7 @@ class SplitReader:
         rescue = self.source.input.mismatches == "rescue"
         return Target(schema=self.schema, inferred=self.inferred, rescue=rescue)
 
-    def read(self, splits: Iterable[Split]) -> Batches:
+    def read(self, splits: Iterable[Split]) -> Iterator[Found]:
         """All that `windows` and `pieces` give for these splits."""
         whole, big = self.sorted_out(splits)
         for window in self.windows(whole):
@@ -82,7 +85,7 @@ class SplitReader:
             found[is_big(split, self.source)].append(split)
         return found
 
-    def windows(self, splits: Sequence[Split]) -> Iterator[Batches]:
+    def windows(self, splits: Sequence[Split]) -> Iterator[Iterator[Found]]:
         """Whole objects, those that were fetched together at once: rejects and rows as they are parsed, then outcomes.
 
         Each batch is in order of slots.
@@ -91,14 +94,14 @@ class SplitReader:
         for window in fetch(self.source.input.bucket, versions, prefix=self.source.input.prefix):
             yield _parse_window(window, self.source, self.target, self.output)
 
-    def pieces(self, split: Split) -> Batches:
+    def pieces(self, split: Split) -> Iterator[Found]:
         """A part of an object, or a big one, piece by piece: rejects and rows, and at last the outcome."""
         version = split.version
         outcome = Outcome.whole("ok", version.etag, version.size, start=split.start)
         form = format_for(version.key, self.source.input)
         if form is None:
             yield control(self.output, [_rejected(version, 0, _NO_FORMAT, b"")])
-            yield control(self.output, [_ended(version, replace(outcome, rejects=1))])
+            yield _ended(version, replace(outcome, rejects=1))
             return
         counted = _Counted([version], self.output)
         remote = RemoteBytes(self.source.input.bucket, version, prefix=self.source.input.prefix)
@@ -125,7 +128,7 @@ class SplitReader:
             gets=remote.gets,
             bytes=min(split.end, version.size) - split.start if outcome.status == "ok" else 0,
         )
-        yield control(self.output, [_ended(version, outcome)])
+        yield _ended(version, outcome)
 
 
 def read_task(reader: SplitReader, chain: TaskChain) -> Callable[[Batches], Batches]:
@@ -134,7 +137,13 @@ def read_task(reader: SplitReader, chain: TaskChain) -> Callable[[Batches], Batc
     def run(batches: Batches) -> Batches:
         slots, splits, children = work_of(batches)
         yield control(reader.output, [ReadSlot(slot=slot) for slot in slots])
-        yield from reader.read(splits)
+        outcomes: list[ReadObject] = []
+        for found in reader.read(splits):
+            if isinstance(found, ReadObject):
+                outcomes.append(found)
+            else:
+                yield found
+        yield control(reader.output, outcomes)
         if children:
             chain.stamp(children, shared_store(reader.source.location.platform))
 
@@ -211,7 +220,9 @@ class _Counted:
 _NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
 
 
-def _parse_window(window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema) -> Batches:
+def _parse_window(
+    window: Sequence[Fetched], source: Source, target: Target, output: pa.Schema
+) -> Iterator[Found]:
     outcomes: list[ReadObject] = []
 
     def by_format(fetched: Fetched) -> tuple[str, str]:
@@ -241,7 +252,7 @@ def _parse_window(window: Sequence[Fetched], source: Source, target: Target, out
                 **found,
             )
             outcomes.append(_ended(fetched.version, outcome))
-    yield control(output, outcomes)
+    yield from outcomes
 
 
 def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, encoding: str) -> Iterator[Parsed]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
+from operator import attrgetter
 from types import UnionType
 from typing import Any, Final, Generic, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -140,9 +141,12 @@ _Loader = Callable[[Mapping[str, list[Any]], int], Any]
 
 
 class _Column:
-    """Where the value of a field is: in a row, along `path`; and in a table, in the column `name`."""
+    """Where the value of a field is: in a row, along `path`; and in a table, in the column `name`.
 
-    def __init__(self, name: str, path: tuple[str, ...], hint: Any) -> None:
+    `optional`: what it is in may be None.
+    """
+
+    def __init__(self, name: str, path: tuple[str, ...], hint: Any, *, optional: bool = False) -> None:
         self.name = name
         self._path = path
         self._hint = hint
@@ -151,8 +155,10 @@ class _Column:
         found = _ARROW.get(str if get_origin(hint) is Literal else hint)
         self._json = found is None
         self.type = pa.string() if found is None else found
+        plain = not (self._json or optional)
+        self.dump: Callable[[Any], Any] = attrgetter(".".join(path)) if plain else self._dump
 
-    def dump(self, row: Any) -> Any:
+    def _dump(self, row: Any) -> Any:
         for name in self._path:
             row = None if row is None else getattr(row, name)
         return json_of(row) if self._json and row is not None else row
@@ -163,9 +169,9 @@ class _Column:
 
 
 def _declared(
-    kind: type[Any], prefix: str, path: tuple[str, ...] = (), *, optional: bool = False
+    kind: type[Any], prefix: str, path: tuple[str, ...] = (), *, optional: bool = False, within: bool = False
 ) -> tuple[list[_Column], _Loader]:
-    """The columns of a dataclass, and what makes one of them."""
+    """The columns of a dataclass, and what makes one of them. `optional`: it may be None; `within`: what it is in."""
     columns: list[_Column] = []
     parts: dict[str, _Loader] = {}
     for each in fields(kind):
@@ -177,10 +183,10 @@ def _declared(
         if is_dataclass(hint) and not each.metadata.get("json"):
             assert isinstance(hint, type)
             inner = f"{prefix}{each.name}_" if may_miss else prefix
-            found, parts[each.name] = _declared(hint, inner, at, optional=may_miss)
+            found, parts[each.name] = _declared(hint, inner, at, optional=may_miss, within=may_miss or within)
             columns += found
         else:
-            columns.append(column := _Column(prefix + each.name, at, hint))
+            columns.append(column := _Column(prefix + each.name, at, hint, optional=within))
             parts[each.name] = column.load
     first = columns[0].name
 

@@ -181,7 +181,7 @@ class InputSettings(FormatSettings):
     ] = "quarantine"
     max_objects: Annotated[
         int, About("Objects that a round reads at most before it commits", unit="objects", minimum=1)
-    ] = 100_000
+    ] = 150_000
     max_bytes: Annotated[
         int,
         About(

@@ -108,9 +108,13 @@ def read_stager(context: StageContext, reader: SplitReader) -> Callable[[Batches
         with ThreadPoolExecutor(SLOTS_IN_FLIGHT) as pool:
             stages = _Stages(context=context, pool=pool)
             for window in reader.windows(splits):
-                for slot, piece in slot_pieces(window):
-                    stages.stage(slot).add(piece)
-                    stages.relieve()
+                for found in window:
+                    if isinstance(found, ReadObject):
+                        stages.stage(found.slot).note([found])
+                        continue
+                    for slot, piece in slot_pieces([found]):
+                        stages.stage(slot).add(piece)
+                        stages.relieve()
                 # The last slot of a window may go on in the next one.
                 stages.finish(sorted(stages.open)[:-1])
             for slot in set(slots) - {split.version.slot for split in splits}:
@@ -220,20 +224,21 @@ class SlotStage:
         self.data, self.rejects = new_files(
             self.table, self.slot, Generation(self.context.heads[self.slot] + 1), self.clock
         )
-        self._note(row for row in self.context.unread if row.slot == self.slot)
+        self.note(row for row in self.context.unread if row.slot == self.slot)
 
     def add(self, piece: pa.RecordBatch) -> None:
         """A piece of the slot. Outcomes of objects of which a part may not have been read come before their rows."""
         for kind, part, stored in of_kinds(piece):
             if stored is None:
-                self._note(READ.read([part]))
+                self.note(READ.read([part]))
                 continue
             rows = self._of_whole_objects(stored)
             if kind == KIND_ROW:
                 self._count(rows)
             (self.data if kind == KIND_ROW else self.rejects).add(rows)
 
-    def _note(self, rows: Iterable[Read]) -> None:
+    def note(self, rows: Iterable[Read]) -> None:
+        """Outcomes, and the names of files."""
         for row in rows:
             match row:
                 case ReadObject():
@@ -358,7 +363,10 @@ class SlotStage:
         changed = [self._state(key, outcome, known.get(key)) for key, outcome in read.items()]
         changed += [ObjectState(key=key, etag="", size=0, gone=True) for key in gone]
         changed += [self._unread(key, known.get(key)) for key in unread]
-        changed = [replace(state, reason=quarantined.get(state.key, "")) for state in changed]
+        changed = [
+            replace(state, reason=quarantined[state.key]) if state.key in quarantined else state
+            for state in changed
+        ]
         version = self.context.code_version
         done = self.slot in self.context.complete and all(
             key in quarantined or (outcome.status in ("ok", "deleted") and not outcome.failed)

@@ -19,7 +19,7 @@ the process remembers (`heads`), 1 HEAD or nothing takes the place of the LIST.
 import json
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -200,7 +200,7 @@ class SlotCommit:
 
     def dumps(self) -> bytes:
         """JSON, one object."""
-        body = asdict(self) | {"format": FORMAT}
+        body = asdict(replace(self, deltas=())) | {"format": FORMAT}
         body["deltas"] = [state_row(state) for state in self.deltas]
         return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 

@@ -12,7 +12,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.formats import text_format
 from s3notify_platform.formats.registry import FORMATS
 from s3notify_platform.ingest import reader as read
-from s3notify_platform.ingest.reader import SplitReader
+from s3notify_platform.ingest.reader import SplitReader, control
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
@@ -38,7 +38,9 @@ def put(config: S3Config, key: str, body: bytes) -> ObjectVersion:
 def rows_of(source: Source, versions: list[ObjectVersion]) -> list[dict[str, Any]]:
     reader = SplitReader(source=source, schema=AB, inferred=False)
     splits = [Split(version=version, start=0, end=version.size) for version in versions]
-    return [row for window in reader.windows(splits) for batch in window for row in batch.to_pylist()]
+    found = [each for window in reader.windows(splits) for each in window]
+    batches = [control(reader.output, [each]) if isinstance(each, ReadObject) else each for each in found]
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
 def of_kind(rows: list[dict[str, Any]], kind: int, *names: str) -> list[tuple[Any, ...]]:

@@ -93,8 +93,11 @@ class RowReader:
         `ConflictError`, if `strict`, for an object that is another one now, or gone. `UnavailableError` for one that
         could not be read: the task fails, and Spark tries it again. `UsageError` for a reject, if they are to fail.
         """
-        for batch in self.splits.read(splits):
-            yield from self._rows(batch)
+        for found in self.splits.read(splits):
+            if isinstance(found, ReadObject):
+                self._check(found.key, found.outcome)
+            else:
+                yield from self._rows(found)
 
     def gone(self, versions: Sequence[tuple[int, str, str]]) -> Batches:
         """Rows that say which versions, as `(slot, key, etag)`, no longer hold."""
@@ -106,11 +109,7 @@ class RowReader:
         kinds = set(batch.column("_kind").to_pylist()) if batch.num_rows else set()
         assert len(kinds) <= 1, "a batch holds one kind of record"
         for kind in kinds:
-            if kind == READ.kind(ReadObject):
-                for row in READ.read([batch]):
-                    assert isinstance(row, ReadObject), "a batch holds one kind of record"
-                    self._check(row.key, row.outcome)
-            elif kind == READ.kind(Lineage) or self._keeps(batch):
+            if kind == READ.kind(Lineage) or self._keeps(batch):
                 given = dict(zip(batch.schema.names, batch.columns, strict=True))
                 change = REJECT if kind == READ.kind(Reject) else ROW
                 given |= {CHANGE: [change] * batch.num_rows, "_rejected": given["_reason"]}
