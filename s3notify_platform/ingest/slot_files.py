@@ -4,7 +4,7 @@ Files are named at random and uploaded; whatever a lost or doubled attempt leave
 """
 
 import io
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -29,6 +29,16 @@ SMALL_FILE_BYTES: Final = 8 << 20
 
 MERGED_BYTES: Final = 256 << 10
 """Files of a slot up to this size are merged with each commit's rows: reading one costs more than its bytes do."""
+
+LOOKED_AT: Final = 256
+"""Rows of a file by which the encoding of its columns is chosen."""
+
+_INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us"))
+_DELTAS: Final = {kind.id: "DELTA_BINARY_PACKED" for kind in _INTEGERS} | {
+    pa.string().id: "DELTA_BYTE_ARRAY",
+    pa.binary().id: "DELTA_BYTE_ARRAY",
+}
+"""Encodings of values that differ. Spark, DuckDB, Polars and pyarrow read them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,9 +73,7 @@ class SlotFiles:
             return
         rows = pa.concat_tables(self.waiting, promote_options="default")
         name = unique_name(self.clock)
-        sink = io.BytesIO()
-        pq.write_table(rows, sink, compression="zstd")
-        body = sink.getvalue()
+        body = encoded(rows)
         _check_readable(body, rows)
         key = self.key_of(name)
         # Unconditional and under a fresh name: writing it again is harmless.
@@ -127,6 +135,36 @@ class SlotFiles:
             raise CorruptError(f"{key}: named by a commit and missing; restore it")
         # ParquetFile, not read_table: the latter would turn "slot=…" of a path into a column.
         return pq.ParquetFile(pa.BufferReader(found.body)).read()
+
+
+def encoded(rows: pa.Table) -> bytes:
+    """A Parquet file. Columns of which most values differ, as far as the first rows tell, have no dictionary."""
+    first = rows.slice(0, LOOKED_AT)
+    deltas = {
+        column.name: encoding
+        for column in rows.schema
+        if (encoding := _DELTAS.get(column.type.id))
+        and pc.count_distinct(first[column.name]).as_py() > len(first) // 2
+    }
+    dictionaries = [path for column in rows.schema if column.name not in deltas for path in _leaves(column)]
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, compression="zstd", use_dictionary=dictionaries, column_encoding=deltas)
+    return sink.getvalue()
+
+
+def _leaves(column: pa.Field, above: str = "") -> Iterator[str]:
+    """The columns of a Parquet file that a column becomes."""
+    path, kind = above + column.name, column.type
+    if pa.types.is_list(kind):
+        yield from _leaves(kind.value_field.with_name("element"), f"{path}.list.")
+    elif pa.types.is_map(kind):
+        yield from _leaves(kind.key_field.with_name("key"), f"{path}.key_value.")
+        yield from _leaves(kind.item_field.with_name("value"), f"{path}.key_value.")
+    elif pa.types.is_struct(kind):
+        for part in kind:
+            yield from _leaves(part, f"{path}.")
+    else:
+        yield path
 
 
 def _check_readable(body: bytes, rows: pa.Table) -> None:

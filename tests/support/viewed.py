@@ -1,7 +1,6 @@
 """A table with a Delta view, made by hand over any store, and three other engines that read it."""
 
 import datetime as dt
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ import duckdb_extension_delta
 import duckdb_extension_httpfs
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, unique_name
+from s3notify_platform.ingest.slot_files import encoded
 from s3notify_platform.ports import ObjectStore, StoredObject, Written, list_all
 from s3notify_platform.protocols.conditional_commit import NativeCommit
 from s3notify_platform.slots import Slot
@@ -70,10 +69,9 @@ class Viewed:
             "_offset": pa.array(range(count), pa.int64()),
         }
         whole = pa.table(lineage | {n: columns[n] for n in columns.column_names})
-        sink = io.BytesIO()
-        pq.write_table(whole, sink, compression="zstd")
-        self.store.put(self.layout.data(Slot(slot), name), sink.getvalue())
-        return TableFile(name=name, rows=count, bytes=len(sink.getvalue()))
+        body = encoded(whole)
+        self.store.put(self.layout.data(Slot(slot), name), body)
+        return TableFile(name=name, rows=count, bytes=len(body))
 
     def commit(self, slot: int, files: Iterable[TableFile]) -> SlotCommit:
         """The next generation of a slot, with exactly these files."""
