@@ -28,16 +28,23 @@ WARM_SECONDS: Final = 10.0
 """Between two starts of the supervisor of warm runs, without which runs are cold."""
 
 LOG_BYTES_MAX: Final = 16 << 20
-"""A log that is longer is kept as `dagster.log.1`, and begins anew."""
+"""A log that is longer is kept as `dagster.log.1`, and a new one begins."""
 
 QUIET: Final = "ignore:Class `,ignore:Parameter `,ignore:Function `"
 """Dagster's notes that what it calls itself is in beta, or superseded; in the form of PYTHONWARNINGS."""
+
+EVENTS_AT_ONCE: Final = 1000
+"""That Dagster stores in one transaction, where they come at once."""
 
 INSTANCE: Final = """\
 telemetry:
   enabled: false
 nux:
   enabled: false
+event_log_storage:
+  module: s3notify_platform.local.event_log
+  class: BatchedSqliteEventLog
+  config: {home: {env: DAGSTER_HOME}}
 run_coordinator:
   module: s3notify_platform.orchestration.warm
   class: PromptRunCoordinator
@@ -206,7 +213,8 @@ class DagsterDev:
 
     def environment(self) -> dict[str, str]:
         """That of its processes."""
-        found = {**os.environ, **self._environment, "DAGSTER_HOME": str(self.home)}
+        batched = {"DAGSTER_EVENT_BATCH_SIZE": str(EVENTS_AT_ONCE)}
+        found = {**batched, **os.environ, **self._environment, "DAGSTER_HOME": str(self.home)}
         found["PYTHONWARNINGS"] = ",".join(filter(None, (QUIET, found.get("PYTHONWARNINGS"))))
         return found
 

@@ -22,7 +22,7 @@ from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
@@ -234,8 +234,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
                 )
                 events.setdefault(result.slot, []).append(event)
         # Slot by slot: automation, which looks at any moment, finds a slot made in all assets or in none.
-        for event in (event for slot in sorted(events) for event in events[slot]):
-            context.log_event(event)
+        log_events(context.op_execution_context, [event for slot in sorted(events) for event in events[slot]])
 
     def _metadata(self, asset: str, results: Sequence[SlotResult]) -> list[dict[str, Any]]:
         layout = self._layout(asset)
