@@ -24,7 +24,7 @@ _TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}]', re.DOTALL)
 
 def infinities_in(text: bytes) -> int:
     """Infinities that are written in JSON lines, outside of their strings. `ArrowInvalid` if one is cut to `Inf`."""
-    if b"Inf" not in text:
+    if b"I" not in text or b"Inf" not in text:  # one octet is found much faster
         return 0
     text = _STRING.sub(b"", _ESCAPE.sub(b"", text))
     if (found := text.count(b"Inf")) > text.count(b"Infinity"):
