@@ -41,10 +41,6 @@ telemetry:
   enabled: false
 nux:
   enabled: false
-event_log_storage:
-  module: s3notify_platform.local.event_log
-  class: BatchedSqliteEventLog
-  config: {home: {env: DAGSTER_HOME}}
 run_coordinator:
   module: s3notify_platform.orchestration.warm
   class: PromptRunCoordinator
@@ -59,6 +55,14 @@ run_launcher:
 # A tick watches for most of the five seconds between two ticks; the code server lets half of its threads watch.
 sensors: {use_threads: true, num_workers: 8}
 """
+
+EVENT_LOG: Final = """\
+event_log_storage:
+  module: s3notify_platform.orchestration.event_log
+  class: BatchedSqliteEventLog
+  config: {home: {env: DAGSTER_HOME}}
+"""
+"""Where no other storage is named."""
 
 _LOAD: Final = """\
 import sys
@@ -152,7 +156,7 @@ class DagsterDev:
             )
         try:
             if not (self.home / "dagster.yaml").exists():
-                (self.home / "dagster.yaml").write_text(INSTANCE)
+                (self.home / "dagster.yaml").write_text(INSTANCE + EVENT_LOG)
             self._end_leftover()
             refuse_taken(self.port, "--port")
             self._make_storage()

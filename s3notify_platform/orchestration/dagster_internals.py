@@ -3,6 +3,9 @@
 So one file shows what an upgrade of Dagster can break, which is why `pyproject.toml` allows one minor version.
 """
 
+from collections.abc import Sequence
+
+from dagster import AssetMaterialization, DagsterEvent, OpExecutionContext
 from dagster._core.code_pointer import CodePointer
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.reconstruct import ReconstructableRepository
@@ -10,7 +13,11 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.definitions.target import ExecutableDefinition
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.events import AssetMaterializationPlannedData, EngineEventData
+from dagster._core.events import (
+    AssetMaterializationPlannedData,
+    DagsterEventBatchMetadata,
+    EngineEventData,
+)
 from dagster._core.launcher import LaunchRunContext
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
@@ -19,6 +26,7 @@ from dagster._core.remote_representation.code_location import GrpcServerCodeLoca
 from dagster._core.scheduler.instigation import SensorInstigatorData
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, FINISHED_STATUSES
+from dagster._core.storage.event_log import SqliteEventLogStorage
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 from dagster._grpc.impl import core_execute_run
 from dagster._record import copy
@@ -26,6 +34,8 @@ from dagster._serdes import ConfigurableClassData
 from dagster._utils.interrupts import capture_interrupts
 from dagster._utils.tags import TagConcurrencyLimitsCounter
 from dagster._utils.warnings import disable_dagster_warnings
+
+from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
 
 __all__ = [
     "ACTIVE_RUN_STATUSES",
@@ -47,6 +57,7 @@ __all__ = [
     "RepositoryPythonOrigin",
     "SensorExecutionData",
     "SensorInstigatorData",
+    "SqliteEventLogStorage",
     "TagConcurrencyLimitsCounter",
     "UnresolvedAssetJobDefinition",
     "WorkerStatus",
@@ -54,4 +65,14 @@ __all__ = [
     "copy",
     "core_execute_run",
     "disable_dagster_warnings",
+    "log_events",
 ]
+
+
+def log_events(context: OpExecutionContext, events: Sequence[AssetMaterialization]) -> None:
+    """Store events; up to `DAGSTER_EVENT_BATCH_SIZE` at once, if that is set. All are there when this returns."""
+    step, batch = context.get_step_execution_context(), unique_name(SYSTEM_CLOCK)
+    for number, event in enumerate(events, 1):
+        place = DagsterEventBatchMetadata(batch, is_end=number == len(events))
+        logged = DagsterEvent.asset_materialization(step, event, place)
+        context._events.append(logged)  # noqa: SLF001 - as `log_event` does, which knows no batches

@@ -22,7 +22,7 @@ from pydantic import Field, PrivateAttr, create_model
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from s3notify_platform.clock import SYSTEM_CLOCK, unique_name
+from s3notify_platform.clock import SYSTEM_CLOCK
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
@@ -33,6 +33,7 @@ from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.dagster_internals import (
     DATA_VERSION_TAG,
     AssetMaterializationPlannedData,
+    log_events,
 )
 from s3notify_platform.orchestration.partitions import SOURCE_TAG, has_partitions
 from s3notify_platform.orchestration.resources import DynamoTables, access_of

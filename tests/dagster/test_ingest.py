@@ -46,7 +46,7 @@ def test_each_materialization_tells_what_was_done(site_of: Callable[..., Site]) 
         "status": "committed",
     }
     assert found["bytes"] > 0
-    assert not {'seconds', 'batch_facts'} & found.keys()
+    assert not {"seconds", "batch_facts"} & found.keys()
     assert found["dagster/partition_row_count"] == 2
     assert found["place"].endswith("?list-type=2&prefix=_s3notify/orders/table/data/slot%3D3/")
     last = site.metadata(7)

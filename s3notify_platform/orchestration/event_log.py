@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from dagster import EventLogEntry, StringSource
-from dagster._core.storage.event_log import SqliteEventLogStorage
-from dagster._serdes import ConfigurableClassData
+
+from s3notify_platform.orchestration.dagster_internals import ConfigurableClassData, SqliteEventLogStorage
 
 
 class BatchedSqliteEventLog(SqliteEventLogStorage):

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-import yaml
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
-from s3notify_platform.local.dagster_dev import INSTANCE
-from s3notify_platform.orchestration.io_manager import log_events
+from s3notify_platform.local.dagster_dev import EVENT_LOG
+from s3notify_platform.orchestration.dagster_internals import DATA_VERSION_TAG, log_events
 
 KEYS = [dg.AssetKey("orders"), dg.AssetKey("derived")]
 SLOTS = [str(n) for n in range(5)]
@@ -19,9 +17,7 @@ def test_all_are_there_when_they_are_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """Of two assets, slot by slot: in the run's log, by partition, by tag, and the last one of each asset."""
-    settings = yaml.safe_load(INSTANCE)
-    del settings["run_launcher"], settings["run_coordinator"]
-    (tmp_path / "dagster.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "dagster.yaml").write_text(EVENT_LOG)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     monkeypatch.setenv("DAGSTER_EVENT_BATCH_SIZE", str(at_once))
     seen: list[set[str]] = []
