@@ -1,6 +1,7 @@
 """Operations on Arrow columns: timestamps from texts, numbers that are too large, values without a column."""
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -84,14 +85,22 @@ def check_finite(found: int, written: Callable[[], int]) -> None:
         raise pa.ArrowInvalid("a number is too large for its floating point column")
 
 
+_USUAL: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d(:?\d\d)?)$"
+_UTC: Final = pa.timestamp("us", tz="UTC")
+
+
 def timestamps(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Strings as timestamps, with a zone or (then in UTC) without; cut to microseconds, the precision of Spark."""
     if column.null_count == len(column):
         return pa.nulls(len(column), kind)
-    column = pc.replace_substring_regex(column, r"(\.\d{6})\d+", r"\1")
-    zoned = pc.match_substring_regex(column, r":\d\d(\.\d*)?(Z|[+-]\d\d(:?\d\d)?)$")
     none = pa.scalar(None, pa.string())
-    utc = pa.timestamp("us", tz="UTC")
-    with_zone = pc.cast(pc.if_else(zoned, column, none), utc)
-    without = pc.cast(pc.cast(pc.if_else(zoned, none, column), pa.timestamp("us")), utc)
-    return pc.cast(pc.coalesce(with_zone, without), kind)
+    usual = pc.match_substring_regex(column, _USUAL).fill_null(True)
+    if pc.all(usual).as_py():
+        return pc.cast(pc.cast(column, _UTC), kind)
+    others = pc.invert(usual)
+    rest = pc.replace_substring_regex(column.filter(others), r"(\.\d{6})\d+", r"\1")
+    zoned = pc.match_substring_regex(rest, r":\d\d(\.\d*)?(Z|[+-]\d\d(:?\d\d)?)$")
+    without = pc.cast(pc.cast(pc.if_else(zoned, none, rest), pa.timestamp("us")), _UTC)
+    rest = pc.coalesce(pc.cast(pc.if_else(zoned, rest, none), _UTC), without)
+    found = pc.cast(pc.if_else(usual, column, none), _UTC)
+    return pc.cast(pc.replace_with_mask(found, others, rest), kind)

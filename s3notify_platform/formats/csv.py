@@ -8,12 +8,12 @@ except in string columns, where it is the empty string. Timestamps without a zon
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
@@ -21,7 +21,7 @@ import pyarrow.csv as pa_csv
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.formats.columns import check_finite, infinities, timestamps, unnamed_columns
 from s3notify_platform.formats.csv_cut import NULLS, STANDARD, Dialect, check_csv_records, csv_cut, malformed
-from s3notify_platform.formats.forms import FORMS
+from s3notify_platform.formats.csv_values import infinite, most_values
 from s3notify_platform.formats.records import (
     UNKNOWN_FIELD,
     Converted,
@@ -33,7 +33,7 @@ from s3notify_platform.formats.records import (
     not_utf8,
     reason_of,
 )
-from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below, fitted
+from s3notify_platform.formats.rescue import EXTRA, MISSING, Rescued, as_json, below
 from s3notify_platform.formats.text_format import TextFormat
 from s3notify_platform.limits import MAX_COLUMNS
 
@@ -118,7 +118,10 @@ class CsvRecords(Parser):
             for c in target.schema
         }
         kinds |= dict.fromkeys(self._unnamed_columns, pa.string())
-        self._as_texts = csv_options(names, pa.schema([(name, pa.string()) for name in names]), dialect)
+        self._binary = any(pa.types.is_binary(kind) for kind in target.schema.types)
+        as_texts = {c.name: c.type if pa.types.is_binary(c.type) else pa.string() for c in target.schema}
+        as_texts |= dict.fromkeys(self._unnamed_columns, pa.string())
+        self._as_texts = csv_options([*as_texts], pa.schema(as_texts), dialect)
         self._options = csv_options([*target.schema.names, *self._unnamed_columns], pa.schema(kinds), dialect)
 
     def convert(self, records: Records) -> Converted:
@@ -130,7 +133,34 @@ class CsvRecords(Parser):
         columns = [_typed(table[column.name].combine_chunks(), column.type, dialect) for column in schema]
         for column, values in zip(schema, columns, strict=True):
             check_finite(infinities(values), partial(self._infinities_in, joined, column.name))
-        named = pa.Table.from_arrays(columns, schema=schema)
+        return self._converted(columns, table, joined)
+
+    def convert_most(self, records: Records) -> Converted:
+        """See `records.Parser`. All values are read as texts, and converted column by column."""
+        bad = np.fromiter({*malformed(records, self._dialect), *self._not_text(records)}, np.int64)
+        numbers = np.delete(np.arange(len(records.start)), bad)
+        if not len(numbers):
+            return Converted(table=self.target.schema.empty_table(), left=bad)
+        ragged: list[int] = []
+        joined = records.take(numbers).joined() if len(bad) else records.joined()
+        texts = read_csv(joined, self._names, self._as_texts, self._dialect, ragged=ragged)
+        if texts.num_rows + len(ragged) != len(numbers):
+            raise pa.ArrowInvalid(f"{texts.num_rows} records where {len(numbers)} were expected")
+        columns, misfits = [], []
+        for column in self.target.schema:
+            values, found = most_values(texts[column.name].combine_chunks(), column, self._dialect)
+            columns.append(values)
+            misfits += [found] if found else []
+        left = np.concatenate([bad, numbers[ragged]])
+        return replace(self._converted(columns, texts, joined), misfits=misfits, left=left)
+
+    def _not_text(self, records: Records) -> Iterator[int]:
+        """Records that are not UTF-8, as those with binary values may be."""
+        return iter(()) if self._binary else not_utf8(records)
+
+    def _converted(self, columns: Sequence[pa.Array], table: pa.Table, joined: bytes) -> Converted:
+        """The columns, and what `table` has besides."""
+        named = pa.Table.from_arrays(columns, schema=self.target.schema)
         if not self._unnamed_columns:
             return Converted(table=named)
         # An empty field is no value.
@@ -138,47 +168,15 @@ class CsvRecords(Parser):
         unnamed, found = unnamed_columns(pa.table(texts), pa.schema([]))
         new_fields = None
         if found is not None and self.target.inferred:
-            new_fields = read_csv(
-                joined, self._names, csv_options(found.names, None, dialect), dialect
-            ).schema
+            options = csv_options(found.names, None, self._dialect)
+            new_fields = read_csv(joined, self._names, options, self._dialect, ragged=[]).schema
         return Converted(table=named, unnamed=unnamed, new_fields=new_fields)
-
-    def suspects(self, records: Records) -> Offsets:
-        """See `records.Parser`. Those that cannot be cut into values, and those with texts of another form."""
-        bad = np.fromiter({*malformed(records, self._dialect), *not_utf8(records)}, np.int64)
-        numbers = np.delete(np.arange(len(records.start)), bad)
-        if not len(numbers):
-            return bad
-        ragged: list[int] = []
-        joined = records.take(numbers).joined()
-        try:
-            texts = read_csv(joined, self._names, self._as_texts, self._dialect, ragged=ragged)
-        except pa.ArrowException:
-            return bad
-        if texts.num_rows + len(ragged) != len(numbers):
-            return bad
-        whole = np.delete(numbers, ragged)
-        odd = np.zeros(len(whole), bool)
-        for column in self.target.schema:
-            if column.name in self._names:
-                odd |= self._odd(texts[column.name], column.type)
-        return np.concatenate([bad, numbers[ragged], whole[odd]])
-
-    def _odd(self, texts: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> npt.NDArray[np.bool_]:
-        """Which texts are not of the form that values of this type have."""
-        if (form := FORMS.get(kind.id)) is None:
-            return np.zeros(len(texts), bool)
-        fitting = pc.or_(
-            pc.match_substring_regex(texts, form), pc.is_in(texts, pa.array(self._dialect.null_texts))
-        )
-        found: npt.NDArray[np.bool_] = ~fitting.fill_null(True).to_numpy(zero_copy_only=False)
-        return found
 
     def _infinities_in(self, joined: bytes, name: str) -> int:
         """Infinities that are written in a column."""
         options = csv_options([name], pa.schema([(name, pa.string())]), self._dialect)
         texts = read_csv(joined, self._names, options, self._dialect)[name]
-        return _infinite(texts)
+        return infinite(texts)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """See `records.Parser`."""
@@ -232,21 +230,10 @@ class CsvRecords(Parser):
         return {below("", name): values[name] for name in self._unnamed_columns if values.get(name)}
 
     def _fitted(self, values: Sequence[str | None], column: pa.Field, records: Sequence[Rescued]) -> pa.Array:
-        def single(number: int) -> pa.Array:
-            records[number].mismatches[below("", column.name)] = values[number] or ""
-            return pa.nulls(1, column.type)
-
-        # A text of another form is recognised without parsing it.
-        others = np.flatnonzero(self._odd(pa.array(values, pa.string()), column.type)).tolist()
-        for number in others:
-            single(number)
-        if pa.types.is_nested(column.type):
-            return pa.nulls(len(values), column.type)
-        if others:
-            values = list(values)
-            for number in others:
-                values[number] = None
-        return fitted(values, column.type, partial(_read_values, self._dialect), single)
+        found, misfits = most_values(pa.array(values, pa.string()), column, self._dialect)
+        for place, text in misfits.pairs() if misfits else ():
+            records[place].mismatches[misfits.path] = text
+        return found
 
 
 def _split(raw: bytes, dialect: Dialect) -> list[str] | None:
@@ -276,25 +263,6 @@ def _typed(values: pa.Array, kind: pa.DataType, dialect: Dialect) -> pa.Array:
         # pyarrow 26 accepts 10000 for decimal(6, 2).
         values.validate(full=True)
     return values.cast(kind)
-
-
-def _read_values(dialect: Dialect, values: Sequence[str | None], kind: pa.DataType) -> pa.Array:
-    """Texts as one column."""
-    if pa.types.is_string(kind) or pa.types.is_timestamp(kind):
-        return _typed(pa.array(values, pa.string()), kind, dialect)
-    options = csv_options(["v"], pa.schema([("v", kind)]), dialect)
-    rows = "".join(f"{_quoted(value)}\n" for value in values).encode()
-    array = _typed(read_csv(rows, ["v"], options)["v"].combine_chunks(), kind, dialect)
-    check_finite(infinities(array), lambda: _infinite(pa.array(values, pa.string())))
-    return array
-
-
-_INFINITE: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
-
-
-def _infinite(texts: pa.Array | pa.ChunkedArray) -> int:
-    """How many of these texts are infinities."""
-    return pc.sum(pc.match_substring_regex(texts, _INFINITE)).as_py() or 0
 
 
 def _quoted(value: str | None) -> str:

@@ -22,6 +22,7 @@ from s3notify_platform.formats.base import (
     empty_end,
 )
 from s3notify_platform.formats.codecs import decoded, decoded_whole, peek
+from s3notify_platform.formats.conversion import converted
 from s3notify_platform.formats.json_bounds import parts_of
 from s3notify_platform.formats.jsonl import Jsonl, JsonLines
 from s3notify_platform.formats.object_bytes import ObjectBytes, chunks
@@ -31,7 +32,6 @@ from s3notify_platform.formats.records import (
     Parsed,
     Records,
     Target,
-    converted,
     rejected_whole,
 )
 from s3notify_platform.formats.text_format import SAMPLE_RECORDS

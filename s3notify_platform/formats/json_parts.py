@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -60,6 +60,51 @@ def split_object(text: str) -> dict[str, str]:
             raise ValueError(f"key {name!r} occurs twice")
         found[name] = value
     return found
+
+
+_VALUE: Final = r"-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?|true|false|null|" + _PLAIN
+_S: Final = r"[ \t\r\n]*+"
+
+
+def _listed(item: str, borders: str) -> str:
+    first, last = map(re.escape, borders)
+    return rf"{first}{_S}(?:(?:{item}){_S}(?:,{_S}(?!{last})|(?={last})))*{last}"
+
+
+_OBJECT: Final = _listed(f"{_PLAIN}{_S}:{_S}(?:{_VALUE})", "{}")
+_FLAT: Final = f"{_VALUE}|{_OBJECT}|{_listed(f'{_VALUE}|{_OBJECT}', '[]')}"
+"""What most values are: without escapes in strings, an object, or a list of values or of objects."""
+
+
+class ObjectSplitter:
+    """`split_object`, faster for an object that has the same keys in the same order as one of the last."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[tuple[str, ...], re.Pattern[str]] = {}
+        self._last: tuple[str, ...] = ()
+
+    def __call__(self, text: str) -> dict[str, str]:
+        """See `split_object`."""
+        pattern = self._patterns.get(self._last)
+        if pattern and (found := pattern.fullmatch(text)):
+            return dict(zip(self._last, found.groups(), strict=True))
+        parts = split_object(text)
+        names = tuple(parts)
+        again = names == self._last and names not in self._patterns
+        if again and len(names) <= _MANY_KEYS and len(self._patterns) < _PATTERNS:
+            self._patterns[names] = _pattern_of(names)
+        self._last = names
+        return parts
+
+
+_PATTERNS: Final = 16
+_MANY_KEYS: Final = 64
+
+
+def _pattern_of(names: Sequence[str]) -> re.Pattern[str]:
+    keys = (re.escape(json.dumps(name, ensure_ascii=False)) for name in names)
+    members = (rf"{_S}{key}{_S}:{_S}({_FLAT}){_S}" for key in keys)
+    return re.compile(rf"{_S}\{{{','.join(members)}\}}{_S}", re.ASCII)
 
 
 def split_array(text: str) -> list[str]:

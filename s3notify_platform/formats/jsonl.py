@@ -7,11 +7,13 @@ are accepted in floating point columns, since many writers write them. Fractions
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json as pa_json
 
@@ -29,10 +31,11 @@ from s3notify_platform.formats.json_bounds import (
     is_deeper,
     too_deep,
 )
-from s3notify_platform.formats.json_check import Checker
+from s3notify_platform.formats.json_check import Checker, probably_fit
 from s3notify_platform.formats.json_parts import (
     DECODER,
     WHITE,
+    ObjectSplitter,
     split_array,
     split_object,
     text_of_json,
@@ -114,6 +117,7 @@ class JsonLines(Parser):
         self.target = target
         # The JSON reader has no dates: they are read as strings and cast.
         self._times_as_text = False
+        self._split_object = ObjectSplitter()
         self._columns = count_fields(target.schema)
         self._no_rows = target.schema.empty_table()
         self._occurring = target.schema
@@ -139,10 +143,22 @@ class JsonLines(Parser):
         unnamed, new_fields = unnamed_columns(table, self.target.schema)
         return Converted(table=self._typed(table, joined), unnamed=unnamed, new_fields=new_fields)
 
-    def suspects(self, records: Records) -> Offsets:
+    def convert_most(self, records: Records) -> Converted:
         """See `records.Parser`."""
-        unfit = self._checker.unfit(records.body, records.start.tolist(), records.end.tolist())
-        return np.union1d(np.fromiter(unfit, np.int64), np.fromiter(too_deep(records), np.int64))
+        try:
+            return self.convert(records)
+        except (pa.ArrowException, UnicodeError):
+            left = self._suspects(records)
+            rest = np.delete(np.arange(len(records.start)), left)
+            if not len(left):
+                raise
+        if not len(rest):
+            return Converted(table=self._no_rows, left=left)
+        return replace(self.convert(records.take(rest)), left=left)
+
+    def _suspects(self, records: Records) -> Offsets:
+        """The numbers of records that probably do not fit."""
+        return np.union1d(self._checker.unfit(records), np.fromiter(too_deep(records), np.int64))
 
     @cached_property
     def _checker(self) -> Checker:
@@ -166,7 +182,7 @@ class JsonLines(Parser):
             with suppress(ValueError):
                 if (deep := is_deeper(raw, MAX_DEPTH)) <= self.target.rescue:
                     check_cells(raw, self._columns)
-                    parts = split_object(raw.decode())
+                    parts = self._split_object(raw.decode())
                     one = self._without_deep(parts) if deep else Rescued()
                     split.append(parts)
             rescued.append(one)
@@ -292,6 +308,9 @@ class JsonLines(Parser):
         if pa.types.is_nested(kind):
             with suppress(pa.ArrowException, UnicodeError):
                 return _read_values(raws, kind)
+            fit = probably_fit(raws, kind)
+            if fit.any() and not fit.all():
+                return self._fitted_apart(fit, raws, kind, paths, records)
             in_parts = self._items_fitted if pa.types.is_list(kind) else self._fields_fitted
             return in_parts(raws, kind, paths, records)
         # A value of another kind is recognised without parsing it.
@@ -304,6 +323,27 @@ class JsonLines(Parser):
             for number in others:
                 raws[number] = None
         return fitted(raws, kind, _read_values, single)
+
+    def _fitted_apart(
+        self,
+        fit: npt.NDArray[np.bool_],
+        raws: Sequence[str | None],
+        kind: pa.DataType,
+        paths: Sequence[str],
+        records: Sequence[Rescued],
+    ) -> pa.Array:
+        """What probably fits at once, what does not in parts."""
+        places = [np.flatnonzero(fit), np.flatnonzero(~fit)]
+        found = [
+            self._fitted(
+                [raws[place] for place in some],
+                kind,
+                [paths[place] for place in some],
+                [records[place] for place in some],
+            )
+            for some in map(np.ndarray.tolist, places)
+        ]
+        return pa.concat_arrays(found).take(pa.array(np.argsort(np.concatenate(places))))
 
     def _fields_fitted(
         self, raws: Sequence[str | None], kind: pa.DataType, paths: Sequence[str], records: Sequence[Rescued]

@@ -1,10 +1,6 @@
-"""What formats of records share: byte ranges, blocks, rows and rejects, and the search for bad records.
+"""What formats of records share: byte ranges, blocks, rows and rejects.
 
-Small objects are joined and parsed at once (5 to 10 times faster than one by one); when that fails, or gives
-another number of rows than there are records, those that a quick look suspects are converted value by value and the
-others at once; as long as that fails, halved. A record with values that do not fit is a reject with its offset, reason
-and raw bytes; with `rescue` it keeps the values that fit. No record stops another: rows and rejects together are as
-many as the records.
+Small objects are joined and parsed at once, 5 to 10 times faster than one by one (`conversion`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,16 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.rescue import (
     RESCUED,
     Rescued,
     Tally,
-    count,
-    mismatch_reason,
     rescued_column,
 )
-from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES
+from s3notify_platform.limits import MAX_RAW_BYTES
 
 BLOCK_BYTES: Final = 8 << 20
 """Records are parsed in blocks of about this size."""
@@ -33,19 +26,14 @@ UNKNOWN_FIELD: Final = "is not in the schema"
 """Part of the reason of a reject that has a field which an inferred schema does not name."""
 
 BOM: Final = b"\xef\xbb\xbf"
-RECOVER_RECORDS: Final = 32
-"""A block of at most so many records that fails is converted value by value."""
-
-RECOVERED_AT_ONCE: Final = 4096
-"""Suspects that are converted value by value together: their texts are in memory as Python objects."""
-
 NEWLINE: Final = ord("\n")
 RETURN: Final = ord("\r")
 
 Offsets = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: that makes it three times as expensive, and there may be as many as records.
+@dataclass(slots=True, kw_only=True)
 class Reject:
     """A record that could not be ingested. `raw` is cut at `MAX_RAW_BYTES`."""
 
@@ -240,12 +228,30 @@ def blocks(objects: Iterable[tuple[int, bytes]], ranges: Ranges) -> Iterator[Rec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Misfits:
+    """Values at one path that do not fit: the places of their rows in a table, and their texts."""
+
+    path: str
+    places: Offsets
+    texts: list[str]
+
+    def pairs(self) -> Iterator[tuple[int, str]]:
+        """Places and texts."""
+        return zip(self.places.tolist(), self.texts, strict=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """Records that fit, as a table. `unnamed`: by path, which of them have values that the schema does not name."""
+    """Records as a table, without those that are `left`, by number.
+
+    `unnamed`: by path, which rows have values that the schema does not name. `misfits` are null in the table.
+    """
 
     table: pa.Table
     unnamed: dict[str, Offsets] = field(default_factory=dict)
     new_fields: pa.Schema | None = None
+    misfits: Sequence[Misfits] = ()
+    left: Offsets = field(default_factory=lambda: _NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,12 +272,9 @@ class Parser(Protocol):
         """All records together; raises if any does not fit."""
         ...
 
-    def suspects(self, records: Records) -> Offsets:
-        """The numbers of records that probably do not fit, found fast.
-
-        It need not be exact: those that fit after all become rows, and what is missed is found by halving.
-        """
-        return _NONE
+    def convert_most(self, records: Records) -> Converted:
+        """As `convert`; records that probably do not fit may be left, or have misfits."""
+        return self.convert(records)
 
     def unnamed(self, raw: bytes) -> dict[str, str]:
         """Of a record that fits, the texts of the values that the schema does not name, by path."""
@@ -284,145 +287,6 @@ class Parser(Protocol):
     def infer(self, records: Records) -> pa.Schema:
         """The schema inferred from these records; without records, from the header."""
         ...
-
-
-def converted(records: Records, parser: Parser) -> Iterator[Parsed]:
-    """The records of a block, as many at once as their columns allow."""
-    step = max(1, MAX_CELLS // max(1, count_fields(parser.target.output)))
-    for low in range(0, len(records.start), step):
-        yield convert_or_halve(records.part(low, low + step), parser)
-
-
-def convert_or_halve(records: Records, parser: Parser) -> Parsed:
-    """One block converted. If that fails, suspect records are recovered value by value, or are rejects.
-
-    What is bad besides is found by halving.
-    """
-    rows = _Rows(records, parser)
-    pending = [np.arange(len(records.start))]
-    sieved = len(records.start) <= RECOVER_RECORDS
-    while pending:
-        numbers = pending.pop()
-        part = records.take(numbers)
-        try:
-            found = parser.convert(part)
-            if found.table.num_rows != len(numbers):
-                raise pa.ArrowInvalid(f"{found.table.num_rows} records where one was expected")
-        except (pa.ArrowException, UnicodeError) as error:
-            if len(numbers) <= RECOVER_RECORDS:
-                left = rows.take_recovered(numbers, parser.recover(part))
-                if len(numbers) == 1 and len(left):
-                    rows.reject(int(numbers[0]), reason_of(error))
-                else:
-                    pending += [*left.reshape(-1, 1)]
-            elif sieved or not len(suspects := parser.suspects(part)):
-                pending += reversed(np.array_split(numbers, 2))
-            else:
-                for some in np.array_split(numbers[suspects], len(suspects) // RECOVERED_AT_ONCE + 1):
-                    pending += [*rows.take_recovered(some, parser.recover(records.take(some))).reshape(-1, 1)]
-                if len(rest := np.delete(numbers, suspects)):
-                    pending.append(rest)
-            sieved = True
-            continue
-        rows.take(numbers, found)
-    return rows.result()
-
-
-class _Rows:
-    """The rows and rejects of a block, as they are found."""
-
-    def __init__(self, records: Records, parser: Parser) -> None:
-        self.records = records
-        self.parser = parser
-        self.found = no_rows(parser.target, [])
-        self.tables: list[pa.Table] = []
-        self.numbers: list[Offsets] = []
-
-    def take(self, numbers: Offsets, found: Converted) -> None:
-        """Records that fit, by their numbers; they may have values that the schema does not name."""
-        target = self.parser.target
-        if not found.unnamed:
-            self._add(numbers, target.rows(found.table))
-            return
-        for path, places in found.unnamed.items():
-            objects, times = np.unique(self.records.index[numbers[places]], return_counts=True)
-            for index, values in zip(objects.tolist(), times.tolist(), strict=True):
-                count(self.found.unnamed, index, [path], values)
-        if target.inferred and found.new_fields is not None:
-            self.found.new_fields.append(found.new_fields)
-        having = np.unique(np.concatenate(list(found.unnamed.values())))
-        if target.rescue:
-            rescued: list[Rescued | None] = [None] * len(numbers)
-            kept = np.ones(len(numbers), bool)
-            for place in having.tolist():
-                try:
-                    rescued[place] = Rescued(unnamed=self.parser.unnamed(self.records.raw(numbers[place])))
-                except ValueError as error:  # a field that is there twice: alone it is refused
-                    self.reject(numbers[place], reason_of(error))
-                    kept[place] = False
-            rows = target.rows(found.table, rescued)
-            self._add(numbers[kept], rows if kept.all() else rows.filter(pa.array(kept)))
-        elif target.inferred:
-            names = {place: path for path, places in found.unnamed.items() for place in places.tolist()}
-            for place in having.tolist():
-                self.reject(numbers[place], f"field {names[place]!r} {UNKNOWN_FIELD}")
-            kept = np.setdiff1d(np.arange(len(numbers)), having)
-            self._add(numbers[kept], found.table.take(pa.array(kept)))
-        else:
-            self._add(numbers, found.table)
-
-    def take_recovered(self, numbers: Offsets, recovered: Recovered) -> Offsets:
-        """Records that were looked at value by value. Returns the numbers of those that could not be."""
-        target = self.parser.target
-        kept: list[tuple[int, int, Rescued]] = []
-        left: list[int] = []
-        place = 0
-        for number, rescued in zip(numbers.tolist(), recovered.rescued, strict=True):
-            if rescued is None:
-                left.append(number)
-                continue
-            index = int(self.records.index[number])
-            count(self.found.mismatches, index, rescued.mismatches)
-            if target.rescue or not rescued.mismatches:
-                count(self.found.unnamed, index, rescued.unnamed)
-            if rescued.mismatches and not target.rescue:
-                self.reject(number, mismatch_reason(rescued, target.schema))
-            elif rescued.unnamed and target.inferred and not target.rescue:
-                self.reject(number, f"field {next(iter(rescued.unnamed))!r} {UNKNOWN_FIELD}")
-            else:
-                kept.append((number, place, rescued))
-            place += 1
-        if kept:
-            found, places, texts = zip(*kept, strict=True)
-            table = recovered.table if len(kept) == place else recovered.table.take(pa.array(places))
-            self._add(np.array(found, np.int64), target.rows(table, texts))
-        self.found.new_fields += recovered.new_fields
-        return np.array(left, np.int64)
-
-    def reject(self, number: int, reason: str) -> None:
-        """Reject a record."""
-        raw = self.records.raw(number)
-        if raw.strip():
-            index, offset = int(self.records.index[number]), int(self.records.offset[number])
-            reject = Reject(index=index, offset=offset, reason=reason[:500], raw=raw[:MAX_RAW_BYTES])
-            self.found.rejects.append(reject)
-
-    def _add(self, numbers: Offsets, rows: pa.Table) -> None:
-        self.tables.append(rows)
-        self.numbers.append(numbers)
-
-    def result(self) -> Parsed:
-        """All that was found, in the order of the records."""
-        if self.tables:
-            numbers = np.concatenate(self.numbers)
-            table = pa.concat_tables(self.tables)
-            if np.any(numbers[1:] < numbers[:-1]):
-                order = np.argsort(numbers)
-                numbers, table = numbers[order], table.take(pa.array(order))
-            self.found.table = table
-            self.found.index, self.found.offset = self.records.index[numbers], self.records.offset[numbers]
-        self.found.rejects.sort(key=lambda reject: (reject.index, reject.offset))
-        return self.found
 
 
 def reason_of(error: Exception) -> str:

@@ -159,15 +159,20 @@ def fitted(values: Any, kind: pa.DataType, read: Read, single: Callable[[int], p
     return pa.concat_arrays(done) if done else pa.nulls(0, kind)
 
 
+def misfit_reason(path: str, schema: pa.Schema) -> Callable[[str], str]:
+    """Why a record is rejected that has a text at `path` that does not fit."""
+    if path == EXTRA:
+        return "more values than the header has names: {}".format
+    if path == MISSING:
+        return "no values for {}".format
+    end = f" does not fit {schema.field(path).type}" if path in schema.names else " does not fit"
+    return lambda text: f"{path}: {text[:SHOWN_CHARS]!r}{end}"
+
+
 def mismatch_reason(rescued: Rescued, schema: pa.Schema) -> str:
     """Why a record is rejected: the first value that does not fit."""
     path, text = next(iter(rescued.mismatches.items()))
-    if path == EXTRA:
-        return f"more values than the header has names: {text}"
-    if path == MISSING:
-        return f"no values for {text}"
-    kind = f" {schema.field(path).type}" if path in schema.names else ""
-    return f"{path}: {text[:SHOWN_CHARS]!r} does not fit{kind}"
+    return misfit_reason(path, schema)(text)
 
 
 def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:

@@ -38,6 +38,7 @@ from s3notify_platform.formats.codecs import (
     peek,
     slices,
 )
+from s3notify_platform.formats.conversion import converted
 from s3notify_platform.formats.object_bytes import ObjectBytes, chunks, chunks_on
 from s3notify_platform.formats.pieces import Piece, cut_lines, first_record, pieces, regrouped
 from s3notify_platform.formats.records import (
@@ -47,7 +48,6 @@ from s3notify_platform.formats.records import (
     Parser,
     Target,
     blocks,
-    converted,
     no_rows,
     rejected_whole,
 )

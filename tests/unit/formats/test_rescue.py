@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from s3notify_platform.formats import records
+from s3notify_platform.formats import conversion, records
 from s3notify_platform.formats.records import Parsed
 from s3notify_platform.formats.rescue import MAX_PATHS, OTHERS, added, below
 from tests.support.parsing import AB, parquet, reject, take
@@ -330,7 +330,7 @@ def test_no_json_value_is_lost(contents: list[dict[str, Any]], inferred: bool, t
     """Whatever the records hold, every value is in its column or in `_rescued`."""
     body = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in contents)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "RECOVER_RECORDS", together)
+        patch.setattr(conversion, "RECOVER_RECORDS", together)
         found = rescued([body], DEEP, "jsonl", inferred=inferred)
     assert len(found) == len(contents)
     for row, (cells, odd) in zip(contents, found, strict=True):

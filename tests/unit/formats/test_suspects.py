@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s3notify_platform.formats import records
+from s3notify_platform.formats import conversion, records
 from s3notify_platform.formats.csv import CsvRecords
 from s3notify_platform.formats.jsonl import JsonLines
 from s3notify_platform.formats.records import Target
@@ -136,7 +136,7 @@ def test_as_by_halving(lines: tuple[str, list[bytes]], mismatches: str, inferred
         line + b"\n" for line in ([] if fmt == "jsonl" else [",".join(SCHEMA.names).encode()]) + made
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "RECOVER_RECORDS", 2)
+        patch.setattr(conversion, "RECOVER_RECORDS", 2)
         found = outcome(body, fmt, mismatches, inferred=inferred)
         for parser in (JsonLines, CsvRecords):
             patch.setattr(parser, "suspects", lambda _self, _records: np.zeros(0, np.int64))

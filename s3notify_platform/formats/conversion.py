@@ -1,0 +1,218 @@
+"""Records to rows and rejects, and the search for bad records.
+
+The records of a block are converted at once, those that a quick look suspects value by value; when that fails, or gives
+another number of rows than there are records, halves of them. A record with values that do not fit is a reject with its
+offset, reason and raw bytes; with `rescue` it keeps the values that fit. No record stops another: rows and rejects
+together are as many as the records.
+"""
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from s3notify_platform.formats.columns import count_fields
+from s3notify_platform.formats.records import (
+    UNKNOWN_FIELD,
+    Converted,
+    Offsets,
+    Parsed,
+    Parser,
+    Records,
+    Recovered,
+    Reject,
+    no_rows,
+    reason_of,
+)
+from s3notify_platform.formats.rescue import Rescued, Tally, count, misfit_reason, mismatch_reason
+from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES
+
+RECOVER_RECORDS: Final = 32
+"""A block of at most so many records that fails is converted value by value."""
+
+RECOVERED_AT_ONCE: Final = 4096
+"""Suspects that are converted value by value together: their texts are in memory as Python objects."""
+
+
+def converted(records: Records, parser: Parser) -> Iterator[Parsed]:
+    """The records of a block, as many at once as their columns allow."""
+    step = max(1, MAX_CELLS // max(1, count_fields(parser.target.output)))
+    for low in range(0, len(records.start), step):
+        yield convert_or_halve(records.part(low, low + step), parser)
+
+
+def convert_or_halve(records: Records, parser: Parser) -> Parsed:
+    """One block converted. Suspect records are recovered value by value, or are rejects.
+
+    What is bad besides is found by halving.
+    """
+    rows = _Rows(records, parser)
+    pending = [np.arange(len(records.start))]
+    while pending:
+        numbers = pending.pop()
+        part = records.take(numbers)
+        few = len(numbers) <= RECOVER_RECORDS
+        try:
+            found = parser.convert(part) if few else parser.convert_most(part)
+            if found.table.num_rows != len(numbers) - len(found.left):
+                raise pa.ArrowInvalid(f"{found.table.num_rows} records where one was expected")
+        except (pa.ArrowException, UnicodeError) as error:
+            if few:
+                left = rows.take_recovered(numbers, parser.recover(part))
+                if len(numbers) == 1 and len(left):
+                    rows.reject(left, [reason_of(error)])
+                else:
+                    pending += [*left.reshape(-1, 1)]
+            else:
+                pending += reversed(np.array_split(numbers, 2))
+            continue
+        suspects = numbers[found.left]
+        for some in np.array_split(suspects, len(suspects) // RECOVERED_AT_ONCE + 1) if len(suspects) else ():
+            left = rows.take_recovered(some, parser.recover(records.take(some)))
+            pending += [*left.reshape(-1, 1)]
+        rows.take(np.delete(numbers, found.left), found)
+    return rows.result()
+
+
+class _Rows:
+    """The rows and rejects of a block, as they are found."""
+
+    def __init__(self, records: Records, parser: Parser) -> None:
+        self.records = records
+        self.parser = parser
+        self.found = no_rows(parser.target, [])
+        self.tables: list[pa.Table] = []
+        self.numbers: list[Offsets] = []
+
+    def take(self, numbers: Offsets, found: Converted) -> None:
+        """Converted records, by their numbers."""
+        target = self.parser.target
+        misfit = np.zeros(len(numbers), bool)
+        for one in found.misfits:
+            misfit[one.places] = True
+            self._count(self.found.mismatches, one.path, numbers[one.places])
+        for path, places in found.unnamed.items():
+            counted = places if target.rescue else places[~misfit[places]]
+            self._count(self.found.unnamed, path, numbers[counted])
+        if target.inferred and found.new_fields is not None:
+            self.found.new_fields.append(found.new_fields)
+        if target.rescue and (found.unnamed or found.misfits):
+            self._rescue(numbers, found)
+            return
+        if not target.rescue:
+            self._reject_misfits(numbers, found)
+        kept = ~misfit
+        if target.inferred and found.unnamed:
+            names: dict[int, str] = {}
+            for path, places in found.unnamed.items():
+                for place in places[~misfit[places]].tolist():
+                    names.setdefault(place, path)
+            kept[[*names]] = False
+            reasons = [f"field {name!r} {UNKNOWN_FIELD}" for name in names.values()]
+            self.reject(numbers[[*names]], reasons)
+        self._add_kept(numbers, target.rows(found.table), kept)
+
+    def _count(self, tally: Tally, path: str, numbers: Offsets) -> None:
+        objects, times = np.unique(self.records.index[numbers], return_counts=True)
+        for index, values in zip(objects.tolist(), times.tolist(), strict=True):
+            count(tally, index, [path], values)
+
+    def _reject_misfits(self, numbers: Offsets, found: Converted) -> None:
+        """For the first value of each record that does not fit."""
+        seen = np.zeros(len(numbers), bool)
+        for one in found.misfits:
+            first = ~seen[one.places]
+            seen[one.places] = True
+            reason = misfit_reason(one.path, self.parser.target.schema)
+            texts = (text for text, new in zip(one.texts, first.tolist(), strict=True) if new)
+            self.reject(numbers[one.places[first]], map(reason, texts))
+
+    def _rescue(self, numbers: Offsets, found: Converted) -> None:
+        rescued: list[Rescued | None] = [None] * len(numbers)
+        kept = np.ones(len(numbers), bool)
+        for one in found.misfits:
+            for place, text in one.pairs():
+                record = rescued[place] = rescued[place] or Rescued()
+                record.mismatches[one.path] = text
+        having = {place for places in found.unnamed.values() for place in places.tolist()}
+        for place in sorted(having):
+            try:
+                record = rescued[place] = rescued[place] or Rescued()
+                record.unnamed = self.parser.unnamed(self.records.raw(numbers[place]))
+            except ValueError as error:  # a field that is there twice: alone it is refused
+                self.reject(numbers[[place]], [reason_of(error)])
+                kept[place] = False
+        self._add_kept(numbers, self.parser.target.rows(found.table, rescued), kept)
+
+    def take_recovered(self, numbers: Offsets, recovered: Recovered) -> Offsets:
+        """Records that were looked at value by value. Returns the numbers of those that could not be."""
+        target = self.parser.target
+        kept: list[tuple[int, int, Rescued]] = []
+        rejected: list[int] = []
+        reasons: list[str] = []
+        left: list[int] = []
+        place = 0
+        objects = self.records.index[numbers].tolist()
+        for number, index, rescued in zip(numbers.tolist(), objects, recovered.rescued, strict=True):
+            if rescued is None:
+                left.append(number)
+                continue
+            if rescued.mismatches:
+                count(self.found.mismatches, index, rescued.mismatches)
+            if rescued.unnamed and (target.rescue or not rescued.mismatches):
+                count(self.found.unnamed, index, rescued.unnamed)
+            if rescued.mismatches and not target.rescue:
+                rejected.append(number)
+                reasons.append(mismatch_reason(rescued, target.schema))
+            elif rescued.unnamed and target.inferred and not target.rescue:
+                rejected.append(number)
+                reasons.append(f"field {next(iter(rescued.unnamed))!r} {UNKNOWN_FIELD}")
+            else:
+                kept.append((number, place, rescued))
+            place += 1
+        self.reject(np.array(rejected, np.int64), reasons)
+        if kept:
+            found, places, texts = zip(*kept, strict=True)
+            table = recovered.table if len(kept) == place else recovered.table.take(pa.array(places))
+            self._add(np.array(found, np.int64), target.rows(table, texts))
+        self.found.new_fields += recovered.new_fields
+        return np.array(left, np.int64)
+
+    def reject(self, numbers: Offsets, reasons: Iterable[str]) -> None:
+        """Reject records, unless they are blank."""
+        records, body, rejects = self.records, self.records.body, self.found.rejects
+        places = (
+            column[numbers].tolist() for column in (records.index, records.offset, records.start, records.end)
+        )
+        for index, offset, start, end, reason in zip(*places, reasons, strict=True):
+            raw = body[start:end]
+            if raw and not raw.isspace():
+                rejects.append(
+                    Reject(index=index, offset=offset, reason=reason[:500], raw=raw[:MAX_RAW_BYTES])
+                )
+
+    def _add_kept(self, numbers: Offsets, rows: pa.Table, kept: npt.NDArray[np.bool_]) -> None:
+        if kept.all():
+            self._add(numbers, rows)
+        else:
+            self._add(numbers[kept], rows.filter(pa.array(kept)))
+
+    def _add(self, numbers: Offsets, rows: pa.Table) -> None:
+        self.tables.append(rows)
+        self.numbers.append(numbers)
+
+    def result(self) -> Parsed:
+        """All that was found, in the order of the records."""
+        if self.tables:
+            numbers = np.concatenate(self.numbers)
+            table = pa.concat_tables(self.tables)
+            if np.any(numbers[1:] < numbers[:-1]):
+                order = np.argsort(numbers)
+                numbers, table = numbers[order], table.take(pa.array(order))
+            self.found.table = table
+            self.found.index, self.found.offset = self.records.index[numbers], self.records.offset[numbers]
+        self.found.rejects.sort(key=attrgetter("index", "offset"))
+        return self.found

@@ -1,0 +1,115 @@
+"""Texts of CSV as columns of a type: exactly as pyarrow's CSV reader converts them, but all that fit at once."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from s3notify_platform.formats.columns import check_finite, infinities, timestamps
+from s3notify_platform.formats.csv_cut import Dialect
+from s3notify_platform.formats.forms import FORMS
+from s3notify_platform.formats.records import Misfits
+from s3notify_platform.formats.rescue import below, fitted
+
+_INFINITE: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
+_BOOLEANS: Final = ("true", "True", "TRUE", "1", "false", "False", "FALSE", "0")
+
+
+def infinite(texts: pa.Array | pa.ChunkedArray) -> int:
+    """How many of these texts are infinities."""
+    return pc.sum(pc.match_substring_regex(texts, _INFINITE)).as_py() or 0
+
+
+def values_of(texts: pa.Array, kind: pa.DataType, dialect: Dialect) -> pa.Array:
+    """Texts as `kind`. Raises what pyarrow raises if any does not fit."""
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return texts.cast(kind)
+    if pa.types.is_nested(kind):
+        if pc.any(pc.not_equal(texts, "")).as_py():
+            raise pa.ArrowInvalid(f"a text is no {kind}")
+        return pa.nulls(len(texts), kind)
+    if pa.types.is_timestamp(kind):
+        texts = pc.utf8_trim_whitespace(texts)
+    null = pc.is_in(texts, pa.array(dialect.null_texts))
+    if pc.any(null).as_py():
+        texts = pc.if_else(null, pa.scalar(None, pa.string()), texts)
+    if pa.types.is_timestamp(kind):
+        return timestamps(texts, kind)
+    return _parsed(texts, kind)
+
+
+def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_boolean(kind):
+        if pc.any(pc.invert(pc.is_in(texts.drop_null(), pa.array(_BOOLEANS)))).as_py():
+            raise pa.ArrowInvalid("a text is no truth value")
+        return texts.cast(kind)
+    if pa.types.is_null(kind):
+        if texts.null_count < len(texts):
+            raise pa.ArrowInvalid("a text is not null")
+        return pa.nulls(len(texts))
+    try:
+        values = texts.cast(kind)
+    except pa.ArrowInvalid:
+        values = pc.ascii_trim(texts, " \t").cast(kind)
+    check_finite(infinities(values), lambda: infinite(texts))
+    return values
+
+
+def most_values(texts: pa.Array, column: pa.Field, dialect: Dialect) -> tuple[pa.Array, Misfits | None]:
+    """Texts as the values of a column; what does not fit is null, and a misfit.
+
+    What costs less is tried first: all together, without those that begin otherwise than a value, without those of
+    another form; what remains is searched by halving.
+    """
+    kind = column.type
+    rest, odd = texts, np.zeros(len(texts), bool)
+
+    def read(some: pa.Array, kind: pa.DataType) -> pa.Array:
+        return values_of(some, kind, dialect)
+
+    def single(number: int) -> pa.Array:
+        odd[number] = True
+        return pa.nulls(1, kind)
+
+    def without(looked_at: npt.NDArray[np.int64]) -> pa.Array:
+        odd[looked_at[_odd(texts.take(pa.array(looked_at)), kind, dialect)]] = True
+        return pc.if_else(pa.array(odd), pa.scalar(None, pa.string()), texts)
+
+    try:
+        return read(texts, kind), None
+    except pa.ArrowException:
+        rest = without(_odd_beginnings(texts, kind))
+    try:
+        values = read(rest, kind)
+    except pa.ArrowException:
+        rest = without(np.arange(len(texts)))
+        values = pa.nulls(len(texts), kind) if pa.types.is_nested(kind) else fitted(rest, kind, read, single)
+    if not odd.any():
+        return values, None
+    found = texts.filter(pa.array(odd)).to_numpy(zero_copy_only=False).tolist()
+    return values, Misfits(path=below("", column.name), places=np.flatnonzero(odd), texts=found)
+
+
+_BEGINNINGS: Final = np.isin(np.arange(256), list(b"0123456789+-. "))
+
+
+def _odd_beginnings(texts: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]:
+    """Which texts begin otherwise than most values of this type."""
+    if kind.id not in FORMS or pa.types.is_boolean(kind) or pa.types.is_nested(kind):
+        return np.zeros(0, np.int64)
+    _, bounds, data = texts.buffers()
+    bounds = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    filled = np.flatnonzero(bounds[1:] > bounds[:-1])
+    first = np.frombuffer(data, np.uint8)[bounds[filled]] if len(filled) else np.zeros(0, np.uint8)
+    return filled[~_BEGINNINGS[first]]
+
+
+def _odd(texts: pa.Array, kind: pa.DataType, dialect: Dialect) -> npt.NDArray[np.bool_]:
+    """Which texts are not of the form that values of this type have."""
+    if (form := FORMS.get(kind.id)) is None:
+        return np.zeros(len(texts), bool)
+    fitting = pc.or_(pc.match_substring_regex(texts, form), pc.is_in(texts, pa.array(dialect.null_texts)))
+    found: npt.NDArray[np.bool_] = ~fitting.fill_null(True).to_numpy(zero_copy_only=False)
+    return found
