@@ -231,8 +231,9 @@ class CsvRecords(Parser):
 
     def _fitted(self, values: Sequence[str | None], column: pa.Field, records: Sequence[Rescued]) -> pa.Array:
         found, misfits = most_values(pa.array(values, pa.string()), column, self._dialect)
-        for place, text in misfits.pairs() if misfits else ():
-            records[place].mismatches[misfits.path] = text
+        if misfits:
+            for place, text in misfits.pairs():
+                records[place].mismatches[misfits.path] = text
         return found
 
 
