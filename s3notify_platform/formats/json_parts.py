@@ -161,3 +161,16 @@ def _past_space(text: str, start: int) -> int:
         return start
     found = _SPACE.match(text, start)
     return found.end() if found else start
+
+
+_INTEGER: Final = re.compile(r"[ \t\r\n]*(?:-?\d+|null)[ \t\r\n]*\Z")
+_NUMBER: Final = re.compile(r"[ \t\r\n]*[-\dNIn]")
+_STRING: Final = re.compile(r'[ \t\r\n]*["n]')
+_TIME: Final = re.compile(r'[ \t\r\n]*(n|"(\d{4}-|\\))')
+FITTING: Final = {
+    **dict.fromkeys((pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id), _INTEGER),
+    **dict.fromkeys((pa.float32().id, pa.float64().id), _NUMBER),
+    **dict.fromkeys((pa.string().id, pa.binary().id), _STRING),
+    **dict.fromkeys((pa.date32().id, pa.timestamp("us").id), _TIME),
+}
+"""Patterns of the texts of a type's values; not every match is a valid value."""

@@ -34,6 +34,7 @@ from s3notify_platform.formats.json_bounds import (
 from s3notify_platform.formats.json_check import Checker, probably_fit
 from s3notify_platform.formats.json_parts import (
     DECODER,
+    FITTING,
     WHITE,
     ObjectSplitter,
     split_array,
@@ -60,19 +61,6 @@ _CONSTANTS: Final = {True: "true", False: "false"}
 
 _MANY: Final = 64
 """Columns of a schema, from which on most do not occur in most objects: the reader takes 0.1 µs for each null."""
-
-
-_INTEGER: Final = re.compile(r"[ \t\r\n]*(?:-?\d+|null)[ \t\r\n]*\Z")
-_NUMBER: Final = re.compile(r"[ \t\r\n]*[-\dNIn]")
-_STRING: Final = re.compile(r'[ \t\r\n]*["n]')
-_TIME: Final = re.compile(r'[ \t\r\n]*(n|"(\d{4}-|\\))')
-_FITTING: Final = {
-    **dict.fromkeys((pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id), _INTEGER),
-    **dict.fromkeys((pa.float32().id, pa.float64().id), _NUMBER),
-    **dict.fromkeys((pa.string().id, pa.binary().id), _STRING),
-    **dict.fromkeys((pa.date32().id, pa.timestamp("us").id), _TIME),
-}
-"""Patterns of the texts of a type's values; not every match is a valid value."""
 
 
 class Jsonl(TextFormat):
@@ -314,7 +302,7 @@ class JsonLines(Parser):
             in_parts = self._items_fitted if pa.types.is_list(kind) else self._fields_fitted
             return in_parts(raws, kind, paths, records)
         # A value of another kind is recognised without parsing it.
-        fitting = _FITTING.get(kind.id)
+        fitting = FITTING.get(kind.id)
         others = [number for number, raw in enumerate(raws) if raw and fitting and not fitting.match(raw)]
         for number in others:
             single(number)

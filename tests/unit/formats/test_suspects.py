@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from s3notify_platform.formats import conversion, records
 from s3notify_platform.formats.csv import CsvRecords
+from s3notify_platform.formats.csv_cut import STANDARD
+from s3notify_platform.formats.csv_values import most_values
 from s3notify_platform.formats.jsonl import JsonLines
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS
@@ -174,3 +176,28 @@ def test_most_are_converted_at_once(
     assert sum(converted) <= 2 * 5000
     for parsed in FORMATS[fmt].parse([("k", body)], Target(schema=SCHEMA)):
         assert (np.diff(parsed.offset) > 0).all(), "rows are in the order of their records"
+
+
+@pytest.mark.parametrize(
+    "text", [*TEXTS, "NA", "nan", "1e999", " NaN ", "\t5", "True", "TRUE", " true", "0000-01-01"]
+)
+@pytest.mark.parametrize("name", ["i", "f", "d", "day", "b"])
+def test_a_text_is_what_the_csv_reader_makes_of_it(name: str, text: str) -> None:
+    """Also when it is converted by the column, and beside others that do not fit."""
+    column = SCHEMA.field(name)
+    values, misfits = most_values(pa.array([text, "?"]), column, STANDARD)
+    header, fields = ",".join(SCHEMA.names), ["" for _ in SCHEMA.names]
+    fields[SCHEMA.names.index(name)] = text
+    rows, rejects = take([f"{header}\n{','.join(fields)}\n".encode()], SCHEMA, "csv")
+    assert misfits is not None
+    assert misfits.texts == ([text, "?"] if rejects else ["?"])
+    if rows:
+        assert repr(values[0].as_py()) == repr(rows[0][2][name])
+
+
+@pytest.mark.parametrize("string", ["info", "Info", "Infinity"])
+def test_a_string_does_not_hide_an_infinity(string: str) -> None:
+    """A number that is too large is no infinity, whatever strings stand beside it."""
+    rows, (reject,) = take([b'{"f":1e999,"s":"%s"}' % string.encode()], SCHEMA, "jsonl")
+    assert not rows
+    assert "1e999" in reject.reason
