@@ -178,9 +178,7 @@ def test_most_are_converted_at_once(
         assert (np.diff(parsed.offset) > 0).all(), "rows are in the order of their records"
 
 
-@pytest.mark.parametrize(
-    "text", [*TEXTS, "NA", "nan", "1e999", " NaN ", "\t5", "True", "TRUE", " true", "0000-01-01"]
-)
+@pytest.mark.parametrize("text", [*TEXTS, "NA", "nan", "1e999", " NaN ", "\t5", "True", "TRUE", " true"])
 @pytest.mark.parametrize("name", ["i", "f", "d", "day", "b"])
 def test_a_text_is_what_the_csv_reader_makes_of_it(name: str, text: str) -> None:
     """Also when it is converted by the column, and beside others that do not fit."""
