@@ -20,7 +20,6 @@ write happened costs 1 scan of the topics, and a push in each newer topic that t
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from threading import Event as Flag
 from threading import Lock
 from typing import Final
@@ -119,9 +118,9 @@ class ReconcilerService:
         self._unsignalled_seconds = unsignalled_seconds
         self._doubtful_seconds = doubtful_seconds
         self._reconciler = Reconciler(queue, leak_seconds=leak_seconds)
-        self._keyspaces = tuple(
-            WatchedKeyspace(keyspace=keyspace, watcher=keyspace.publisher.watcher()) for keyspace in keyspaces
-        )
+        self._keyspaces: tuple[WatchedKeyspace, ...] = ()
+        for keyspace in keyspaces:
+            self.include(keyspace)
         self._pending: dict[str, dict[str, WaitingEntry]] = {}
         self._counts: dict[str, int] = dict.fromkeys(
             ("passes", "committed", "aborted", "recounted", "signalled", "failed"), 0
@@ -130,6 +129,10 @@ class ReconcilerService:
         """Keys to signal that are not announced in every topic."""
         self._turn = Lock()
         self._due_at: float | None = None
+
+    def include(self, keyspace: Keyspace) -> None:
+        """From the next pass on, move the signals of this keyspace, too. No request."""
+        self._keyspaces += (WatchedKeyspace(keyspace=keyspace, watcher=keyspace.publisher.watcher()),)
 
     def run(self, stop: Flag, progress: Progress) -> None:
         """See `Service.run`."""
@@ -261,7 +264,7 @@ class ReconcilerService:
             found = known.get(entry.id) or self._first_seen(entry, now)
             pending[entry.id] = found
             for number, watched in self._taking(entry.event.key):
-                age = now - found.since[number]
+                age = now - found.since.setdefault(number, now)
                 unmoved = found.unmoved.get(number) == self._digest(watched, entry)
                 if age >= self._doubtful_seconds or (unmoved and age >= self._unsignalled_seconds):
                     # And again later, in case the consumer misses this signal too.
@@ -317,27 +320,44 @@ def reconciler_over(
 
     `platform` is where the signals are; `keyspaces` are pairs: a prefix of signals, and the prefix of its keys.
     """
+    spaces = [_keyspace(bucket, platform, signals, prefix, slots) for signals, prefix in keyspaces]
+    return ReconcilerService(queue, shared_store(bucket), spaces, bucket=bucket.bucket)
+
+
+def _keyspace(bucket: S3Config, platform: S3Config, signals: str, prefix: str, slots: int) -> Keyspace:
     objects, home = shared_store(bucket), shared_store(platform)
-    spaces = [
-        Keyspace(publisher=Publisher(objects, home, prefix=signals, slots=slots), prefix=prefix)
-        for signals, prefix in keyspaces
-    ]
-    return ReconcilerService(queue, objects, spaces, bucket=bucket.bucket)
+    return Keyspace(publisher=Publisher(objects, home, prefix=signals, slots=slots), prefix=prefix)
 
 
-@lru_cache(maxsize=32)
+_SHARED: Final[dict[object, tuple[ReconcilerService, set[tuple[str, str, int]]]]] = {}
+_SHARING: Final = Lock()
+
+
 def shared_reconciler(
     bucket: S3Config,
     platform: S3Config,
     *,
-    keyspaces: tuple[tuple[str, str], ...],
+    keyspaces: Iterable[tuple[str, str]],
     slots: int = SLOT_COUNT,
     queue_prefix: str = QUEUE_PREFIX,
     table: DynamoConfig | None = None,
 ) -> ReconcilerService:
-    """The one reconciler of this process for these places. A sensor calls its `reconcile_when_due` in each tick."""
-    queue = NotificationQueue(queue_records(platform, queue_prefix, table))
-    return reconciler_over(queue, bucket, platform, keyspaces=keyspaces, slots=slots)
+    """The one reconciler of this process for this queue, which moves the signals of these keyspaces, too. No request.
+
+    Many sources on one queue cost as many polls, but not as many scans of all its topics. A sensor calls its
+    `reconcile_when_due` in each tick.
+    """
+    place = (bucket, platform, queue_prefix, table)
+    with _SHARING:
+        if place not in _SHARED:
+            queue = NotificationQueue(queue_records(platform, queue_prefix, table))
+            _SHARED[place] = reconciler_over(queue, bucket, platform, keyspaces=()), set()
+        reconciler, included = _SHARED[place]
+        for signals, prefix in keyspaces:
+            if (space := (signals, prefix, slots)) not in included:
+                included.add(space)
+                reconciler.include(_keyspace(bucket, platform, *space))
+    return reconciler
 
 
 def _note(errors: list[str], what: str, error: S3NotifyError) -> None:

@@ -7,7 +7,7 @@ reconciler's sensor also reports the queue's depth, as observations of the asset
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -25,6 +25,9 @@ from s3notify_platform.orchestration.source_assets import SourceAssets
 from s3notify_platform.table.known import KNOWN
 
 RECONCILE_SECONDS = 15
+OBSERVE_SECONDS = 60
+"""Between two looks at the queue, which cost more than a pass of the reconciler."""
+
 TOPICS_MAX = 20
 """How many topics are observed."""
 
@@ -110,7 +113,9 @@ def _reconciler_sensor(assets: SourceAssets) -> dg.SensorDefinition:
                 f"{reconciled.aborted} aborted, and {reconciled.signalled} keys signalled"
             )
         before = _Observed.loads(context.cursor)
-        facts = _facts(io)
+        now_ms, observed_ms, facts = SYSTEM_CLOCK.wall_ms(), before.observed_ms, before.facts
+        if now_ms - observed_ms >= OBSERVE_SECONDS * 1000:
+            observed_ms, facts = now_ms, _facts(io)
         fresh = freshness(
             io,
             context.instance,
@@ -118,7 +123,8 @@ def _reconciler_sensor(assets: SourceAssets) -> dg.SensorDefinition:
             queue_seconds=facts.get(f"{io.name}/oldest_age_seconds", 0.0),
         )
         events, now = before.events(io.name, facts, fresh)
-        return dg.SensorResult(skip_reason=note, asset_events=events, cursor=now.dumps())
+        cursor = replace(now, observed_ms=observed_ms).dumps()
+        return dg.SensorResult(skip_reason=note, asset_events=events, cursor=cursor)
 
     return reconcile
 
@@ -136,9 +142,10 @@ def queue_spec(assets: SourceAssets) -> dg.AssetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Observed:
-    """The reconciler's cursor: what Dagster was told last, so that it is told only what is new."""
+    """The reconciler's cursor: what Dagster has, so that only what is new is reported."""
 
     facts: Mapping[str, int | float] = field(default_factory=dict)
+    observed_ms: int = 0
     passed: bool | None = None
     evaluated_ms: int = 0
 
@@ -146,11 +153,11 @@ class _Observed:
     def loads(cls, text: str | None) -> "_Observed":
         try:
             return cls(**json.loads(text or "{}"))
-        except (ValueError, TypeError):  # it is for people, and told again
+        except (ValueError, TypeError):  # it is for people, and reported again
             return cls()
 
     def dumps(self) -> str:
-        return json.dumps({name: getattr(self, name) for name in ("facts", "passed", "evaluated_ms")})
+        return json.dumps(asdict(self))
 
     def events(
         self, source: str, facts: Mapping[str, int | float], fresh: Freshness
@@ -167,16 +174,21 @@ class _Observed:
 
 
 def _facts(io: SlotIOManager) -> dict[str, int | float]:
-    """Statistics of the bucket's topics. A few requests for each shard; if the queue is on a bucket, also 1 GET for
-    each segment.
+    """Statistics of the topics that take keys of this source. A few requests for each shard; if the queue is on a
+    bucket, also 1 GET for each segment.
 
     A topic with more than `SCANNED_MAX` entries is not scanned: its depth is then what its quota counts.
     """
     queue = io.clients.queue
     facts: dict[str, int | float] = {}
-    for topic in islice(queue.topics.all(), TOPICS_MAX):
-        if topic.settings.bucket != io.bucket:
-            continue
+    prefix = io.source.input.prefix
+    taking = (
+        topic
+        for topic in queue.topics.all()
+        if topic.settings.bucket == io.bucket
+        and (topic.settings.prefix.startswith(prefix) or prefix.startswith(topic.settings.prefix))
+    )
+    for topic in islice(taking, TOPICS_MAX):
         shards = range(topic.settings.shards)
         counted = sum(queue.shards.counted(topic, shard) + topic.quotas[shard].base for shard in shards)
         facts[f"{topic.name}/capacity"] = topic.settings.capacity

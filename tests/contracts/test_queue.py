@@ -112,7 +112,9 @@ def test_from_the_writer_to_the_consumer(place, new_queue):
     queue.topics.create("t", TopicSettings(capacity=40, shards=1))
     publisher = QueuedPublisher(Publisher(store, prefix="ks/"), queue, bucket=config.bucket)
     reconciler = shared_reconciler(config, config, keyspaces=(("ks/", ""),), table=table)
-    assert reconciler is shared_reconciler(config, config, keyspaces=(("ks/", ""),), table=table)
+    assert reconciler is shared_reconciler(
+        config, config, keyspaces=(("ks/", ""), ("other/", "x")), table=table
+    )
     batch = [Put(key=f"raw/{n} é+", body=b"%d" % n) for n in range(30)]
     assert all(isinstance(outcome, Written) for outcome in publisher.publish(batch))
     assert isinstance(publisher.publish([Delete(key="raw/3 é+")])[0], Written)

@@ -6,6 +6,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import DataFrame
 
+from s3notify_platform.orchestration import channels
 from s3notify_platform.orchestration.checks import OVERDUE_SECONDS
 from s3notify_platform.orchestration.partitions import slot_partitions
 from s3notify_platform.orchestration.resources import HEARTBEATS
@@ -111,8 +112,11 @@ def test_summary_shows_what_is_in_flight_and_failing_and_where_time_went(
     assert all(batch[-26:] in drawn(str(summary["batches"].value)) for batch in batches)
 
 
-def test_freshness_is_the_age_of_the_oldest_uncommitted_change(site_of: Callable[..., Site]) -> None:
+def test_freshness_is_the_age_of_the_oldest_uncommitted_change(
+    site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of queued and of other writers; not of what a run has committed, though the sensor has not seen its end."""
+    monkeypatch.setattr(channels, "OBSERVE_SECONDS", 0)
     site = site_of(fresh_seconds=0.001)
     observed: str | None = None
 

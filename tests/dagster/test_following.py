@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.errors import UnavailableError
+from s3notify_platform.orchestration import channels
 from s3notify_platform.protocols.keyspace import Delete, Publisher, Put
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue
 from s3notify_platform.slots import Slot
@@ -305,8 +306,9 @@ def test_a_backfill_reads_followed_slots_again(watched: Site) -> None:
 
 
 @pytest.mark.thorough
-def test_the_queue_is_observed(watched: Site) -> None:
+def test_the_queue_is_observed(watched: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits, by topic, as metadata that Dagster plots; nothing is said twice."""
+    monkeypatch.setattr(channels, "OBSERVE_SECONDS", 0)
     site = watched
 
     def observe(cursor: str | None) -> tuple[dict[str, object], str | None]:

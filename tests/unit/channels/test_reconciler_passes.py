@@ -216,6 +216,19 @@ def test_passes_from_a_sensor(world):
     assert reconciler.counts()["passes"] == 2
 
 
+def test_a_keyspace_that_is_included_later(world):
+    """Its signals are moved too, also for entries that waited before."""
+    world.push("a")
+    reconciler = world.reconciler()
+    assert passes(world, reconciler, 0, 15) == [0, 0]
+    other = Publisher(world.counting, prefix="other/", clock=world.clock, parallelism=1)
+    reconciler.include(Keyspace(publisher=other, prefix="a"))
+    reconciler.include(Keyspace(publisher=other, prefix="b"))
+    assert passes(world, reconciler, 0, 300) == [0, 2]
+    assert world.signal("a") is not None
+    assert world.signal("a", "other/") is not None
+
+
 def test_as_a_service():
     """It passes until it is stopped, and reports what it did."""
     world = World()
