@@ -33,22 +33,22 @@ def take_place(
     folder: Path | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
-    """Return when this process has one of the first `limit` places, until it ends. `say` is told once if it waits."""
+    """Return when this process has one of the first `limit` places, until it ends. `say` is called once if it waits."""
     if _TAKEN:
         return
     folder = folder or Path(tempfile.gettempdir()) / f"s3notify-spark-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise UsageError(f"{folder} is not this user's: remove it, or give another TMPDIR")
-    told = False
+    said = False
     while True:
         for number in range(limit):
             if (lock := locked(folder / f"{number}.lock")) is not None:
                 _TAKEN.append(lock)
                 return
-        if not told:
+        if not said:
             say(
                 f"waiting: {limit} Spark sessions of this machine are in use, as many as `max_sessions` allows"
             )
-            told = True
+            said = True
         clock.sleep(LOOK_SECONDS)
