@@ -58,7 +58,7 @@ class Erased:
 
     slot: Slot
     commits: int = 0
-    """Written again, or anew."""
+    """Written again, or added."""
     files: int = 0
     cleared: tuple[str, ...] = ()
     """Slot assets without `_key`, of which the slot was removed as a whole."""

@@ -84,7 +84,7 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def ship_package(spark: SparkSession) -> None:
-    """Send this package to the workers, once a session. In local mode they run this very Python, unless told otherwise.
+    """Send this package to the workers, once a session. In local mode they run this Python, if none is set.
 
     Else they take the PATH's `python3`, which is another one if this is of a virtual environment that is not activated.
     """

@@ -1,7 +1,7 @@
 """HTTP/1.1 connections to one endpoint that are kept, for small requests: a third of what a general client costs.
 
 A request is sent once, in one piece, on a connection that the server has not closed. Errors are botocore's, as its
-clients raise them: whether a request may have arrived is told by their kind (`stores.sdk`).
+clients raise them: their kind says whether a request may have arrived (`stores.sdk`).
 """
 
 import select

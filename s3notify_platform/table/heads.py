@@ -2,7 +2,7 @@
 
 Guarantee: what is recalled was its slot's head less than half of the longest run ago, by this process's own clock.
 Vacuum takes no commit that is younger than the longest run. So whatever was committed on top of it since is still
-there: who creates the next generation, if absent, meets it, and who asks for the next generation is told of it. Of a
+there: who creates the next generation, if absent, meets it, and who asks for the next generation finds it. Of a
 hint that is stored this would not hold, since vacuum may have removed what it leads to.
 
 So a recalled generation is either committed on top of, and a conflict makes it forgotten; or, before it is taken for

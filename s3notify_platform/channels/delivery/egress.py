@@ -125,7 +125,7 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 
 class Addresses:
-    """The addresses of one host, looked up anew for each connection. Thread-safe."""
+    """The addresses of one host, looked up for each connection. Thread-safe."""
 
     def __init__(self, host: str, port: int, egress: Egress, clock: Clock) -> None:
         self._host = host
