@@ -5,12 +5,14 @@ a slot that is in flight or failing, by the sensor's cursor, whose commit has no
 its slot changed last, an entry when its change was made. By the wall clocks of store, writers and reader.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import dagster as dg
 
 from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import NotFoundError
 from s3notify_platform.ingest.batches import EVERYTHING, SensorState
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.manual_jobs import sensor_state
@@ -65,7 +67,8 @@ def freshness(
     moved 1 LIST of the keyspace, and 1 HEAD and the requests of `SlotTable.heads` for each slot that is not committed.
     """
     if queue_seconds is None:
-        queue_seconds = io.clients.queue.stats(io.name).oldest_age_seconds
+        with suppress(NotFoundError):  # nothing was ever announced
+            queue_seconds = io.clients.queue.stats(io.name).oldest_age_seconds
     watcher, now_ms = io.clients.watcher(), SYSTEM_CLOCK.wall_ms()
     state = sensor_state(instance, io.name)
     seen, before = watcher.fresh_state(), state

@@ -225,11 +225,14 @@ def test_a_folder_of_sources_loads_side_by_side(folder: Path) -> None:
         *("orders_sensor", "orders_automation", "orders_slot_automation", "orders_reconciler"),
         *("clicks_sensor", "clicks_automation", "clicks_reconciler"),
     }
-    assert set(repository.get_top_level_resources()) == {"orders_slots", "clicks_slots"}
+    assert set(repository.get_top_level_resources()) == {
+        f"{source}_{part}" for source in ("orders", "clicks") for part in ("slots", "spark", "s3", "dynamodb")
+    }
     graph = defs.resolve_asset_graph()
     assert {key.name for key in graph.asset_check_keys} == {
         "complete",
         "chains_settled",
+        "fresh",
         "schema_changes",
     }
     for source, slots in {"orders": 1000, "clicks": 100}.items():
