@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -11,8 +11,22 @@ from s3notify_platform.formats.json_bounds import value_end
 from s3notify_platform.formats.rescue import below, kinds_of
 
 WHITE: Final = " \t\r\n"
+
+
+def _unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) < len(members):
+        raise ValueError("a key occurs twice")
+    return found
+
+
 DECODER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 """A number, kept as the text in the object."""
+
+STRICT_DECODER: Final = json.JSONDecoder(
+    parse_int=str, parse_float=str, parse_constant=str, object_pairs_hook=_unique
+)
+"""The same; `ValueError` for a key that an object has twice."""
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _PLAIN: Final = r'"[^"\\\x00-\x1f]*+"'

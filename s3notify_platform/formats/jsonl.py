@@ -35,6 +35,7 @@ from s3notify_platform.formats.json_check import Checker, probably_fit
 from s3notify_platform.formats.json_parts import (
     DECODER,
     FITTING,
+    STRICT_DECODER,
     WHITE,
     ObjectSplitter,
     split_array,
@@ -277,7 +278,7 @@ class JsonLines(Parser):
         kinds = kinds_of(self.target.schema)
         for number in range(len(records.start)):
             try:
-                split = DECODER.decode(records.raw(number).decode())
+                split = STRICT_DECODER.decode(records.raw(number).decode())
             except (ValueError, RecursionError) as error:
                 raise pa.ArrowInvalid(str(error)) from error
             for path, _ in unnamed_in(split, kinds, ""):

@@ -76,6 +76,15 @@ def test_csv(inferred: bool, mismatches: Mismatches, objects: list[bytes]) -> No
     assert set(alone(objects, "csv", inferred=inferred, mismatches=mismatches)) <= found
 
 
+@pytest.mark.parametrize("key", ["other", "id"])
+def test_a_key_that_is_there_twice(key: str) -> None:
+    """Is a reject, also beside records whose unnamed values contradict each other."""
+    body = b'{"other":1}\n{"other":[]}\n{"%b":0,"%b":1}\n' % (key.encode(), key.encode())
+    rows, rejects = take([body], SCHEMA, "jsonl")
+    assert [offset for _, offset, _ in rows] == [0, 12]
+    assert [reject.offset for reject in rejects] == [25]
+
+
 def test_an_absent_nested_column() -> None:
     """Its neighbours of other files, too, were rejected with one bad record."""
     schema = pa.schema(
