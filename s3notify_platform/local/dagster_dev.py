@@ -4,6 +4,7 @@ One process serves a home at a time, by a lock in it: two daemons on one home wo
 """
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -56,13 +57,19 @@ run_launcher:
 sensors: {use_threads: true, num_workers: 8}
 """
 
-EVENT_LOG: Final = """\
-event_log_storage:
-  module: s3notify_platform.orchestration.event_log
-  class: BatchedSqliteEventLog
-  config: {home: {env: DAGSTER_HOME}}
-"""
-"""Where no other storage is named."""
+
+def event_log(home: Path) -> str:
+    """The lines of a home's `dagster.yaml` for its events, where it names no other storage.
+
+    With its path, so that whoever opens the instance needs no `DAGSTER_HOME`: who moves a home changes it.
+    """
+    return (
+        "event_log_storage:\n"
+        "  module: s3notify_platform.orchestration.event_log\n"
+        "  class: BatchedSqliteEventLog\n"
+        f"  config: {{home: {json.dumps(str(home.resolve()))}}}\n"
+    )
+
 
 _LOAD: Final = """\
 import sys
@@ -156,7 +163,7 @@ class DagsterDev:
             )
         try:
             if not (self.home / "dagster.yaml").exists():
-                (self.home / "dagster.yaml").write_text(INSTANCE + EVENT_LOG)
+                (self.home / "dagster.yaml").write_text(INSTANCE + event_log(self.home))
             self._end_leftover()
             refuse_taken(self.port, "--port")
             self._make_storage()
