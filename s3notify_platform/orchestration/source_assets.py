@@ -88,7 +88,10 @@ class SourceAssets:
         """The source's resources by their keys, all of which begin with its name."""
         own = {"spark": self.io.spark, "s3": self.io.s3, "dynamodb": self.io.dynamodb}
         ours = {f"{self.name}_{part}": found for part, found in own.items() if part not in self.resources}
-        return ours | {self.io_key: with_resources(self.io, self.resources) if self.resources else self.io}
+        # Without fields of its own: Dagster writes those of all resources into the schema of each job of a project, and
+        # those of this one are the component's.
+        hardcoded = dg.IOManagerDefinition.hardcoded_io_manager(self.io)
+        return ours | {self.io_key: with_resources(self.io, self.resources) if self.resources else hardcoded}
 
     @property
     def step(self) -> dict[str, Any]:

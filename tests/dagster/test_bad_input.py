@@ -76,7 +76,6 @@ def test_attributes_that_do_not_exist_are_refused(attributes: dict[str, object],
         ),
         ({"transform": f"{TRANSFORMS}.forgetful"}, "drops or changes the lineage column '_slot'"),
         ({"transform": f"{TRANSFORMS}.wrong_column"}, "nonexistent"),
-        ({"schema": "id bigintt"}, "does not parse"),
     ],
 )
 def test_code_that_cannot_work_fails_the_run_with_its_reason(
