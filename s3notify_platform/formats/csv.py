@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.formats.columns import check_finite, infinities, timestamps, unnamed_columns
+from s3notify_platform.formats.columns import check_finite, infinities, unnamed_columns
 from s3notify_platform.formats.csv_cut import NULLS, STANDARD, Dialect, check_csv_records, csv_cut, malformed
-from s3notify_platform.formats.csv_values import infinite, most_values
+from s3notify_platform.formats.csv_values import infinite, most_values, values_of
 from s3notify_platform.formats.records import (
     UNKNOWN_FIELD,
     Converted,
@@ -252,14 +252,8 @@ def _without_empty(values: pa.Array) -> pa.Array:
 
 
 def _typed(values: pa.Array, kind: pa.DataType, dialect: Dialect) -> pa.Array:
-    if pa.types.is_nested(kind):
-        if pc.any(pc.not_equal(values, "")).as_py():
-            raise pa.ArrowInvalid(f"a text is no {kind}")
-        return pa.nulls(len(values), kind)
-    if pa.types.is_timestamp(kind):
-        values = pc.utf8_trim_whitespace(values)
-        nulls = pc.is_in(values, pa.array(dialect.null_texts))
-        return timestamps(pc.if_else(nulls, pa.scalar(None, pa.string()), values), kind)
+    if pa.types.is_nested(kind) or pa.types.is_timestamp(kind):
+        return values_of(values, kind, dialect)
     if pa.types.is_decimal(kind):
         # pyarrow 26 accepts 10000 for decimal(6, 2).
         values.validate(full=True)

@@ -7,7 +7,7 @@ reconciler's sensor also reports the queue's depth, as observations of the asset
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from s3notify_platform.channels.reconciler import shared_reconciler
 from s3notify_platform.channels.registry import SERVICES
 from s3notify_platform.channels.service import Service, ServiceContext, ServiceSettings
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.orchestration.freshness import Freshness, freshness
+from s3notify_platform.orchestration.freshness import freshness
 from s3notify_platform.orchestration.io_manager import SlotIOManager
 from s3notify_platform.orchestration.services import build_service
 from s3notify_platform.orchestration.setting_fields import described
@@ -113,18 +113,10 @@ def _reconciler_sensor(assets: SourceAssets) -> dg.SensorDefinition:
                 f"{reconciled.aborted} aborted, and {reconciled.signalled} keys signalled"
             )
         before = _Observed.loads(context.cursor)
-        now_ms, observed_ms, facts = SYSTEM_CLOCK.wall_ms(), before.observed_ms, before.facts
-        if now_ms - observed_ms >= OBSERVE_SECONDS * 1000:
-            observed_ms, facts = now_ms, _facts(io)
-        fresh = freshness(
-            io,
-            context.instance,
-            assets.fresh_seconds,
-            queue_seconds=facts.get(f"{io.name}/oldest_age_seconds", 0.0),
-        )
-        events, now = before.events(io.name, facts, fresh)
-        cursor = replace(now, observed_ms=observed_ms).dumps()
-        return dg.SensorResult(skip_reason=note, asset_events=events, cursor=cursor)
+        if SYSTEM_CLOCK.wall_ms() - before.observed_ms < OBSERVE_SECONDS * 1000:
+            return dg.SensorResult(skip_reason=note, cursor=context.cursor)
+        events, after = before.look(io, context.instance, assets.fresh_seconds)
+        return dg.SensorResult(skip_reason=note, asset_events=events, cursor=after.dumps())
 
     return reconcile
 
@@ -159,25 +151,32 @@ class _Observed:
     def dumps(self) -> str:
         return json.dumps(asdict(self))
 
-    def events(
-        self, source: str, facts: Mapping[str, int | float], fresh: Freshness
+    def look(
+        self, io: SlotIOManager, instance: dg.DagsterInstance, fresh_seconds: float
     ) -> tuple[list[dg.AssetObservation | dg.AssetCheckEvaluation], "_Observed"]:
-        """What is new, and the cursor after it."""
+        """What is new at the queue and of the table's freshness, and the cursor after it."""
+        now_ms, facts = SYSTEM_CLOCK.wall_ms(), _facts(io)
+        fresh = freshness(
+            io, instance, fresh_seconds, queue_seconds=facts.get(f"{io.name}/oldest_age_seconds", 0.0)
+        )
         events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
         if facts and facts != self.facts:
-            events.append(dg.AssetObservation(asset_key=f"{source}_queue", metadata=facts))
-        now_ms, evaluated_ms = SYSTEM_CLOCK.wall_ms(), self.evaluated_ms
+            events.append(dg.AssetObservation(asset_key=f"{io.name}_queue", metadata=facts))
+        evaluated_ms = self.evaluated_ms
         if fresh.passed != self.passed or now_ms - evaluated_ms >= EVALUATE_SECONDS * 1000:
-            events.append(dg.AssetCheckEvaluation(**fresh.evaluation(source)))
+            events.append(dg.AssetCheckEvaluation(**fresh.evaluation(io.name)))
             evaluated_ms = now_ms
-        return events, _Observed(facts=facts, passed=fresh.passed, evaluated_ms=evaluated_ms)
+        return events, _Observed(
+            facts=facts, observed_ms=now_ms, passed=fresh.passed, evaluated_ms=evaluated_ms
+        )
 
 
 def _facts(io: SlotIOManager) -> dict[str, int | float]:
     """Statistics of the topics that take keys of this source. A few requests for each shard; if the queue is on a
     bucket, also 1 GET for each segment.
 
-    A topic with more than `SCANNED_MAX` entries is not scanned: its depth is then what its quota counts.
+    A topic with more than `SCANNED_MAX` entries is not scanned: its depth is then what its quota counts, and its
+    age that of its first segments.
     """
     queue = io.clients.queue
     facts: dict[str, int | float] = {}
@@ -194,6 +193,7 @@ def _facts(io: SlotIOManager) -> dict[str, int | float]:
         facts[f"{topic.name}/capacity"] = topic.settings.capacity
         if counted > SCANNED_MAX:
             facts[f"{topic.name}/depth"] = counted
+            facts[f"{topic.name}/oldest_age_seconds"] = round(queue.oldest_age_seconds(topic.name) or 0.0, 1)
             continue
         stats = queue.stats(topic.name)
         facts[f"{topic.name}/oldest_age_seconds"] = round(stats.oldest_age_seconds or 0.0, 1)

@@ -68,7 +68,7 @@ def freshness(
     """
     if queue_seconds is None:
         with suppress(NotFoundError):  # nothing was ever announced
-            queue_seconds = io.clients.queue.stats(io.name).oldest_age_seconds
+            queue_seconds = io.clients.queue.oldest_age_seconds(io.name)
     watcher, now_ms = io.clients.watcher(), SYSTEM_CLOCK.wall_ms()
     state = sensor_state(instance, io.name)
     seen, before = watcher.fresh_state(), state

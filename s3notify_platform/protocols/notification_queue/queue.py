@@ -5,6 +5,7 @@ See the package's docstring for the protocol.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
@@ -357,7 +358,6 @@ class NotificationQueue:
         shards = range(found.settings.shards)
         scans = (self.shards.scan(found, shard) for shard in shards)
         entries = [entry for scan in scans for segment in scan for entry in segment.entries]
-        oldest = min((entry.event.time_ms for entry in entries if entry.event.time_ms), default=None)
         totals = {"delivered": 0, "failed": 0}
         for record in self.records.scan(counts_partition(topic), prefix=f"{found.epoch}."):
             kind = record.key.rpartition(".")[2]
@@ -369,11 +369,25 @@ class NotificationQueue:
             capacity=found.settings.capacity,
             reserved=sum(entry.state == "reserved" for entry in entries),
             in_flight=sum(entry.claim is not None for entry in entries),
-            oldest_age_seconds=None if oldest is None else max(0, self.clock.wall_ms() - oldest) / 1000,
+            oldest_age_seconds=self._oldest_age(entries),
             delivered=totals["delivered"],
             failed=totals["failed"],
             dead=len(self.dead(topic)),
         )
+
+    def oldest_age_seconds(self, topic: str) -> float | None:
+        """How long the oldest entry waits, by the first segment of each shard; None if the topic is empty.
+
+        2 requests a shard, and a GET of its first segment if the queue is on a bucket.
+        """
+        found = self._known.current(topic)
+        scans = (self.shards.scan(found, shard) for shard in range(found.settings.shards))
+        firsts = (segment for scan in scans for segment in islice(scan, 1))
+        return self._oldest_age(entry for segment in firsts for entry in segment.entries)
+
+    def _oldest_age(self, entries: Iterable[Entry]) -> float | None:
+        oldest = min((entry.event.time_ms for entry in entries if entry.event.time_ms), default=None)
+        return None if oldest is None else max(0, self.clock.wall_ms() - oldest) / 1000
 
 
 def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:
