@@ -310,7 +310,7 @@ class Fuzz:
         assert answer["__typename"] == "LaunchRunSuccess", answer
         run = answer["run"]["runId"]
         query = """
-        query Checks { assetCheckExecutions(assetKey: {path: ["orders"]}, checkName: "complete", limit: 1) {
+        query Checks { assetCheckExecutions(assetKey: {path: ["orders"]}, checkName: "complete", limit: 10) {
           runId evaluation { metadataEntries { label ... on IntMetadataEntry { intValue } } } } }"""
         found: dict[str, int] = {}
 
