@@ -81,13 +81,17 @@ WriteOutcome = Written | Conflict | Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """What HEAD and LIST return about an object. `metadata` is filled by HEAD and GET only."""
+    """What HEAD and LIST return about an object. `metadata` and `version_id` are filled by HEAD and GET only.
+
+    `version_id`: None in a bucket without versions.
+    """
 
     key: str
     etag: ETag
     size: int
     modified_ms: int = 0
     metadata: Mapping[str, str] = field(default_factory=dict)
+    version_id: str | None = None
 
 
 def holds(precondition: Precondition | None, found: ObjectMeta | None) -> bool:

@@ -178,3 +178,14 @@ def mismatch_reason(rescued: Rescued, schema: pa.Schema) -> str:
 def rescued_column(records: Sequence[Rescued | None]) -> pa.Array:
     """`_rescued` of records in order; None for one in which all fits."""
     return pa.array([rescued.text() if rescued else None for rescued in records], pa.string())
+
+
+def rescued_too(table: pa.Table, index: Iterable[int], misfits: Mapping[int, Mapping[str, str]]) -> pa.Table:
+    """Rows with `_rescued`, in which that of each has also the `misfits`, by name, of the object it is from."""
+    place = table.schema.get_field_index(RESCUED.name)
+    own = {number: {below("", name): text for name, text in each.items()} for number, each in misfits.items()}
+    texts = [
+        as_json(json.loads(text or "{}") | own[number]) if number in own else text
+        for number, text in zip(index, table.column(place).to_pylist(), strict=True)
+    ]
+    return table.set_column(place, RESCUED, pa.array(texts, RESCUED.type))

@@ -2,10 +2,16 @@
 
 Only what no Spark would take is refused: a type that there is not, brackets that do not match, a column without name
 or type. What follows a type (NOT NULL, COMMENT, …) is Spark's business.
+
+Columns that tasks have to know without Spark (`arrow_columns`) are names and types only.
 """
 
 import re
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
+
+import pyarrow as pa
 
 from s3notify_platform.errors import UsageError
 
@@ -44,24 +50,55 @@ TYPES: Final = frozenset(
         "void",
     ]
 )
+_ARROW: Final[Mapping[str, pa.DataType]] = {
+    **dict.fromkeys(("boolean", "bool"), pa.bool_()),
+    **dict.fromkeys(("tinyint", "byte"), pa.int8()),
+    **dict.fromkeys(("smallint", "short"), pa.int16()),
+    **dict.fromkeys(("int", "integer"), pa.int32()),
+    **dict.fromkeys(("bigint", "long"), pa.int64()),
+    **dict.fromkeys(("float", "real"), pa.float32()),
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), pa.timestamp("us", tz="UTC")),
+    "timestamp_ntz": pa.timestamp("us"),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+_DECIMALS: Final = ("decimal", "dec", "numeric")
 _TOKEN: Final = re.compile(r"""\s*(`(?:``|[^`])+`|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\w+|\S)""", re.DOTALL)
 _NAME: Final = re.compile(r"`.+`|\w+", re.DOTALL)
 
 
-def check_declared(schema: str) -> None:
-    """`UsageError` for DDL that cannot be columns, like "id bigint, name string"."""
+def check_declared(schema: str) -> list[str]:
+    """The columns that DDL names, like "id bigint, name string"; `UsageError` if it cannot be columns."""
     if "--" in schema or "/*" in schema:  # comments in the DDL: for Spark to read
-        return
+        return []
+    return [name for name, _ in _columns("schema", schema, strict=False)]
+
+
+@lru_cache(maxsize=32)
+def arrow_columns(setting: str, declared: str) -> pa.Schema:
+    """The columns of a setting: names and types alone, each name once, in whatever case; else `UsageError`."""
+    columns = _columns(setting, declared, strict=True)
+    names = [name.casefold() for name, _ in columns]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{setting} {declared!r}: {twice[0]!r} is there twice")
+    return pa.schema(columns)
+
+
+def _columns(setting: str, declared: str, *, strict: bool) -> "list[tuple[str, pa.DataType]]":
     try:
-        parser = _Parser(tokens=_TOKEN.findall(schema))
-        parser.columns(end="")
+        return _Parser(tokens=_TOKEN.findall(declared), strict=strict).columns(end="")
     except UsageError as error:
-        raise UsageError(f"schema {schema!r} does not parse: {error}") from error
+        raise UsageError(f"{setting} {declared!r} does not parse: {error}") from error
 
 
 class _Parser:
-    def __init__(self, tokens: list[str]) -> None:
+    """`strict`: each type is one that Arrow has too, and nothing follows it."""
+
+    def __init__(self, tokens: list[str], *, strict: bool) -> None:
         self.tokens = [*reversed(tokens)]
+        self.strict = strict
 
     @property
     def next(self) -> str:
@@ -77,8 +114,9 @@ class _Parser:
         if (found := self.take()) != token:
             raise UsageError(f"{token!r} is missing before {found or 'its end'!r}")
 
-    def columns(self, end: str) -> None:
-        """Columns up to `end`, which is left."""
+    def columns(self, end: str) -> list[tuple[str, pa.DataType]]:
+        """Columns up to `end`, which is left; null for a type that Arrow has not."""
+        found: list[tuple[str, pa.DataType]] = []
         while True:
             if not _NAME.fullmatch(name := self.take()):
                 raise UsageError(f"a column is missing before {name or 'its end'!r}")
@@ -86,38 +124,56 @@ class _Parser:
                 self.take()
             if self.next in ("", ",", "<", "(", end):
                 raise UsageError(f"{name!r}: give columns with their types, like 'id bigint, name string'")
-            self.type()
+            quoted = name.startswith("`")
+            found.append((name[1:-1].replace("``", "`") if quoted else name, self.type()))
             self.rest(end)
             if self.next == end:
-                return
+                return found
             self.expect(",")
 
-    def type(self) -> None:
-        """One type."""
+    def type(self) -> pa.DataType:
+        """One type; null for one that Arrow has not."""
         match found := self.take().lower():
             case "array":
                 self.expect("<")
-                self.type()
+                kind = pa.list_(self.type())
                 self.expect(">")
             case "map":
                 self.expect("<")
-                self.type()
+                key = self.type()
                 self.expect(",")
-                self.type()
+                kind = pa.map_(key, self.type())
                 self.expect(">")
             case "struct":
                 self.expect("<")
-                if self.next != ">":
-                    self.columns(end=">")
+                kind = pa.struct(self.columns(end=">") if self.next != ">" else [])
                 self.expect(">")
             case _ if found not in TYPES:
                 raise UsageError(f"there is no type {found!r}")
-            case _ if self.next == "(":
-                while self.take() not in (")", ""):
-                    pass
+            case _:
+                kind = self.plain(found)
+        return kind
+
+    def plain(self, name: str) -> pa.DataType:
+        """The type of this name, which may have arguments in brackets."""
+        text = ""
+        if self.next == "(":
+            while self.next and not text.endswith(")"):
+                text += self.take()
+        if not self.strict:
+            return _ARROW.get(name, pa.null())
+        if name in _DECIMALS and (numbers := re.fullmatch(r"\((\d{1,2})(?:,(\d{1,2}))?\)", text or "(10)")):
+            precision, scale = int(numbers[1]), int(numbers[2] or 0)
+            if 1 <= precision <= 38 and scale <= precision:
+                return pa.decimal128(precision, scale)
+        if name not in _ARROW or text:
+            raise UsageError(f"no column can have the type {name}{text} here")
+        return _ARROW[name]
 
     def rest(self, end: str) -> None:
         """What follows a column's type: options, in words, texts and brackets."""
+        if self.strict and self.next not in (",", end, ""):
+            raise UsageError(f"{self.next!r} follows a type: give names and types only")
         depth = 0
         while self.next and (depth or self.next not in (",", end)):
             depth += {"(": 1, ")": -1}.get(self.take(), 0)

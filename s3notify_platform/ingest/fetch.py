@@ -17,10 +17,10 @@ from obstore.exceptions import PreconditionError
 from s3notify_platform.errors import S3NotifyError
 from s3notify_platform.ingest.refusals import unread
 from s3notify_platform.limits import MAX_OBJECT_BYTES
-from s3notify_platform.ports import Conflict, NotModified, ObjectStore
+from s3notify_platform.ports import Conflict, NotModified, ObjectMeta, ObjectStore
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.stores.s3.obstore_client import fits_obstore, obstore_store
+from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of, obstore_store
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -45,12 +45,14 @@ Status = Literal["ok", "superseded", "deleted", "failed"]
 class Fetched:
     """One object, or why there is none: `superseded` (another ETag), `deleted`, `failed` with `reason`.
 
-    `outage`: it failed, and nothing is known of the object itself (`refusals`).
+    `meta`: what the GET said that brought it, of several the first. `outage`: it failed, and nothing is known of the
+    object itself (`refusals`).
     """
 
     version: ObjectVersion
     status: Status
     body: bytes = b""
+    meta: ObjectMeta | None = None
     reason: str = ""
     outage: bool = False
 
@@ -138,14 +140,15 @@ def _fetch_fast(store: "obstore.store.S3Store", version: ObjectVersion, start: i
     if version.size > CHUNK_BYTES:
         options["range"] = (start, min(start + CHUNK_BYTES, version.size))
     try:
-        body = bytes(obstore.get(store, version.key, options=options).bytes())
+        found = obstore.get(store, version.key, options=options)
+        body = bytes(found.bytes())
     except PreconditionError:
         return Fetched(version=version, status="superseded")
     except FileNotFoundError:
         return Fetched(version=version, status="deleted")
     except Exception as error:  # noqa: BLE001 - one object's failure, of whatever kind, stops no other
         return Fetched(version=version, status="failed", reason=f"{type(error).__name__}: {str(error)[:300]}")
-    return Fetched(version=version, status="ok", body=body)
+    return Fetched(version=version, status="ok", body=body, meta=meta_of(version.key, found))
 
 
 def _fetch_slow(store: ObjectStore, version: ObjectVersion) -> Fetched:
@@ -159,4 +162,4 @@ def _fetch_slow(store: ObjectStore, version: ObjectVersion) -> Fetched:
         case Conflict() | NotModified():
             return Fetched(version=version, status="superseded")
         case _:
-            return Fetched(version=version, status="ok", body=found.body)
+            return Fetched(version=version, status="ok", body=found.body, meta=found.meta)

@@ -10,8 +10,10 @@ them. Within a task an outcome is not encoded.
 """
 
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
@@ -31,7 +33,7 @@ from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.records import Parsed, Target, rejected_whole
 from s3notify_platform.formats.records import Reject as ParsedReject
 from s3notify_platform.formats.registry import FORMATS, format_for, format_of
-from s3notify_platform.formats.rescue import Tally, added
+from s3notify_platform.formats.rescue import Tally, added, rescued_too
 from s3notify_platform.ingest.fetch import Fetched, fetch, gets_of
 from s3notify_platform.ingest.outcome import Outcome
 from s3notify_platform.ingest.remote_bytes import RemoteBytes
@@ -41,6 +43,7 @@ from s3notify_platform.ingest.splits import is_big, work_of
 from s3notify_platform.ingest.task_chain import TaskChain
 from s3notify_platform.ingest.wire import READ, Lineage, Read, ReadObject, ReadSlot, Reject
 from s3notify_platform.limits import MAX_REJECTS
+from s3notify_platform.ports import ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion, Split
 from s3notify_platform.stores.s3.fast import shared_store
 
@@ -61,8 +64,8 @@ class SplitReader:
 
     @property
     def output(self) -> pa.Schema:
-        """Control columns, then the data's."""
-        return pa.schema([*READ.schema, *self.target.output])
+        """Control columns, then the data's, then those of the object."""
+        return pa.schema([*READ.schema, *self.target.output, *self.source.input.origin.schema])
 
     @property
     def target(self) -> Target:
@@ -99,12 +102,13 @@ class SplitReader:
         version = split.version
         outcome = Outcome.whole("ok", version.etag, version.size, start=split.start)
         form = format_for(version.key, self.source.input)
-        if form is None:
-            yield control(self.output, [_rejected(version, 0, _NO_FORMAT, b"")])
+        refused = _refused(version.key, self.source)
+        if form is None or refused:
+            yield control(self.output, [_rejected(version, 0, refused, b"")])
             yield _ended(version, replace(outcome, rejects=1))
             return
-        counted = _Counted([version], self.output)
         remote = RemoteBytes(self.source.input.bucket, version, prefix=self.source.input.prefix)
+        counted = _Counted([version], self.output, self.source, lambda: [remote.meta])
         for found in form.read(remote, split, self.target, encoding=self.source.input.encoding):
             if isinstance(found, SplitEnd):
                 by_record = found.status == "by_record"
@@ -161,11 +165,27 @@ def _ended(version: ObjectVersion, outcome: Outcome) -> ReadObject:
 
 
 class _Counted:
-    """Objects that are being parsed, and what is to be said of each, by its place among them."""
+    """Objects that are being parsed, and what is to be said of each, by its place among them.
 
-    def __init__(self, versions: Sequence[ObjectVersion], output: pa.Schema) -> None:
+    `metas`: what their GETs said.
+    """
+
+    def __init__(
+        self,
+        versions: Sequence[ObjectVersion],
+        output: pa.Schema,
+        source: Source,
+        metas: Callable[[], Sequence[ObjectMeta | None]],
+    ) -> None:
         self._versions = versions
         self._output = output
+        self._origin = source.input.origin
+        self._metas = metas
+        self._misfits = {
+            place: misfits
+            for place, version in enumerate(versions)
+            if (misfits := self._origin.misfits(version.key))
+        }
         self._rows = np.zeros(len(versions), np.int64)
         self._rejects = np.zeros(len(versions), np.int64)
         self._unnamed: list[Tally] = []
@@ -179,8 +199,16 @@ class _Counted:
         self._mismatches.append(parsed.mismatches)
         self._fields += parsed.new_fields
         if len(parsed.index):
-            self._rows += np.bincount(parsed.index, minlength=len(self._versions))
-            yield from _row_batches(self._versions, parsed, self._output)
+            rows = np.bincount(parsed.index, minlength=len(self._versions))
+            self._rows += rows
+            keys = (version.key for version in self._versions)
+            values = self._origin.values(zip(keys, self._metas(), strict=True))
+            if self._misfits:  # rescued, else the object is not parsed
+                parsed.table = rescued_too(parsed.table, parsed.index.tolist(), self._misfits)
+                self._mismatches.append(
+                    {n: Counter(dict.fromkeys(texts, int(rows[n]))) for n, texts in self._misfits.items()}
+                )
+            yield from _row_batches(self._versions, parsed, values, self._output)
         kept = []
         for reject in parsed.rejects:
             self._rejects[reject.index] += 1
@@ -217,7 +245,11 @@ class _Counted:
         return (b64encode(wider.serialize().to_pybytes()).decode("ascii"),) if wider is not None else ()
 
 
-_NO_FORMAT: Final = "the key's suffix names no format; set the source's format"
+def _refused(key: str, source: Source) -> str:
+    """Why an object is a reject as a whole, by its key alone; "" if it is none."""
+    if format_of(key, source.input.format) is None:
+        return "the key's suffix names no format; set the source's format"
+    return source.input.misfit(key)
 
 
 def _parse_window(
@@ -227,14 +259,15 @@ def _parse_window(
 
     def by_format(fetched: Fetched) -> tuple[str, str]:
         form = format_of(fetched.version.key, source.input.format)
-        return fetched.status, form.name if form else ""
+        return fetched.status, form.name if form and not source.input.misfit(fetched.version.key) else ""
 
     for (status, name), group in groupby(sorted(window, key=by_format), key=by_format):
         part = list(group)
         form = FORMATS[name].configured(source.input) if name else None
-        counted = _Counted([fetched.version for fetched in part], output)
+        metas = [fetched.meta for fetched in part]
+        counted = _Counted([fetched.version for fetched in part], output, source, partial(list, metas))
         if status == "ok":
-            for parsed in _parsed(part, form, target, source.input.encoding):
+            for parsed in _parsed(part, form, target, source):
                 yield from counted.batches(parsed)
             yield from counted.beyond()
         wider = counted.new_fields(form)
@@ -255,16 +288,20 @@ def _parse_window(
     yield from outcomes
 
 
-def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, encoding: str) -> Iterator[Parsed]:
+def _parsed(part: Sequence[Fetched], form: Format | None, target: Target, source: Source) -> Iterator[Parsed]:
     if form is not None:
-        yield from form.parse([(f.version.key, f.body) for f in part], target, encoding=encoding)
+        objects = [(fetched.version.key, fetched.body) for fetched in part]
+        yield from form.parse(objects, target, encoding=source.input.encoding)
         return
     for number, fetched in enumerate(part):
         if fetched.body:
-            yield rejected_whole(number, fetched.body, _NO_FORMAT, target)
+            reason = _refused(fetched.version.key, source)
+            yield rejected_whole(number, fetched.body, reason, target)
 
 
-def _row_batches(part: Sequence[ObjectVersion], parsed: Parsed, output: pa.Schema) -> Batches:
+def _row_batches(
+    part: Sequence[ObjectVersion], parsed: Parsed, of_object: Sequence[pa.Array], output: pa.Schema
+) -> Batches:
     count = len(parsed.index)
     index = pa.array(parsed.index, pa.int64())
     places = ((version.slot, version.key, version.etag) for version in part)
@@ -278,6 +315,7 @@ def _row_batches(part: Sequence[ObjectVersion], parsed: Parsed, output: pa.Schem
     }
     columns = [of_row.get(each.name, pa.nulls(count, each.type)) for each in READ.schema]
     columns += parsed.table.columns
+    columns += [values.take(index) for values in of_object]
     yield from pa.Table.from_arrays(columns, schema=output).combine_chunks().to_batches(max_chunksize=100_000)
 
 

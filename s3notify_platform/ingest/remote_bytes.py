@@ -15,11 +15,11 @@ from obstore.exceptions import PreconditionError
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
 from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
 from s3notify_platform.ingest.refusals import unread
-from s3notify_platform.ports import Conflict, NotModified
+from s3notify_platform.ports import Conflict, NotModified, ObjectMeta
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.s3.fast import shared_store
-from s3notify_platform.stores.s3.obstore_client import fits_obstore, obstore_store
+from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of, obstore_store
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -46,6 +46,8 @@ class RemoteBytes:
         self._lock = Lock()
         self.gets = 0
         """GETs that were sent so far."""
+        self.meta: ObjectMeta | None = None
+        """What the first of them to answer said of the object."""
 
     @property
     def size(self) -> int:
@@ -86,9 +88,11 @@ class RemoteBytes:
         if end > start:
             options["range"] = (start, end)
         self._count()
-        body = bytes(obstore.get(_store(self._config), self._version.key, options=options).bytes())
+        found = obstore.get(_store(self._config), self._version.key, options=options)
+        body = bytes(found.bytes())
         if len(body) != end - start:
             raise UnavailableError(f"{len(body)} bytes came in place of {end - start}")
+        self.meta = self.meta or meta_of(self._version.key, found)
         return body
 
     def _count(self) -> None:
@@ -105,7 +109,7 @@ class RemoteBytes:
                 case Conflict() | NotModified():
                     raise ConflictError(f"{self._version.key}: another version now")
                 case _:
-                    self._whole = found.body
+                    self._whole, self.meta = found.body, found.meta
         return self._whole[start:end]
 
 

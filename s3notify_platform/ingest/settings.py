@@ -170,6 +170,18 @@ class InputSettings(FormatSettings):
         str | None,
         About('Columns as Spark DDL, like "id bigint, at timestamp"; inferred and pinned if missing'),
     ] = None
+    schema_hints: Annotated[
+        str, About('Types of some columns as DDL, like "amount decimal(12,2)"; the others are inferred')
+    ] = ""
+    partition_columns: Annotated[
+        str, About('Columns from parts of the key like dt=2026-01-01/, as DDL: "dt date, region string"')
+    ] = ""
+    metadata_columns: Annotated[
+        str,
+        About(
+            "Columns with what the store says of the object version of a row, some of: _modified, _size, _version"
+        ),
+    ] = ""
     encoding: Annotated[
         str, About("Encoding of texts without a byte order mark: utf-8, cp1252, latin-1, …")
     ] = "utf-8"

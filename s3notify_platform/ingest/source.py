@@ -3,12 +3,15 @@
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
+import pyarrow as pa
+
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.codecs import check_encoding
-from s3notify_platform.formats.registry import FORMATS
-from s3notify_platform.ingest.declared_schema import check_declared
+from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_schema
+from s3notify_platform.ingest.declared_schema import arrow_columns, check_declared
 from s3notify_platform.ingest.location import CommitMode, Location
+from s3notify_platform.ingest.origin import Origin
 from s3notify_platform.ingest.settings import InputSettings, check_settings
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import Enumerator
@@ -34,11 +37,36 @@ class Input(InputSettings):
             raise UsageError(
                 f"prefix {self.prefix!r}: give what keys begin with, like raw/orders/, without a slash"
             )
-        if self.schema:
-            check_declared(self.schema)
+        self.origin.check_apart([*self.hints.names, *self._data_columns()])
+        check_schema(self.hints, self.format)
         check_encoding(self.encoding)
         for form in FORMATS.values():
             form.configured(self)
+
+    @property
+    def origin(self) -> Origin:
+        """The columns from keys, and from what the store says."""
+        return Origin.of(self.partition_columns, self.metadata_columns)
+
+    @property
+    def hints(self) -> pa.Schema:
+        """The types that inference takes as given."""
+        return arrow_columns("schema_hints", self.schema_hints) if self.schema_hints else pa.schema([])
+
+    def misfit(self, key: str) -> str:
+        """Why an object is a reject as a whole for what its key says; "" if it is none, or values are rescued. Pure."""
+        return self.origin.reason(key) if self.mismatches == "quarantine" else ""
+
+    def _data_columns(self) -> list[str]:
+        """The names of the data's columns, as far as they are known before it is read."""
+        fixed = fixed_schema(self.format)
+        if self.schema_hints and (self.schema or fixed is not None):
+            raise UsageError(
+                f"schema_hints {self.schema_hints!r}: there is nothing to infer; declare all columns by schema alone"
+                if fixed is None
+                else f"schema_hints {self.schema_hints!r}: format {self.format} has columns of its own"
+            )
+        return check_declared(self.schema) if self.schema else fixed.names if fixed is not None else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,11 +32,13 @@ def is_big(split: Split, source: Source) -> bool:
 
 
 def may_be_cut(split: Split, source: Source) -> bool:
-    """Whether an object can be read from the middle, going by its name and the source's settings. Pure."""
-    form = format_for(split.version.key, source.input)
-    return (
-        form is not None and not split.by_record and form.may_be_cut(split.version.key, source.input.encoding)
-    )
+    """Whether an object can be read from the middle, going by its name and the source's settings. Pure.
+
+    One that is a reject as a whole cannot: it is one reject.
+    """
+    key, form = split.version.key, format_for(split.version.key, source.input)
+    cuttable = form is not None and not split.by_record and form.may_be_cut(key, source.input.encoding)
+    return cuttable and not source.input.misfit(key)
 
 
 def may_be_quoted(split: Split, source: Source) -> bool:

@@ -28,7 +28,7 @@ from s3notify_platform.ingest.row_schema import Batches
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ingest.wire import LINEAGE_COLUMNS, READ
 from s3notify_platform.protocols.source_enumerator import ObjectVersion
-from s3notify_platform.spark.declared import parse_schema
+from s3notify_platform.spark.declared import hinted, origin_columns, parse_schema
 from s3notify_platform.spark.failures import JOB_ERRORS, in_halves, is_death, own_errors, reason_of
 from s3notify_platform.spark.load import LINEAGE
 from s3notify_platform.spark.memory import limited
@@ -62,25 +62,36 @@ class BatchSchemas:
         if (fixed := fixed_schema(declared.format)) is not None:
             return self._pinned(none, from_arrow_schema(fixed), run, inferred=False)
         if head is not None and head.inferred and json.loads(head.source)["fields"]:
-            return self._pinned(none, json_schema(head.source), run, inferred=True)
+            return self._pinned(none, self._with_new_hints(json_schema(head.source)), run, inferred=True)
         self.progress("inferring the schema from a sample")
         started = self.clock.monotonic()
         sample = sample_of(self.source, [s.version for p in busy for s in p.changes.read])
         inferred = infer_schema(self.spark, self.source, sample, self.progress) if sample else none
         run.result.took("infer", self.clock.monotonic() - started)
-        return self._pinned(none, inferred, run, inferred=True)
+        return self._pinned(none, hinted(inferred, self.source), run, inferred=True)
 
     def widen(self, schema: TableSchema, found: Iterable[str], run: Run) -> TableSchema:
         """See `Jobs.widen_schema`: of types that differ, the widest."""
         schemas = [pa.ipc.read_schema(pa.py_buffer(b64decode(one))) for one in sorted(found)]
         wider = new_fields(schemas, FORMATS.get(self.source.input.format))
-        added = from_arrow_schema(wider) if wider is not None else StructType()
-        return self._pinned(json_schema(schema.source), added, run, inferred=True)
+        # A name that the source has from keys is no column of the data: such a record is a reject.
+        taken = {name.casefold() for name in self.source.input.origin.schema.names}
+        added = [c for c in from_arrow_schema(wider) if c.name.casefold() not in taken] if wider else []
+        return self._pinned(json_schema(schema.source), StructType(added), run, inferred=True)
 
     def delivered(self, source: StructType) -> StructType:
         """The columns that rows have as they are read."""
-        rescue = self.source.input.mismatches == "rescue"
-        return StructType([*source.fields, StructField(RESCUED.name, StringType())]) if rescue else source
+        rescued = (
+            [StructField(RESCUED.name, StringType())] if self.source.input.mismatches == "rescue" else []
+        )
+        return StructType([*source.fields, *origin_columns(self.source, source), *rescued])
+
+    def _with_new_hints(self, pinned: StructType) -> StructType:
+        """Hinted columns are added to the pinned ones; `UsageError` if one of these has another type."""
+        try:
+            return json_schema(merged(pinned.json(), hinted(pinned, self.source).json(), strict=True))
+        except UsageError as error:
+            raise UsageError(f"schema_hints: {error}, or take the hint out") from error
 
     def _pinned(self, known: StructType, found: StructType, run: Run, *, inferred: bool) -> TableSchema:
         """The schema `known`, with what only `found` has, pinned with the columns of the rows it leads to."""

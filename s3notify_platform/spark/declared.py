@@ -1,7 +1,10 @@
 """Schemas that a source declares, as Spark DDL."""
 
+from collections.abc import Iterable
+
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, VariantType
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.formats.registry import check_schema
@@ -24,6 +27,25 @@ def parse_schema(declared: str, source: Source) -> StructType:
         raise UsageError(f"{whose} does not parse: {reason_of(error)}") from error
     check_schema(columns, source.input.format)
     return schema
+
+
+def hinted(found: StructType, source: Source) -> StructType:
+    """Inferred columns, with the types that the source's hints give, and hinted ones that they lack; none if none."""
+    hints = {column.name.casefold(): column for column in from_arrow_schema(source.input.hints)}
+    columns = [StructField(c.name, hints.pop(c.name.casefold(), c).dataType) for c in found]
+    return StructType([*columns, *hints.values()]) if columns else found
+
+
+def origin_columns(source: Source, data: Iterable[StructField]) -> list[StructField]:
+    """The columns that rows have of their objects (`ingest.origin`); `UsageError` if `data` has one of them too."""
+    origin = source.input.origin
+    origin.check_apart(column.name for column in data)
+    return [
+        StructField(c.name, c.dataType, metadata={"comment": f"From the part {c.name}=... of the key"})
+        if c.name in origin.paths.names
+        else c
+        for c in from_arrow_schema(origin.schema)
+    ]
 
 
 def arrow_schema(columns: StructType) -> pa.Schema:

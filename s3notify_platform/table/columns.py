@@ -7,6 +7,9 @@ PLATFORM: Final = {
     "_key": "Key of the object that the row is from",
     "_etag": "ETag of that version of the object",
     "_offset": "Byte at which the record begins in the decoded object; in Parquet and the like the number of the row",
+    "_modified": "When that version of the object was written, as the store says",
+    "_size": "Bytes of that version as it is stored, compressed or not",
+    "_version": "Id of that version; null in a bucket without versions",
     "_rescued": "Values that do not fit their columns, and fields without one, as JSON by path; null if all fits",
 }
 """Of the columns that the platform adds."""

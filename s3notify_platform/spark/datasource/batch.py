@@ -5,7 +5,8 @@ on another executor or speculatively, gives the same rows, and an object that wa
 ends the query with `ConflictError` rather than in a mixture (`read="table"` never does). Bad records are rows of
 their own, with `_change` "reject", reason and raw bytes, unless `rejects` says otherwise: nothing is lost in silence.
 
-Rows have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, then `_rejected` and `_raw`.
+Rows have `_slot`, `_key`, `_etag`, `_offset` and `_change`, the columns of the data, those of `partition_columns` and
+`metadata_columns`, then `_rejected` and `_raw`.
 
 Requests: 1 LIST for each 1000 objects below the prefix, 1 GET for each object, or for each chunk of a big one. Without
 a schema, 1 LIST and up to 64 GETs for a sample. The driver holds the list of what is read, about 500 bytes an object.
@@ -43,6 +44,7 @@ from s3notify_platform.spark.datasource.rows import (
     whole_schema,
     work_of,
 )
+from s3notify_platform.spark.declared import hinted, origin_columns
 from s3notify_platform.spark.load import read_slots, table_schema
 from s3notify_platform.spark.session import parallelism, ship_package
 from s3notify_platform.spark.versions import to_arrow_schema
@@ -97,8 +99,13 @@ class S3NotifyDataSource(DataSource):
                 return table_schema(source)
             case "objects":
                 if source.input.schema is not None:
+                    # Spark parses it: where this runs there is no session that could.
+                    more = "".join(
+                        f", `{c.name.replace('`', '``')}` {c.dataType.simpleString()}"
+                        for c in origin_columns(source, ())
+                    )
                     rescued = f", {RESCUED.name} string" if source.input.mismatches == "rescue" else ""
-                    return _DDL.format(source.input.schema + rescued)
+                    return _DDL.format(source.input.schema + more + rescued)
                 return inferred_schema(reading)
             case _ as unreachable:
                 assert_never(unreachable)
@@ -155,7 +162,8 @@ def inferred_schema(reading: Reading) -> StructType:
     listed = source.enumerator().versions(frozenset(source.location.all_slots()))
     versions = [*islice(listed, SAMPLED_FROM)]
     found = schema_of_sample(source, sample_of(source, versions))
-    first, *others = whole_schema(from_arrow_schema(found) if found is not None else (), source)
+    columns = hinted(from_arrow_schema(found), source) if found is not None else ()
+    first, *others = whole_schema(columns, source)
     return StructType([StructField(first.name, first.dataType, metadata=INFERRED), *others])
 
 

@@ -19,7 +19,7 @@ from s3notify_platform.ingest.splits import TASK_BYTES, cut
 from s3notify_platform.ingest.wire import READ, Lineage, ReadObject, Reject
 from s3notify_platform.protocols.source_enumerator import OBJECT_COST_BYTES, Split, assign
 from s3notify_platform.spark.datasource.options import Reading, Rejects
-from s3notify_platform.spark.declared import arrow_schema
+from s3notify_platform.spark.declared import arrow_schema, origin_columns
 from s3notify_platform.spark.load import LINEAGE, shaped
 from s3notify_platform.spark.versions import to_arrow_schema
 
@@ -43,8 +43,9 @@ _LAST: Final = StructType().add("_rejected", "string").add("_raw", "binary")
 
 def whole_schema(data: Iterable[StructField], source: Source) -> StructType:
     """The columns of the data, with ours before and behind them. Pure."""
+    data = [*data]
     rescued = StructType().add(RESCUED.name, "string") if source.input.mismatches == "rescue" else ()
-    return StructType([*_FIRST.fields, *data, *rescued, *_LAST.fields])
+    return StructType([*_FIRST.fields, *data, *origin_columns(source, data), *rescued, *_LAST.fields])
 
 
 def is_inferred(schema: StructType) -> bool:
@@ -70,7 +71,8 @@ class RowReader:
     @classmethod
     def of(cls, reading: Reading, schema: StructType, *, strict: bool) -> "RowReader":
         """A reader for what Spark wants; `UsageError` if the format cannot give it."""
-        data = StructType([column for column in schema if column.name not in (*SPECIAL, RESCUED.name)])
+        others = (*SPECIAL, RESCUED.name, *reading.source.input.origin.schema.names)
+        data = StructType([column for column in schema if column.name not in others])
         columns = arrow_schema(data)
         check_schema(columns, reading.source.input.format)
         if reading.source.input.mismatches == "rescue" and RESCUED.name not in schema.names:

@@ -15,7 +15,6 @@ from s3notify_platform.ports import (
     IfMatch,
     Metadata,
     NotModified,
-    ObjectMeta,
     Precondition,
     StoredObject,
     Unknown,
@@ -26,18 +25,11 @@ from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.memory import check_key
 from s3notify_platform.stores.s3 import S3ObjectStore
-from s3notify_platform.stores.s3.obstore_client import fits_obstore, obstore_store
+from s3notify_platform.stores.s3.obstore_client import fits_obstore, meta_of, obstore_store
 
 if TYPE_CHECKING:
     from obstore import PutMode
     from obstore.store import S3Store
-
-_NOT_METADATA = frozenset(
-    {
-        "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Cache-Control",
-        "Storage-Class",
-    }
-)  # fmt: skip
 
 
 class FastObjectStore(DelegatingStore):
@@ -69,24 +61,11 @@ class FastObjectStore(DelegatingStore):
         if if_match is None and if_none_match is None and fits_obstore(check_key(key)):
             try:
                 found = obstore.get(self._fast, key)
-                meta, body = found.meta, bytes(found.bytes())
+                meta, body = meta_of(key, found), bytes(found.bytes())
             except (BaseError, OSError):
                 pass  # also if there is none: obstore does not say whether the key or the bucket is missing
             else:
-                return StoredObject(
-                    meta=ObjectMeta(
-                        key=key,
-                        etag=ETag(str(meta["e_tag"]).strip('"')),
-                        size=len(body),
-                        modified_ms=int(meta["last_modified"].timestamp() * 1000),
-                        metadata={
-                            name: value
-                            for name, value in found.attributes.items()
-                            if name not in _NOT_METADATA
-                        },
-                    ),
-                    body=body,
-                )
+                return StoredObject(meta=meta, body=body)
         return self.store.get(key, if_match=if_match, if_none_match=if_none_match)
 
     def refusal(self, key: str) -> str:

@@ -13,13 +13,21 @@ from urllib.parse import urlsplit
 from botocore.exceptions import BotoCoreError, NoCredentialsError
 
 from s3notify_platform.limits import CREDENTIALS_SECONDS
+from s3notify_platform.ports import ETag, ObjectMeta
 from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.credentials import session_of
 from s3notify_platform.stores.sdk import unusable
 
 if TYPE_CHECKING:
+    from obstore import GetResult
     from obstore.store import S3Store
 
+_NOT_METADATA: Final = frozenset(
+    {
+        "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "Cache-Control",
+        "Storage-Class",
+    }
+)  # fmt: skip
 
 _UNFIT: Final = re.compile(r"[\x00-\x1f\x7f]|(^|/)\.{0,2}(/|\Z)")
 
@@ -31,6 +39,19 @@ def fits_obstore(key: str) -> bool:
     All other characters that were tried work: `%`, `*`, `?`, `#`, spaces, emoji.
     """
     return not _UNFIT.search(key)
+
+
+def meta_of(key: str, found: "GetResult") -> ObjectMeta:
+    """What a GET's headers say of the object, of which it may have asked for a range. No request."""
+    meta = found.meta
+    return ObjectMeta(
+        key=key,
+        etag=ETag(str(meta["e_tag"]).strip('"')),
+        size=meta["size"],
+        modified_ms=int(meta["last_modified"].timestamp() * 1000),
+        metadata={name: value for name, value in found.attributes.items() if name not in _NOT_METADATA},
+        version_id=meta["version"],
+    )
 
 
 def obstore_store(config: S3Config, *, read_seconds: float = 30.0, attempts: int = 5) -> "S3Store":

@@ -404,6 +404,7 @@ def _head(key: str, headers: Mapping[str, str]) -> ObjectMeta:
             for name, value in headers.items()
             if name.lower().startswith("x-amz-meta-")
         },
+        version_id=headers.get("x-amz-version-id"),
     )
 
 
@@ -418,4 +419,5 @@ def _meta(key: str, answer: Any) -> ObjectMeta:
         size=answer["ContentLength"],
         modified_ms=int(answer["LastModified"].timestamp() * 1000),
         metadata=dict(answer.get("Metadata", {})),
+        version_id=answer.get("VersionId"),
     )

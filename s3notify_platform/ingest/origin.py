@@ -1,0 +1,135 @@
+"""Columns that a row has of its object, not of its bytes: parts of the key, and what the store says of the object.
+
+Guarantees. `_modified`, `_size` and `_version` are what the GET said, under If-Match, that brought the row's bytes (of
+several the first): never what a listing or an entry said before. An object that is written again with the same bytes
+has the same ETag, is no change, and keeps them.
+
+    partition_columns    of a key raw/dt=2026-01-01/region=eu/1.json `dt` and `region`; names in any case, the last one
+                         counts. The name of the object itself is no part. %20 and the like are unescaped
+    null                 a part that is not there, and __HIVE_DEFAULT_PARTITION__
+    a value that is none of its type, or no UTF-8
+                         under `quarantine` the object is one reject, and none of it is read; under `rescue` null, and
+                         the text as it stands in the key is in `_rescued`
+
+Values are converted as those of CSV are, without texts that stand for null.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.formats.csv_cut import Dialect
+from s3notify_platform.formats.csv_values import values_of
+from s3notify_platform.formats.rescue import misfit_reason
+from s3notify_platform.ingest.declared_schema import arrow_columns
+from s3notify_platform.ports import ObjectMeta
+
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+METADATA: Final = pa.schema(
+    [("_modified", pa.timestamp("us", tz="UTC")), ("_size", pa.int64()), ("_version", pa.string())]
+)
+
+_PLAIN: Final = Dialect(nulls="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The columns of this kind that a source has: `paths` from the key, `metadata` from the store."""
+
+    paths: pa.Schema
+    metadata: pa.Schema
+
+    @classmethod
+    def of(cls, partition_columns: str, metadata_columns: str) -> "Origin":
+        """As the settings of these names say. `UsageError` for what cannot be."""
+        return _origin(partition_columns, metadata_columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """All of them, those from the key first."""
+        return pa.schema([*self.paths, *self.metadata])
+
+    def check_apart(self, names: Iterable[str]) -> None:
+        """`UsageError` if a column of the data has one of the names, in any case."""
+        own = {name.casefold(): name for name in self.schema.names}
+        if name := next((name for name in names if name.casefold() in own), None):
+            setting = "metadata" if own[name.casefold()] in METADATA.names else "partition"
+            raise UsageError(
+                f"column {name!r} is one of the data, and of {setting}_columns: leave it out of one of them; without "
+                "a schema the data's columns are inferred, so declare it"
+            )
+
+    def misfits(self, key: str) -> Mapping[str, str]:
+        """The texts in a key that do not fit their columns, by name. Pure."""
+        return _values(self.paths, key.rpartition("/")[0])[1] if self.paths else {}
+
+    def reason(self, key: str) -> str:
+        """Why an object is a reject as a whole for what its key says; "" if it is none. Pure."""
+        misfits = self.misfits(key)
+        return next(
+            (misfit_reason(name, self.paths)(text) + ", in its key" for name, text in misfits.items()), ""
+        )
+
+    def values(self, objects: Iterable[tuple[str, ObjectMeta | None]]) -> list[pa.Array]:
+        """The values of each column for objects, given as keys and what their GETs said (nulls if nothing)."""
+        if not self.schema:
+            return []
+        rows = [(*_values(self.paths, key.rpartition("/")[0])[0], *self._of(meta)) for key, meta in objects]
+        return [pa.array([row[n] for row in rows], field.type) for n, field in enumerate(self.schema)]
+
+    def _of(self, meta: ObjectMeta | None) -> Iterable[Any]:
+        if meta is None:
+            return [None] * len(self.metadata)
+        given = {"_modified": meta.modified_ms * 1000, "_size": meta.size, "_version": meta.version_id}
+        return [given[name] for name in self.metadata.names]
+
+
+@lru_cache(maxsize=32)
+def _origin(partition_columns: str, metadata_columns: str) -> Origin:
+    paths = arrow_columns("partition_columns", partition_columns) if partition_columns else pa.schema([])
+    for column in paths:
+        if column.name.startswith("_") or not column.name:
+            raise UsageError(f"partition_columns {partition_columns!r}: names that begin with _ are reserved")
+        if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
+            raise UsageError(
+                f"partition_columns {partition_columns!r}: a part of a key is no {column.type}: use string"
+            )
+    named = [name.strip() for name in metadata_columns.split(",")] if metadata_columns.strip() else []
+    for name in named:
+        if name not in METADATA.names or named.count(name) > 1:
+            raise UsageError(
+                f"metadata_columns {metadata_columns!r}: use some of {', '.join(METADATA.names)}, each once"
+            )
+    return Origin(paths=paths, metadata=pa.schema([METADATA.field(name) for name in named]))
+
+
+@lru_cache(maxsize=4096)
+def _values(paths: pa.Schema, directory: str) -> tuple[tuple[Any, ...], Mapping[str, str]]:
+    """What the parts of a key are in these columns, and the texts that do not fit, by column."""
+    parts = (part.partition("=") for part in directory.split("/"))
+    texts = {unquote(name).casefold(): text for name, equals, text in parts if equals}
+    values: list[Any] = []
+    misfits: dict[str, str] = {}
+    for column in paths:
+        text = texts.get(column.name.casefold(), HIVE_NULL)
+        value = None
+        try:
+            if text != HIVE_NULL:
+                value = _value(unquote(text, errors="strict"), column.type)
+        except (pa.ArrowException, UnicodeError):
+            misfits[column.name] = text
+        values.append(value)
+    return tuple(values), misfits
+
+
+def _value(text: str, kind: pa.DataType) -> Any:
+    value = values_of(pa.array([text]), kind, _PLAIN)[0].as_py()
+    if value is None:  # CSV's only null text that is left
+        raise pa.ArrowInvalid("an empty text")
+    return value
