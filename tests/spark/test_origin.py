@@ -1,0 +1,203 @@
+"""Columns from keys and from what the store says, and hints: in queries, streams, tables, views and transforms."""
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
+from pyspark.sql.types import StructType
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.keyspace import Publisher, Put
+from s3notify_platform.spark.datasource.batch import S3NotifyDataSource
+from tests.support.servers import S3Server
+from tests.support.spark import Lake
+from tests.support.spark_options import options_of
+from tests.support.stream_query import Query
+from tests.support.viewed import Place, by_delta_rs
+
+pytestmark = [pytest.mark.server]
+
+PARTS = {"partition_columns": "dt date, region string", "metadata_columns": "_modified, _size, _version"}
+DAY = dt.date(2026, 1, 1)
+EU = "dt=2026-01-01/region=eu/"
+
+
+@pytest.fixture
+def bare_lake(ministack: S3Server) -> Callable[..., Lake]:
+    """Lakes without a Spark session."""
+    return lambda **source: Lake.of(None, ministack.config(ministack.make_bucket()), **source)  # type: ignore[arg-type]
+
+
+def modified(lake: Lake, name: str) -> dt.datetime:
+    found = lake.store.head(f"raw/{name}")
+    assert found is not None
+    return dt.datetime.fromtimestamp(found.modified_ms / 1000, dt.UTC)
+
+
+def query_rows(lake: Lake, **options: str) -> tuple[StructType, list[dict[str, Any]]]:
+    """What a batch query with an inferred schema gives."""
+    source = S3NotifyDataSource(options_of(lake.source, **options))  # type: ignore[arg-type]
+    schema = source.schema()
+    assert isinstance(schema, StructType)
+    reader = source.reader(schema)
+    return schema, [r for p in reader.partitions() for b in reader.read(p) for r in b.to_pylist()]
+
+
+# Queries and streams: no JVM
+
+
+def test_in_a_query(bare_lake: Callable[..., Lake]) -> None:
+    """After the columns of the data; the types of hints are taken as given, that of others are inferred."""
+    lake = bare_lake()
+    lake.put(f"{EU}a.jsonl", [{"id": 1, "amount": 1.25}])
+    schema, (row,) = query_rows(lake, schema_hints="AMOUNT decimal(12,2), note string", **PARTS)
+    assert schema.simpleString() == (
+        "struct<_slot:int,_key:string,_etag:string,_offset:bigint,_change:string,id:bigint,amount:decimal(12,2),"
+        "note:string,dt:date,region:string,_modified:timestamp,_size:bigint,_version:string,_rejected:string,"
+        "_raw:binary>"
+    )
+    assert (row["id"], row["amount"], row["note"]) == (1, Decimal("1.25"), None)
+    assert (row["dt"], row["region"], row["_version"]) == (DAY, "eu", None)
+    assert (row["_modified"], row["_size"]) == (
+        modified(lake, f"{EU}a.jsonl"),
+        len('{"id": 1, "amount": 1.25}\n'),
+    )
+
+
+def test_in_a_query_whose_data_has_it_too(bare_lake: Callable[..., Lake]) -> None:
+    lake = bare_lake()
+    lake.put(f"{EU}a.jsonl", [{"id": 1, "Region": "x"}])
+    with pytest.raises(
+        UsageError, match=r"'Region' is one of the data, and of partition_columns.*so declare it"
+    ):
+        query_rows(lake, **PARTS)
+
+
+def test_in_a_declared_query(bare_lake: Callable[..., Lake]) -> None:
+    """Spark parses the types, which are named as it names them."""
+    parts = "`a day` date, n decimal(5,1), at timestamp_ntz"
+    options = options_of(bare_lake(schema="id bigint").source, partition_columns=parts)
+    found = S3NotifyDataSource(options).schema()  # type: ignore[arg-type]
+    assert ", id bigint, `a day` date, `n` decimal(5,1), `at` timestamp_ntz, _rejected" in str(found)
+
+
+def test_in_a_stream(bare_lake: Callable[..., Lake]) -> None:
+    """Of what is there and of what comes; a key that does not fit is one reject, and its neighbours are rows."""
+    lake = bare_lake(schema="id bigint, v string")
+    lake.put(f"{EU}a.jsonl", [{"id": 1}, {"id": 2}])
+    query = Query(lake, PARTS)
+    (first,) = query.drain()
+    assert {(r["id"], r["dt"], r["region"], r["_modified"], r["_size"]) for r in first} == {
+        (n, DAY, "eu", modified(lake, f"{EU}a.jsonl"), 20) for n in (1, 2)
+    }
+    changes = [
+        Put(key="raw/dt=no/b.jsonl", body=b'{"id": 3}\n{"id": 4}\n'),
+        Put(key="raw/region=us/c.jsonl", body=b'{"id": 5}\n'),
+    ]
+    Publisher(lake.store, prefix=lake.source.location.keyspace_prefix, slots=8).publish(changes)
+    found = [(r["_change"], r["id"], r["dt"], r["region"], r["_rejected"]) for b in query.drain() for r in b]
+    assert sorted(found, key=lambda row: row[0]) == [
+        ("reject", None, None, None, "dt: 'no' does not fit date32[day], in its key"),
+        ("row", 5, None, "us", None),
+    ]
+
+
+# Tables
+
+
+@pytest.mark.spark
+def test_in_a_table(lake_of: Callable[..., Lake], ministack: S3Server) -> None:
+    """In its schema, its rows, its Delta view, and in what a transform gets, which may drop them."""
+    lake = lake_of(schema="id bigint", **PARTS)
+    lake.put(f"{EU}a.jsonl", [{"id": 1}])
+    lake.put("dt=2026-01-02/b.jsonl", [{"id": 2}])
+    lake.put("dt=no/c.jsonl", [{"id": 3}, {"id": 4}])
+    result = lake.ingest()
+    assert sum(r.rejects for r in result.slots.values()) == 1
+    (reject,) = lake.rejects()
+    assert (reject["_key"], reject["reason"]) == (
+        "raw/dt=no/c.jsonl",
+        "dt: 'no' does not fit date32[day], in its key",
+    )
+    seconds = [modified(lake, f"{EU}a.jsonl"), modified(lake, "dt=2026-01-02/b.jsonl")]
+    of_store = [{"_modified": at, "_size": 10, "_version": None} for at in seconds]
+    expected = [
+        {"id": 1, "dt": DAY, "region": "eu"} | of_store[0],
+        {"id": 2, "dt": dt.date(2026, 1, 2), "region": None} | of_store[1],
+    ]
+    assert sorted(lake.values(), key=lambda row: int(row["id"])) == expected
+    lake.source.view().sync(lake.source.location.all_slots())
+    place, view = lake.source.location.platform.bucket, lake.source.location.layout.view
+    shown = by_delta_rs(Place(uri=f"s3://{place}/{view}", config=ministack.config(place)))
+    names = expected[0].keys()
+    assert sorted(({n: row[n] for n in names} for row in shown), key=lambda row: int(row["id"])) == expected
+
+    def transform(rows: DataFrame) -> DataFrame:
+        own = rows.where("region is null or _size > 0").withColumn("month", F.month("dt"))
+        return own.drop("_modified", "_version", "region")
+
+    lake.put(f"{EU}d.jsonl", [{"id": 5}])
+    lake.ingest(transform=transform)
+    row = next(row for row in lake.values() if row["id"] == 5)
+    assert (row["month"], row["dt"], row["region"], row["_size"], row["_modified"]) == (
+        1,
+        DAY,
+        None,
+        10,
+        None,
+    )
+
+
+@pytest.mark.spark
+def test_they_are_part_of_the_schema(lake_of: Callable[..., Lake]) -> None:
+    """Later ones are null in rows made before, until these are made again; no column changes its type or leaves."""
+    plain = lake_of()
+    plain.put(f"{EU}a.jsonl", [{"id": 1}])
+    plain.ingest()
+    lake = plain.with_source(partition_columns="dt date", code_version="2")
+    lake.put(f"{EU}b.jsonl", [{"id": 2}])
+    result = lake.ingest([lake.slot(f"{EU}b.jsonl")])
+    assert result.schema_added == {"dt": "date"}
+    lake.ingest()
+    assert [(row["id"], row["dt"]) for row in lake.values()] == [(1, DAY), (2, DAY)]
+    # A record with a field of that name is a reject: the schema cannot grow by it.
+    lake.put("c.jsonl", [{"id": 3}, {"id": 4, "dt": "2026-01-01"}])
+    lake.ingest()
+    assert [row["reason"] for row in lake.rejects()] == ["field 'dt' is not in the schema"]
+    assert [row["id"] for row in lake.values() if row["dt"] is None] == [3]
+    lake.put(f"{EU}d.jsonl", [{"id": 5}])
+    with pytest.raises(UsageError, match="column 'dt' is date in the table and now string"):
+        lake.with_source(partition_columns="dt string").ingest()
+    with pytest.raises(UsageError, match="'id' is one of the data, and of partition_columns"):
+        lake.with_source(partition_columns="id string").ingest()
+
+
+@pytest.mark.spark
+def test_hints(lake: Lake) -> None:
+    """Pinned with what is inferred; a later hint adds its column, and changes none."""
+    hinted = lake.with_source(schema_hints="amount decimal(12,2), o struct<x: int>")
+    hinted.put(
+        "a.jsonl", b'{"id": 1, "amount": 1.5, "o": {"x": 1, "y": true}}\n{"id": 2, "amount": "many"}\n'
+    )
+    hinted.ingest()
+    head = hinted.source.schemas().head()
+    assert head is not None
+    assert head.inferred
+    types = {column["name"]: column["type"] for column in json.loads(head.source)["fields"]}
+    assert (types["id"], types["amount"]) == ("long", "decimal(12,2)")
+    assert hinted.values() == [{"id": 1, "amount": Decimal("1.50"), "o": {"x": 1, "y": True}}]
+    assert len(hinted.rejects()) == 1
+    more = hinted.with_source(schema_hints="Amount decimal(12,2), later date")
+    more.put("b.jsonl", [{"id": 3, "later": "2026-01-01"}])
+    more.ingest()
+    assert more.values()[1] == {"id": 3, "amount": None, "o": None, "later": DAY}
+    more.put("c.jsonl", [{"id": 4}])
+    with pytest.raises(
+        UsageError, match=r"schema_hints: column 'id' is long in the table and now string: .*take the"
+    ):
+        more.with_source(schema_hints="id string").ingest()
