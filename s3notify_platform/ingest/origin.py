@@ -67,7 +67,7 @@ class Origin:
 
     def misfits(self, key: str) -> Mapping[str, str]:
         """The texts in a key that do not fit their columns, by name. Pure."""
-        return _values(self.paths, key.rpartition("/")[0])[1] if self.paths else {}
+        return self._parts(key)[1] if self.paths else {}
 
     def reason(self, key: str) -> str:
         """Why an object is a reject as a whole for what its key says; "" if it is none. Pure."""
@@ -80,8 +80,11 @@ class Origin:
         """The values of each column for objects, given as keys and what their GETs said (nulls if nothing)."""
         if not self.schema:
             return []
-        rows = [(*_values(self.paths, key.rpartition("/")[0])[0], *self._of(meta)) for key, meta in objects]
+        rows = [(*self._parts(key)[0], *self._of(meta)) for key, meta in objects]
         return [pa.array([row[n] for row in rows], field.type) for n, field in enumerate(self.schema)]
+
+    def _parts(self, key: str) -> tuple[tuple[Any, ...], Mapping[str, str]]:
+        return _values(self.paths, key.rpartition("/")[0])
 
     def _of(self, meta: ObjectMeta | None) -> Iterable[Any]:
         if meta is None:

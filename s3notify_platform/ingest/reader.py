@@ -328,7 +328,7 @@ def control(output: pa.Schema, rows: Sequence[Read]) -> pa.RecordBatch:
 
 def sample_of(source: Source, versions: Sequence[ObjectVersion]) -> list[ObjectVersion]:
     """Up to `SAMPLE_OBJECTS` of `versions`, evenly spread, and `SAMPLE_BYTES`, that inference looks at. Pure."""
-    candidates = [v for v in versions if v.size and format_of(v.key, source.input.format)]
+    candidates = [v for v in versions if v.size and not _refused(v.key, source)]
     step = max(1, len(candidates) // SAMPLE_OBJECTS)
     sample: list[ObjectVersion] = []
     for version in candidates[::step][:SAMPLE_OBJECTS]:

@@ -46,6 +46,7 @@ def value_of(declared: str, key: str) -> Any:
         ("dt date", f"raw/dt={HIVE_NULL}/a.json", None),
         ("region string", "raw/a.json", None),
         ("region string", "raw/region=a.json", None),
+        ("dt date", "raw/dt=no", None),
         ("region string", "raw/noregion=x/a.json", None),
         ("region string", "raw/region=a/region=b/a.json", "b"),
         ("Region string", "raw/REGION=a/a.json", "a"),
