@@ -51,7 +51,6 @@ TYPES: Final = frozenset(
     ]
 )
 _ARROW: Final[Mapping[str, pa.DataType]] = {
-    **dict.fromkeys(("boolean", "bool"), pa.bool_()),
     **dict.fromkeys(("tinyint", "byte"), pa.int8()),
     **dict.fromkeys(("smallint", "short"), pa.int16()),
     **dict.fromkeys(("int", "integer"), pa.int32()),
@@ -60,6 +59,7 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
     **dict.fromkeys(("timestamp", "timestamp_ltz"), pa.timestamp("us", tz="UTC")),
     "timestamp_ntz": pa.timestamp("us"),
     "double": pa.float64(),
+    "boolean": pa.bool_(),
     "date": pa.date32(),
     "string": pa.string(),
     "binary": pa.binary(),

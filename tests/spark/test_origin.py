@@ -7,13 +7,15 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own idiom
 from pyspark.sql.types import StructType
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.ingest.declared_schema import arrow_columns
 from s3notify_platform.protocols.keyspace import Publisher, Put
 from s3notify_platform.spark.datasource.batch import S3NotifyDataSource
+from s3notify_platform.spark.versions import to_arrow_schema
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
 from tests.support.spark_options import options_of
@@ -175,6 +177,21 @@ def test_they_are_part_of_the_schema(lake_of: Callable[..., Lake]) -> None:
         lake.with_source(partition_columns="dt string").ingest()
     with pytest.raises(UsageError, match="'id' is one of the data, and of partition_columns"):
         lake.with_source(partition_columns="id string").ingest()
+
+
+KINDS = """
+boolean byte tinyint short smallint int integer long bigint real float double string binary date
+timestamp timestamp_ltz timestamp_ntz dec decimal(7) numeric(9,3) array<int> map<string,double> struct<a:int,b:date>
+"""
+
+
+@pytest.mark.spark
+def test_types_are_those_of_spark(spark: SparkSession) -> None:
+    """Tasks take them from the settings, without Spark."""
+    declared = ", ".join(f"c{n} {kind}" for n, kind in enumerate(KINDS.split()))
+    parsed = StructType.fromDDL(declared)
+    assert isinstance(parsed, StructType)
+    assert arrow_columns("x", declared).types == to_arrow_schema(parsed).types
 
 
 @pytest.mark.spark
