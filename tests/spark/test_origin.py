@@ -56,18 +56,18 @@ def query_rows(lake: Lake, **options: str) -> tuple[StructType, list[dict[str, A
 def test_in_a_query(bare_lake: Callable[..., Lake]) -> None:
     """After the columns of the data; the types of hints are taken as given, that of others are inferred."""
     lake = bare_lake()
-    lake.put(f"{EU}a.jsonl", [{"id": 1, "amount": 1.25}])
+    lake.put(f"{EU}a.jsonl", [{"id": 1, "Amount": 1.25}])
     schema, (row,) = query_rows(lake, schema_hints="AMOUNT decimal(12,2), note string", **PARTS)
     assert schema.simpleString() == (
-        "struct<_slot:int,_key:string,_etag:string,_offset:bigint,_change:string,id:bigint,amount:decimal(12,2),"
+        "struct<_slot:int,_key:string,_etag:string,_offset:bigint,_change:string,id:bigint,Amount:decimal(12,2),"
         "note:string,dt:date,region:string,_modified:timestamp,_size:bigint,_version:string,_rejected:string,"
         "_raw:binary>"
     )
-    assert (row["id"], row["amount"], row["note"]) == (1, Decimal("1.25"), None)
+    assert (row["id"], row["Amount"], row["note"]) == (1, Decimal("1.25"), None)
     assert (row["dt"], row["region"], row["_version"]) == (DAY, "eu", None)
     assert (row["_modified"], row["_size"]) == (
         modified(lake, f"{EU}a.jsonl"),
-        len('{"id": 1, "amount": 1.25}\n'),
+        len('{"id": 1, "Amount": 1.25}\n'),
     )
 
 
