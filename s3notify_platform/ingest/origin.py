@@ -61,8 +61,8 @@ class Origin:
         if name := next((name for name in names if name.casefold() in own), None):
             setting = "metadata" if own[name.casefold()] in METADATA.names else "partition"
             raise UsageError(
-                f"column {name!r} is one of the data, and of {setting}_columns: leave it out of one of them; without "
-                "a schema the data's columns are inferred, so declare it"
+                f"column {name!r} is one of the data, and of {setting}_columns: leave it out of one of them, or "
+                "declare a schema without it, if the data's columns are inferred"
             )
 
     def misfits(self, key: str) -> Mapping[str, str]:

@@ -88,6 +88,8 @@ class BatchSchemas:
 
     def _with_new_hints(self, pinned: StructType) -> StructType:
         """Hinted columns are added to the pinned ones; `UsageError` if one of these has another type."""
+        if not self.source.input.schema_hints:
+            return pinned
         try:
             return json_schema(merged(pinned.json(), hinted(pinned, self.source).json(), strict=True))
         except UsageError as error:
