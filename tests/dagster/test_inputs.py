@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame
 
 from s3notify_platform import s3_slot_asset
 from s3notify_platform.orchestration.partitions import slot_partitions
+from s3notify_platform.protocols.keyspace import Put
+from s3notify_platform.slots import slot_of
 from tests.support.site import Site
 
 SLOTS = slot_partitions(16)
@@ -102,3 +104,25 @@ def test_an_annotation_that_cannot_be(site: Site) -> None:
     assert not result.success
     (event,) = [event for event in result.all_events if event.is_step_failure]
     assert "input 'orders' is annotated as" in str(event.step_failure_data.error)
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_columns_from_keys_and_from_what_the_store_says(site_of: Callable[..., Site]) -> None:
+    """Of the component's settings, in the input of a user's asset and of a slot asset."""
+    site = site_of(
+        slot_assets=[f"{__name__}.paid"], partition_columns="region string", metadata_columns="_size"
+    )
+    key = "raw/region=a%20b/1.jsonl"
+    slot = slot_of(key, 16)
+    site.publish([Put(key=key, body=site.line(1))])
+    assert site.run([slot]).success
+    rows: list[dict[str, Any]] = []
+
+    def report(context: dg.AssetExecutionContext, orders: pa.Table, paid: pa.Table) -> None:
+        rows[:] = [*orders.to_pylist(), *paid.to_pylist()]
+        context.add_output_metadata({"ids": ids(orders)})
+
+    assert given(site, dg.asset(report)) == [[1]]
+    expected = (key, "a b", len(site.line(1)))
+    assert [(row["_key"], row["region"], row["_size"]) for row in rows] == [expected, expected]
