@@ -7,6 +7,8 @@ Verdicts; `committed` and `deleted` mean that the table agrees with the bucket
     quarantined the current version could not be read, or not to its end
     reading     the current version is committed in part; the slot's next batch continues
     deleted     object and rows are deleted
+    kept        the object is deleted, and its rows stay, as `on_delete` says
+    not_chosen  the source does not read such keys
     writing     space is reserved in the queue: a writer is at work, or was killed and will be resolved
     in_batch    an open batch is to take the change in
     failing     the last batch failed; it is requested again later, or, if parked, also when the slot changes
@@ -28,7 +30,7 @@ from s3notify_platform.ingest.follow import How
 
 Kind = Literal[
     "committed", "rejected", "quarantined", "reading", "deleted", "writing", "in_batch", "failing", "waiting",
-    "dead", "rescan", "signalled", "unseen", "unknown",
+    "dead", "rescan", "signalled", "unseen", "unknown", "kept", "not_chosen",
 ]  # fmt: skip
 
 REASON_SHOWN: Final = 300
@@ -46,7 +48,7 @@ class Verdict:
     @property
     def settled(self) -> bool:
         """Whether the table agrees with the bucket."""
-        return self.kind in ("committed", "deleted")
+        return self.kind in ("committed", "deleted", "kept", "not_chosen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +182,10 @@ class Answer:
     """The slot's newest generation; 0: none."""
     head_signal: str | None
     rejections: tuple[Rejection, ...]
+    not_chosen: str
+    """Why the source does not read the object (`Choice`); "" if it does."""
+    keeps: bool
+    """Whether rows of a deleted object stay."""
     refused: str
     """Why runs refuse the slot, whatever changes: a loss, or other settings than the table's (`table.known`)."""
     signal_taken: bool | None
@@ -190,9 +196,17 @@ class Answer:
     def verdict(self) -> Verdict:
         """The verdict that follows from the facts."""
         now, held = self.object, self.committed
+        if self.not_chosen:
+            text = f"not read by source {self.source!r}: {self.not_chosen}"
+            if held is None:
+                return Verdict("not_chosen", text)
+            return Verdict("rescan", f"{text}; its {held.rows} rows leave with the next listing")
         if held is not None and self.is_current(held):
             return _taken_in(self, held)
         entries = [notice for notice in self.notices if notice.state != "dead"]
+        if now is None and held is not None and held.rows and self.keeps and not entries:
+            text = f"the object is deleted, and its {held.rows} rows stay, since on_delete is keep"
+            return Verdict("kept", text)
         if now is None and held is None and not entries:
             if self.left:
                 text = f"deleted: its rows were removed, in generation {self.head} or before"

@@ -162,6 +162,8 @@ def _round(
         head=head.generation if head is not None else 0,
         head_signal=head.signal if head is not None else None,
         rejections=_rejections(table, *held) if held else (),
+        not_chosen=source.choice.why_not(key, now.modified_ms if now else None),
+        keeps=source.input.keeps,
         refused=refused,
         signal_taken=digest_of(ETag(signal.etag)) == sensor.seen if signal and sensor else None,
         sensor=sensor,

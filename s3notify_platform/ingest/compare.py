@@ -200,14 +200,14 @@ class _Comparison:
             return [UnqueuedSlot(slot=found.slot)]
         head = self._table.head(found.slot, found.newest)
         pending = frozenset(head.pending if head else ())
-        version = self._source.input.code_version
+        version, keep = self._source.input.code_version, self._source.input.keeps
         # All rows of the slot have to be made again, or some that an earlier batch could not.
         other = version is not None and head is not None and head.code_version != version
         whole = other or (head is not None and head.backfill > 0)
         listed = None
         if found.touched is None:
             listed = compared(
-                found.listed, self._table.state_columns(head), pending | self._skip, whole=whole
+                found.listed, self._table.state_columns(head), pending | self._skip, whole=whole, keep=keep
             )
             found.versions, states = listed.versions(found.slot), states_of(listed.states)
         else:
@@ -230,6 +230,7 @@ class _Comparison:
             touched=touched,
             pending=pending,
             stale=stale,
+            keep=keep,
         )
         generation = head.generation if head else Generation(0)
         # A commit would meet what came after it. Without one, or where a person would be alarmed, that is asked for.

@@ -44,9 +44,17 @@ class Listed:
 
 
 def compared(
-    listed: Sequence[pa.RecordBatch], states: pa.Table, also: Collection[str], *, whole: bool = False
+    listed: Sequence[pa.RecordBatch],
+    states: pa.Table,
+    also: Collection[str],
+    *,
+    whole: bool = False,
+    keep: bool = False,
 ) -> Listed:
-    """Compare by key and ETag. `also`: keys that count as changed in any case; `whole`: all of them do. Pure."""
+    """Compare by key and ETag. Pure.
+
+    `also`: keys that count as changed in any case; `whole`: all of them do. `keep`: what has rows was not withdrawn.
+    """
     pieces = (pa.Table.from_batches([piece]).select(_SCHEMA.names) for piece in listed)
     found = pa.concat_tables([_SCHEMA.empty_table(), *pieces])
     keys, known = found["key"], states["key"]
@@ -56,6 +64,10 @@ def compared(
     same = pc.and_not(equal, counts_as_changed)
     differs = np.ones(states.num_rows, np.bool_)
     differs[place.filter(same).to_numpy()] = False
+    left = ~pc.is_in(known, keys).to_numpy()
+    if keep:
+        kept = left & pc.greater(states["rows"], 0).to_numpy()
+        differs, left = differs & ~kept, left & ~kept
     suspect = pc.or_(
         pc.match_substring_regex(keys, _SUSPECT), pc.greater(pc.binary_length(keys), MAX_KEY_BYTES)
     )
@@ -64,6 +76,6 @@ def compared(
         states=states.filter(pa.array(differs)),
         objects=found.num_rows,
         held=states.num_rows,
-        withdrawn=states.num_rows - int(pc.is_in(known, keys).to_numpy().sum()),
+        withdrawn=int(left.sum()),
         unaddressable=[key for key in keys.filter(suspect).to_pylist() if unaddressable(key)],
     )

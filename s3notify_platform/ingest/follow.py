@@ -106,7 +106,7 @@ def named_versions(
 def _named(enumerator: Enumerator, entries: Sequence[Entry]) -> ObjectVersion | None:
     event = entries[0].event
     own = event.writer and event.op == "put" and event.etag is not None and event.size is not None
-    if own and len(entries) == 1 and enumerator.covers(event.key):
+    if own and len(entries) == 1 and enumerator.choice.covers(event.key):
         assert event.etag is not None
         assert event.size is not None
         return ObjectVersion(slot=Slot(entries[0].slot), key=event.key, etag=event.etag, size=event.size)

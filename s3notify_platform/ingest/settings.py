@@ -164,7 +164,26 @@ class FormatSettings:
 class InputSettings(FormatSettings):
     """What a source reads, how it is parsed, and how much at once."""
 
-    prefix: Annotated[str, About("Only keys that begin with it")] = ""
+    prefix: Annotated[str, About("Only keys that begin with it; empty: the whole bucket")] = ""
+    include: Annotated[
+        str,
+        About("Only keys that match one of these, separated by |, below the prefix, like *.jsonl|2026/*.csv"),
+    ] = ""
+    exclude: Annotated[str, About("No keys that match one of these, like */tmp/*; * stands also for /")] = ""
+    hidden_files: Annotated[
+        Literal["skip", "read"],
+        About("Keys with a part like _SUCCESS, .name or _temporary/, and those that end with /"),
+    ] = "skip"
+    modified_after: Annotated[
+        str,
+        About(
+            "Only objects written at this time or later, like 2026-01-31T12:00:00Z: today's leaves out what is there"
+        ),
+    ] = ""
+    on_delete: Annotated[
+        Literal["withdraw", "keep"],
+        About("Of an object that was deleted or has expired: withdraw its rows from the table, or keep them"),
+    ] = "withdraw"
     format: Annotated[str, About("Format of the objects; auto goes by suffix", choices=_formats)] = "auto"
     schema: Annotated[
         str | None,

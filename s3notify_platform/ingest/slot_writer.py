@@ -297,7 +297,8 @@ class SlotStage:
         known = self.table.states(head, {*self.outcomes, *left})
         read = {key: o for key, o in self.outcomes.items() if o.status == "ok"}
         gone = {key for key in left if key in known}
-        gone |= {key for key, o in self.outcomes.items() if o.status == "deleted" and key in known}
+        deleted = {key for key, o in self.outcomes.items() if o.status == "deleted" and key in known}
+        gone |= {key for key in deleted if not (self.context.source.input.keeps and known[key].rows)}
         unknown = sorted({fields for outcome in read.values() for fields in outcome.new_fields})
         if self.context.evolving and unknown:
             return WiderSlot(slot=self.slot, new_fields=tuple(unknown[:UNKNOWN_SCHEMAS]))

@@ -14,8 +14,8 @@ from s3notify_platform.ingest.location import CommitMode, Location
 from s3notify_platform.ingest.origin import Origin
 from s3notify_platform.ingest.settings import InputSettings, check_settings
 from s3notify_platform.ports import ObjectStore
-from s3notify_platform.protocols.source_enumerator import Enumerator
-from s3notify_platform.stores.config import DynamoConfig, S3Config
+from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, time_of
+from s3notify_platform.stores.config import OWN, DynamoConfig, S3Config
 from s3notify_platform.stores.probe import CommitChoice
 from s3notify_platform.stores.s3.fast import shared_store
 from s3notify_platform.table.commit import SlotTable
@@ -40,6 +40,7 @@ class Input(InputSettings):
         self.origin.check_apart([*self.hints.names, *self._data_columns()])
         check_schema(self.hints, self.format)
         check_encoding(self.encoding)
+        time_of(self.modified_after)
         for form in FORMATS.values():
             form.configured(self)
 
@@ -69,11 +70,17 @@ class Input(InputSettings):
         return check_declared(self.schema) if self.schema else fixed.names if fixed is not None else []
 
 
+    @property
+    def keeps(self) -> bool:
+        """Whether rows of an object that left stay."""
+        return self.on_delete == "keep"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """One source: its input, the location of its tables, and how these are committed to. Pickles.
 
-    The platform's own objects never count as source objects: a prefix that contains them is refused.
+    The platform's own objects never count as source objects, wherever they are in the bucket.
     """
 
     input: Input
@@ -81,16 +88,18 @@ class Source:
     commit: CommitMode = field(default_factory=CommitMode)
 
     def __post_init__(self) -> None:
-        read, own = self.input.bucket, self.location.platform
-        same = (read.bucket, read.endpoint_url) == (own.bucket, own.endpoint_url)
-        prefix, place = self.input.prefix, self.location
-        for taken in (place.platform_prefix, place.keyspace_prefix, place.queue_prefix, f"{KNOWN}/"):
-            if same and (taken.startswith(prefix) or prefix.startswith(taken)):
-                raise UsageError(
-                    f"it reads {prefix!r} of bucket {read.bucket!r}, which "
-                    f"holds the platform's own objects below {taken!r}: give the source a prefix, or the "
-                    "platform another bucket"
-                )
+        if inside := next((own for own in self._own() if self.input.prefix.startswith(own)), None):
+            raise UsageError(
+                f"it reads {self.input.prefix!r} of bucket {self.input.bucket.bucket!r}, which is among the "
+                f"platform's own objects below {inside!r}: give it another prefix"
+            )
+
+    def _own(self) -> tuple[str, ...]:
+        """Prefixes of the platform's own objects in the bucket that is read: this source's, and all usual ones."""
+        read, own, place = self.input.bucket, self.location.platform, self.location
+        if (read.bucket, read.endpoint_url) != (own.bucket, own.endpoint_url):
+            return (f"{KNOWN}/",)
+        return (place.platform_prefix, place.keyspace_prefix, place.queue_prefix, f"{KNOWN}/", OWN)
 
     @classmethod
     def of(
@@ -160,7 +169,20 @@ class Source:
     def enumerator(self, bucket: ObjectStore | None = None) -> Enumerator:
         """Finds the source's objects, through `bucket` if given. No request."""
         bucket = bucket or shared_store(self.input.bucket)
-        return Enumerator(bucket, prefix=self.input.prefix, slots=self.location.slots)
+        return Enumerator(bucket, self.choice, slots=self.location.slots)
+
+    @property
+    def choice(self) -> Choice:
+        """Which objects it reads."""
+        chosen = self.input
+        return Choice(
+            prefix=chosen.prefix,
+            own=self._own(),
+            hidden=chosen.hidden_files == "read",
+            include=chosen.include,
+            exclude=chosen.exclude,
+            modified_after=time_of(chosen.modified_after),
+        )
 
     def settle_commit_mode(self, store: ObjectStore) -> Self:
         """The source with its commit mode settled. See `Location.settle_commit_mode`."""

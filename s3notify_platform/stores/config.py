@@ -7,7 +7,10 @@ from typing import Any, Final
 
 from s3notify_platform.errors import UsageError
 
-QUEUE_PREFIX: Final = "_s3notify/queue/"
+OWN: Final = "_s3notify/"
+"""Where the platform keeps its own objects, unless a source says otherwise. No source reads them."""
+
+QUEUE_PREFIX: Final = f"{OWN}queue/"
 """Prefix of the notification queue. Outside of the sources' prefixes, so that all sources and writers share one."""
 
 

@@ -188,13 +188,29 @@ def test_a_bucket_without_objects(bare_lake: Callable[..., Lake]) -> None:
         ({"bucket": "b", "prefix": "raw/", "generations": "[1]"}, "give JSON like"),
         ({"bucket": "b", "prefix": "raw/", "only": "1,x"}, "x"),
         ({"path": "http://b/raw/"}, "give s3://bucket/prefix"),
-        ({"bucket": "b"}, "which holds the platform's own objects"),
+        ({"bucket": "b", "prefix": "_s3notify/"}, "among the platform's own objects"),
+        ({"bucket": "b", "maxFilesPerTrigger": "3", "max_objects": "3"}, "are the same: give one of them"),
+        ({"bucket": "b", "mode": "STRICT"}, "use one of PERMISSIVE, DROPMALFORMED, FAILFAST"),
+        ({"bucket": "b", "pathGlobFilter": "*.{a,b}"}, "use the option include"),
     ],
 )
 def test_options_that_make_no_sense_say_so(options: dict[str, str], message: str) -> None:
     """Before any request."""
     with pytest.raises(UsageError, match=message):
         reading_of(options)
+
+
+def test_options_by_the_names_of_spark() -> None:
+    """They are the same as ours."""
+    names = {"maxFilesPerTrigger": "7", "PathGlobFilter": "*.csv", "modifiedAfter": "2026-01-01T00:00:00Z"}
+    reading = reading_of({"bucket": "b", "mode": "failfast", "sep": ";", **names})
+    chosen = reading.source.input
+    assert (chosen.max_objects, chosen.csv_delimiter, reading.rejects) == (7, ";", "fail")
+    choice = reading.source.choice
+    assert [choice.covers(key) for key in ("a.csv", "x/a.csv", "a.csv/b")] == [False, False, False]
+    written = 1_767_225_600_000
+    assert [not choice.why_not(key, written) for key in ("a.csv", "x/a.csv", "a.csv/b")] == [True, True, False]
+    assert choice.why_not("a.csv", written - 1) == "it was written before modified_after"
 
 
 def test_a_path_names_bucket_and_prefix() -> None:

@@ -35,15 +35,16 @@ Limits
     - The signal of an unqueued writer may be hidden by that of a queueing one, until the former signals again. From
       then on, for `UNQUEUED_SECONDS`, every signalled slot is listed; the sweep finds the earlier changes.
 
-Requests: 1 LIST for each 1000 objects of a listing; 1 HEAD for each key that an entry names.
+Requests: 1 LIST for each 1000 objects of a listing; 1 HEAD for each key that an entry names and `Choice` covers.
 
 Differs from the original: overwrites, deletions and emptied objects are changes like any other. Notifications are
 removed when they are committed, not when they are read. Ranges of slots do not overlap.
 
-Reading order: enumerator, assignment, listing, rescan.
+Reading order: choice, enumerator, assignment, listing, rescan.
 """
 
 from s3notify_platform.protocols.source_enumerator.assignment import BALANCE_SLACK, Assignment, assign_slots
+from s3notify_platform.protocols.source_enumerator.choice import Choice, time_of
 from s3notify_platform.protocols.source_enumerator.enumerator import (
     OBJECT_COST_BYTES,
     Enumerator,
@@ -71,6 +72,7 @@ __all__ = [
     "UNQUEUED_SECONDS",
     "Assignment",
     "Chain",
+    "Choice",
     "Enumerator",
     "ObjectState",
     "ObjectVersion",
@@ -86,4 +88,5 @@ __all__ = [
     "listed_pages",
     "parts_of",
     "quantiles",
+    "time_of",
 ]

@@ -3,11 +3,12 @@
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, repeat
 from typing import Final
 
 from s3notify_platform.errors import RefusedError, UsageError
 from s3notify_platform.ports import ETag, ObjectColumns, ObjectMeta, ObjectStore, list_all
+from s3notify_platform.protocols.source_enumerator.choice import Choice
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 
 OBJECT_COST_BYTES: Final = 64 << 10
@@ -93,16 +94,21 @@ def changes_of_slot(
     touched: Collection[str] | None = None,
     pending: Collection[str] = (),
     stale: Collection[str] = (),
+    keep: bool = False,
 ) -> SlotChanges:
     """Compare one slot's enumerated versions with its committed states by key. Pure.
 
     `touched`: the keys that were looked up; None: all of the slot, so that a key which was not found has left.
     `pending` keys continue where reading ended, or are read again if it was done, although their ETag is the same;
-    `stale` ones are read again.
+    `stale` ones are read again. `keep`: a key with rows has not left, whatever was found.
     """
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
-    gone = sorted(key for key in looked_at if key in states and key not in versions)
+    gone = sorted(
+        key
+        for key in looked_at
+        if key in states and key not in versions and not (keep and states[key].rows)
+    )
     read: list[Split] = []
     for key in sorted(versions):
         version, state = versions[key], states.get(key)
@@ -168,53 +174,54 @@ def assign(sizes: Sequence[int], tasks: int) -> list[int]:
 
 
 class Enumerator:
-    """Finds the current object versions of slots."""
+    """Finds the current object versions of slots, among the objects that are chosen."""
 
-    def __init__(self, source: ObjectStore, *, prefix: str, slots: int = SLOT_COUNT) -> None:
+    def __init__(self, source: ObjectStore, choice: Choice, *, slots: int = SLOT_COUNT) -> None:
+        self.choice = choice
         self._source = source
-        self._prefix = prefix
         self._slots = check_slot_count(slots)
 
     def versions(self, wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
-        """Every object below the prefix whose slot is wanted, as a stream that holds one page at a time.
+        """Every chosen object whose slot is wanted, as a stream that holds one page at a time.
 
         One LIST for each 1000 objects of the prefix.
         """
-        return self.among(list_all(self._source, self._prefix), wanted)
+        return self.among(list_all(self._source, self.choice.prefix), wanted)
 
     def among(self, listed: Iterable[ObjectMeta], wanted: frozenset[Slot]) -> Iterator[ObjectVersion]:
-        """Those of `listed` whose slot is wanted. No request."""
+        """Those of `listed` that are chosen and whose slot is wanted. No request."""
         for meta in listed:
             slot = slot_of(meta.key, self._slots)
-            if slot in wanted:
+            if slot in wanted and not self.choice.why_not(meta.key, meta.modified_ms):
                 yield ObjectVersion(slot=slot, key=meta.key, etag=meta.etag, size=meta.size)
 
     def columns_among(self, listed: ObjectColumns, wanted: frozenset[Slot]) -> dict[str, Sequence[object]]:
         """The same as columns, named as the fields of `ObjectVersion`. No request."""
         slots = [slot_of(key, self._slots) for key in listed.keys]
         columns = {"slot": slots, "key": listed.keys, "etag": listed.etags, "size": listed.sizes}
-        if wanted.issuperset(slots):
+        chosen = self.choice.among(listed)
+        if not wanted.issuperset(slots):
+            chosen = [
+                slot in wanted and one for slot, one in zip(slots, chosen or repeat(True), strict=False)
+            ]
+        if chosen is None:
             return columns
-        chosen = [slot in wanted for slot in slots]
         return {name: [*compress(column, chosen)] for name, column in columns.items()}
 
-    def covers(self, key: str) -> bool:
-        """Whether a key is below the source's prefix."""
-        return key.startswith(self._prefix)
-
     def current(self, key: str) -> ObjectVersion | None:
-        """The current version under a key that an entry names; None if there is none, or it is not below the prefix.
+        """The current version under a key that an entry names; None if there is none, or it is not chosen.
 
-        1 HEAD; if it is refused, 1 LIST instead, so that a key that nobody may read is found as by a sweep. The entry
-        is a hint that the key changed: entries may be late, and come in any order.
+        No request if its key is not chosen, else 1 HEAD; if it is refused, 1 LIST instead, so that a key that nobody may
+        read is found as by a sweep. The entry is a hint that the key changed: entries may be late, and come in any
+        order.
         """
-        if not self.covers(key):
+        if self.choice.why_not(key):
             return None
         try:
             meta = self._source.head(key)
         except RefusedError:
             # The first name that begins with a key is the key.
             meta = next((each for each in self._source.list(key, limit=1).objects if each.key == key), None)
-        if meta is None:
+        if meta is None or self.choice.why_not(key, meta.modified_ms):
             return None
         return ObjectVersion(slot=slot_of(key, self._slots), key=key, etag=meta.etag, size=meta.size)

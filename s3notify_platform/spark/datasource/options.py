@@ -3,6 +3,8 @@
 Spark shows options in its plans, so none of them is a secret: keys are given by the names of environment variables or
 by that of a profile, and else come from boto3's own chain. Each of them is looked up where a request is sent: on the
 driver (with Spark Connect, on the server) and on every worker.
+
+Spark's own names for the same are understood too (`SPARK_NAMES`).
 """
 
 import json
@@ -27,6 +29,23 @@ CONNECTION: Final = (
     "path", "endpoint_url", "region", "dynamodb_endpoint_url", *ACCESS, *OF_BUCKET,
 )  # fmt: skip
 READING: Final = ("read", "rejects", "only", "generations", "topic", "poll_seconds", "list_seconds")
+
+SPARK_NAMES: Final = {
+    "maxFilesPerTrigger": "max_objects",
+    "maxBytesPerTrigger": "max_bytes",
+    "pathGlobFilter": "include",
+    "modifiedAfter": "modified_after",
+    "mode": "rejects",
+    "sep": "csv_delimiter",
+    "delimiter": "csv_delimiter",
+    "quote": "csv_quote",
+    "escape": "csv_escape",
+    "comment": "csv_comment",
+    "nullValue": "csv_nulls",
+}
+"""Options of Spark's file sources, and ours for the same."""
+
+_MODES: Final = {"permissive": "column", "dropmalformed": "drop", "failfast": "fail"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +75,7 @@ class Reading:
 
 def reading_of(options: Mapping[str, str]) -> Reading:
     """What the options say; `UsageError` for one that is unknown, missing or makes no sense."""
-    given = {name.lower(): value for name, value in options.items()}
+    given = _by_our_names({name.lower(): value for name, value in options.items()})
     known = (*SETTINGS, *CONNECTION, *READING)
     if unknown := sorted(given.keys() - set(known)):
         raise UsageError(f"option {unknown[0]!r}: there is none; use {', '.join(known)}")
@@ -71,6 +90,28 @@ def reading_of(options: Mapping[str, str]) -> Reading:
     if "only" in given:
         found["only"] = frozenset(slot_from_partition_key(s.strip(), slots) for s in given["only"].split(","))
     return Reading(source=source, generations=_generations(given.get("generations", "{}"), slots), **found)
+
+
+def _by_our_names(given: Mapping[str, str]) -> dict[str, str]:
+    found = {**given}
+    for spark_name, name in SPARK_NAMES.items():
+        if (value := found.pop(spark_name.lower(), None)) is None:
+            continue
+        if name in found:
+            raise UsageError(f"options {spark_name} and {name} are the same: give one of them")
+        match spark_name:
+            case "mode":
+                if value.lower() not in _MODES:
+                    raise UsageError(f"mode={value!r}: use one of PERMISSIVE, DROPMALFORMED, FAILFAST")
+                value = _MODES[value.lower()]
+            case "pathGlobFilter":
+                if {*"{}|"} & {*value}:
+                    raise UsageError(f"pathGlobFilter={value!r}: use the option include, like *.csv|*.jsonl")
+                value = f"{value}|*/{value}"  # Spark's is of the file's name
+            case _:
+                pass
+        found[name] = value
+    return found
 
 
 def _source(given: Mapping[str, str]) -> Source:

@@ -12,6 +12,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ETag
 from s3notify_platform.protocols.source_enumerator import (
     OBJECT_COST_BYTES,
+    Choice,
     Enumerator,
     ObjectState,
     ObjectVersion,
@@ -169,7 +170,7 @@ def test_enumerator_lists_once() -> None:
     memory.put("other/1", b"x")
     store = CountingStore(memory)
     wanted = frozenset({Slot(1), Slot(5)})
-    found = list(Enumerator(store, prefix="raw/", slots=7).versions(wanted))
+    found = list(Enumerator(store, Choice(prefix="raw/"), slots=7).versions(wanted))
     assert {v.slot for v in found} == wanted
     assert {v.key for v in found} == {f"raw/{n}" for n in range(1500) if slot_of(f"raw/{n}", 7) in wanted}
     assert store.counts == {"LIST": 2}
@@ -178,4 +179,4 @@ def test_enumerator_lists_once() -> None:
 @pytest.mark.parametrize("slots", [0, 1001, -1])
 def test_enumerator_checks_its_slots(slots: int) -> None:
     with pytest.raises(UsageError, match="slots"):
-        Enumerator(MemoryObjectStore(), prefix="", slots=slots)
+        Enumerator(MemoryObjectStore(), Choice(), slots=slots)
