@@ -58,6 +58,11 @@ class Input(InputSettings):
         """Why an object is a reject as a whole for what its key says; "" if it is none, or values are rescued. Pure."""
         return self.origin.reason(key) if self.mismatches == "quarantine" else ""
 
+    @property
+    def keeps(self) -> bool:
+        """Whether rows of an object that left stay."""
+        return self.on_delete == "keep"
+
     def _data_columns(self) -> list[str]:
         """The names of the data's columns, as far as they are known before it is read."""
         fixed = fixed_schema(self.format)
@@ -68,12 +73,6 @@ class Input(InputSettings):
                 else f"schema_hints {self.schema_hints!r}: format {self.format} has columns of its own"
             )
         return check_declared(self.schema) if self.schema else fixed.names if fixed is not None else []
-
-
-    @property
-    def keeps(self) -> bool:
-        """Whether rows of an object that left stay."""
-        return self.on_delete == "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +94,12 @@ class Source:
             )
 
     def _own(self) -> tuple[str, ...]:
-        """Prefixes of the platform's own objects in the bucket that is read: this source's, and all usual ones."""
-        read, own, place = self.input.bucket, self.location.platform, self.location
-        if (read.bucket, read.endpoint_url) != (own.bucket, own.endpoint_url):
+        """Prefixes of the platform's own objects in the bucket that is read: this source's, and all usual ones.
+
+        Buckets of one name count as the same: a store may be reached by several URLs.
+        """
+        place = self.location
+        if self.input.bucket.bucket != place.platform.bucket:
             return (f"{KNOWN}/",)
         return (place.platform_prefix, place.keyspace_prefix, place.queue_prefix, f"{KNOWN}/", OWN)
 

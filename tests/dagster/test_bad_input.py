@@ -24,7 +24,7 @@ def component(**attributes: object) -> S3NotifyComponent:
         ({"slots": 0}, "slots=0: a keyspace has 1 to 1000 slots"),
         ({"slots": 1001}, "slots=1001: a keyspace has 1 to 1000 slots"),
         ({"name": "Orders!"}, "source name 'Orders!'"),
-        ({"prefix": "_s3notify/orders/"}, "among the platform's own objects below '_s3notify/'"),
+        ({"prefix": "_s3notify/orders/"}, "among the platform's own objects below '_s3notify/orders/'"),
         ({"prefix": "raw/own/in/", "platform_prefix": "raw/own/"}, "platform's own objects below 'raw/own/'"),
         ({"prefix": "_s3notify/orders/table/"}, "platform's own objects"),
         ({"modified_after": "yesterday"}, "give a time like 2026-01-31T12:00:00Z"),

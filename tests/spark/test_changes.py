@@ -300,6 +300,52 @@ def test_what_our_publisher_announced_changes_before_its_read(changing_of: Calla
     bucket.settled()
 
 
+@both
+def test_what_is_chosen_is_read(changing_of: Callable[..., Changing]) -> None:
+    """The rest is not asked for, nor in quarantine; rows of a deleted object stay, those of a new version replace."""
+    bucket = changing_of(include="*.jsonl", exclude="*/tmp/*", on_delete="keep")
+    for name in (
+        "a.jsonl",
+        "b.jsonl",
+        "_SUCCESS",
+        ".a.jsonl.crc",
+        "_tmp/a.jsonl",
+        "x/",
+        "x/tmp/a.jsonl",
+        "x/a.csv",
+    ):
+        bucket.put(f"raw/{name}", ONE)
+    bucket.run()
+    assert set(bucket.asked()) == {"raw/a.jsonl", "raw/b.jsonl"}
+    assert (bucket.last.ok, bucket.last.objects, bucket.last.rejects) == (True, 2, 0)
+    assert bucket.entries() == []
+
+    bucket.delete("raw/a.jsonl")
+    bucket.put("raw/b.jsonl", TWO)
+    bucket.when_asked(lambda: bucket.delete("raw/b.jsonl"), key="raw/b.jsonl")
+    bucket.run()
+    assert (bucket.last.gone, bucket.last.status) == (0, "unchanged"), (
+        "both are gone, and nothing else changed"
+    )
+    assert bucket.committed() == {"raw/a.jsonl": 3, "raw/b.jsonl": 3}
+    bucket.put("raw/a.jsonl", TWO)
+    bucket.run()
+    assert bucket.committed() == {"raw/a.jsonl": 4, "raw/b.jsonl": 3}
+
+
+@pytest.mark.parametrize("listing", [True], ids=["listing"])
+def test_a_source_of_a_whole_bucket(changing_of: Callable[..., Changing]) -> None:
+    """As the writers of vnotify have it: its keyspace is in the same bucket, and none of that is read."""
+    bucket = changing_of(prefix="", keyspace_prefix="keys/", hidden_files="read")
+    plain = Publisher(shared_store(bucket.source.location.platform), prefix="keys/", slots=1)
+    assert isinstance(plain.put("a.jsonl", ONE), Written)
+    bucket.put("_b/c.jsonl", TWO)
+    for _ in range(2):
+        bucket.run()
+        assert bucket.committed() == {"a.jsonl": 3, "_b/c.jsonl": 4}
+    assert bucket.last.status == "unchanged"
+
+
 # Rounds: what does not fit into one is read on in the next.
 
 

@@ -209,7 +209,11 @@ def test_options_by_the_names_of_spark() -> None:
     choice = reading.source.choice
     assert [choice.covers(key) for key in ("a.csv", "x/a.csv", "a.csv/b")] == [False, False, False]
     written = 1_767_225_600_000
-    assert [not choice.why_not(key, written) for key in ("a.csv", "x/a.csv", "a.csv/b")] == [True, True, False]
+    assert [not choice.why_not(key, written) for key in ("a.csv", "x/a.csv", "a.csv/b")] == [
+        True,
+        True,
+        False,
+    ]
     assert choice.why_not("a.csv", written - 1) == "it was written before modified_after"
 
 

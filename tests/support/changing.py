@@ -199,6 +199,11 @@ class Changing:
         head = self.source.table().head(Slot(0))
         return set(head.pending) if head else set()
 
+    def committed(self) -> dict[str, int]:
+        """Rows of each key, as the state has them."""
+        table = self.source.table()
+        return {key: state.rows for key, state in table.states(table.head(Slot(0))).items()}
+
     def settled(self) -> None:
         """Table and bucket are equal, no entry is left, and another run has nothing to do and reads nothing."""
         assert not self.waiting

@@ -105,9 +105,7 @@ def changes_of_slot(
     looked_at = states if touched is None else touched
     versions = {version.key: version for version in found}
     gone = sorted(
-        key
-        for key in looked_at
-        if key in states and key not in versions and not (keep and states[key].rows)
+        key for key in looked_at if key in states and key not in versions and not (keep and states[key].rows)
     )
     read: list[Split] = []
     for key in sorted(versions):
@@ -211,8 +209,8 @@ class Enumerator:
     def current(self, key: str) -> ObjectVersion | None:
         """The current version under a key that an entry names; None if there is none, or it is not chosen.
 
-        No request if its key is not chosen, else 1 HEAD; if it is refused, 1 LIST instead, so that a key that nobody may
-        read is found as by a sweep. The entry is a hint that the key changed: entries may be late, and come in any
+        No request if its key is not chosen, else 1 HEAD; if it is refused, 1 LIST instead, so that a key that nobody
+        may read is found as by a sweep. The entry is a hint that the key changed: entries may be late, and come in any
         order.
         """
         if self.choice.why_not(key):

@@ -39,6 +39,31 @@ def test_committed(place):
     assert f"data file: _s3notify/orders/table/data/slot={SLOT}/f.parquet" in answer.lines
 
 
+def test_not_chosen(place):
+    """Why; and that rows which it has from earlier leave."""
+    place.put()
+    place.source = with_settings(place.source, exclude="*")
+    answer = place.ask()
+    assert said(answer)[0] == "not_chosen"
+    assert "exclude '*' matches" in said(answer)[1]
+    assert answer.verdict.settled
+    place.commit(place.state())
+    answer = place.ask()
+    assert said(answer)[0] == "rescan"
+    assert said(answer)[1].endswith("; its 3 rows leave with the next listing")
+
+
+def test_rows_of_a_deleted_object_stay_if_they_are_to(place):
+    place.put()
+    place.commit(place.state())
+    place.store.delete(KEY)
+    assert said(place.ask())[0] != "kept"
+    place.source = with_settings(place.source, on_delete="keep")
+    text = "the object is deleted, and its 3 rows stay, since on_delete is keep"
+    assert said(place.ask()) == ("kept", text)
+    assert place.ask().verdict.settled
+
+
 def test_quarantined(place):
     """Why; whether a retry was asked for; and what of it is committed."""
     place.put()

@@ -49,6 +49,16 @@ def test_changes_of_slot() -> None:
     assert not changes_of_slot(SLOT, versions({"a": "1"}), states({"a": "1"}), max_objects=1)
 
 
+@pytest.mark.parametrize("touched", [None, ["rows", "none", "here"]])
+def test_what_has_rows_may_be_kept(touched: list[str] | None) -> None:
+    """What has none leaves: it is in quarantine, or failing, and nobody can make it good any more."""
+    known = states({"rows": "1", "here": "1"}, rows=1) | states({"none": "1"})
+    here = versions({"here": "1"})
+    found = changes_of_slot(SLOT, here, known, max_objects=9, touched=touched, keep=True)
+    assert (found.read, found.gone) == ((), ("none",))
+    assert changes_of_slot(SLOT, here, known, max_objects=9, touched=touched).gone == ("none", "rows")
+
+
 def test_reading_goes_on_where_it_ended() -> None:
     """Of a pending key with the same ETag; of another ETag, or for another code version, it begins again."""
     begun = states({"a": "1", "b": "1"}, offset=7, reach_end=False, by_record=True)
