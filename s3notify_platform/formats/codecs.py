@@ -115,7 +115,7 @@ def decoded(chunks: Iterable[bytes], key: str, encoding: str) -> Iterator[bytes]
         case "bz2":
             rest = _members(rest, "bz2", bz2.BZ2Decompressor)
         case "zstd":
-            rest = _members(rest, "zstd", _zstd)
+            rest = _members(rest, "zstd", new_zstd)
         case "snappy":
             rest = _snappy_frames(rest)
         case "hadoop-snappy":
@@ -201,7 +201,8 @@ class _Gzip:
         return piece
 
 
-def _zstd() -> _Decompressor:
+def new_zstd() -> _Decompressor:
+    """A decompressor of one stream, with a window of at most `WINDOW_LOG` bits."""
     return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
 
 
@@ -290,7 +291,7 @@ def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
             if max(missing, length) > SNAPPY_BLOCK_BYTES:
                 raise CorruptError(f"snappy blocks: one of {max(missing, length)} bytes")
             part = stream.take(length)
-            if _snappy_length(part) > missing:
+            if snappy_length(part) > missing:
                 raise CorruptError("snappy blocks: a part is longer than its block")
             text = _snappy(cramjam.snappy.decompress_raw, part)
             if not text:
@@ -299,7 +300,8 @@ def _hadoop_blocks(chunks: Iterator[bytes]) -> Iterator[bytes]:
             yield text
 
 
-def _snappy_length(part: bytes) -> int:
+def snappy_length(part: bytes) -> int:
+    """How many bytes a raw block of snappy says it holds. `CorruptError` if it says nothing."""
     length = 0
     for number, octet in enumerate(part[:5]):
         length |= (octet & 0x7F) << (7 * number)

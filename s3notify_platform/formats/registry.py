@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.formats.avro import Avro
 from s3notify_platform.formats.base import Format
 from s3notify_platform.formats.binary import Binary
 from s3notify_platform.formats.codecs import without_suffix
@@ -22,7 +23,7 @@ AUTO: Final = "auto"
 """The setting under which an object's suffix names its format."""
 
 FORMATS: Final[dict[str, Format]] = {
-    one.name: one for one in (Jsonl(), JsonDocument(), Csv(), Tsv(), Parquet(), Text(), Binary())
+    one.name: one for one in (Jsonl(), JsonDocument(), Csv(), Tsv(), Parquet(), Avro(), Text(), Binary())
 }
 
 RESERVED: Final = frozenset(

@@ -11,6 +11,7 @@ import pytest
 
 from s3notify_platform.slots import Slot
 from tests.contracts.fault_proxy import FaultProxy
+from tests.support.avro import file_of
 from tests.support.servers import S3Server
 from tests.support.spark import Lake
 
@@ -33,10 +34,16 @@ def parquet(numbers: range) -> bytes:
     return sink.getvalue()
 
 
+def avro(numbers: range) -> bytes:
+    fields = [{"name": "n", "type": "long"}, {"name": "text", "type": ["null", "string"]}]
+    return file_of([{"n": n, "text": "z" * (n % 70)} for n in numbers], fields, block=300)
+
+
 BODIES: dict[str, Callable[[range], bytes]] = {
     "big.jsonl": jsonl,
     "big.csv": csv,
     "big.parquet": parquet,
+    "big.avro": avro,
     "big.jsonl.gz": lambda numbers: gzip.compress(jsonl(numbers), 0, mtime=0),
 }
 

@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 
+from tests.support.avro import file_of
 from tests.support.poison.files import FILES
 from tests.support.poison.texts import TEXTS
 
@@ -9,6 +10,10 @@ GOOD = {
     "good.jsonl": b'{"id":1,"name":"ann"}\n{"id":2,"name":"bob"}\n',
     "good.csv": b"id,name\n1,ann\n2,bob\n",
     "good.tsv": b"id\tname\n1\tann\n2\tbob\n",
+    "good.avro": file_of(
+        [{"id": 1, "name": "ann"}, {"id": 2, "name": "bob"}],
+        [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+    ),
 }
 """Neighbours that have to be taken in, whatever is beside them: two records each."""
 

@@ -1,11 +1,14 @@
-"""Bad Parquet files."""
+"""Bad files of Parquet and Avro."""
 
 import io
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from tests.support.avro import HOSTILE
 
 
 def parquet(table: pa.Table, **how: Any) -> bytes:
@@ -40,6 +43,7 @@ def damaged() -> bytes:
 
 
 FILES: dict[str, Callable[[], bytes]] = {
+    **{f"{name.replace(' ', '-')}.avro": partial(bytes, body) for name, (body, _) in HOSTILE.items()},
     "nulls.parquet": lambda: nulls(400_000_000),
     "long-value.parquet": lambda: one_long_value(200_000, 100_000),
     "long-text.parquet": lambda: one_long_value(200_000, 100_000, store_schema=False),

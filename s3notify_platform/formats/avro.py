@@ -1,0 +1,352 @@
+"""Avro's object container files to rows and rejects, block by block.
+
+A split reads the blocks that begin in it: each begins behind a sync marker, by which it is found from anywhere in the
+file. What is no block up to the next marker is one reject; a record that cannot be read takes the rest of its block
+with it. A file without a readable header, or with no column of a given schema, is one reject, from the split with the
+file's beginning. `_offset` is the byte at which the record's block begins, plus the record's number in the block.
+
+Differs from the specification: a union of several types, beside null, is read if these are numbers. A type that
+contains itself, and arrays whose items take no bytes, are refused.
+
+Memory: one block, decompressed, of at most `BLOCK_BYTES`, and `ROWS` records as Python's values.
+
+Source: https://avro.apache.org/docs/1.12.0/specification/#object-container-files
+"""
+
+import bz2
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any, Final
+
+import cramjam
+import fastavro
+import numpy as np
+import pyarrow as pa
+
+from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.formats.avro_types import ArrowTypes, UnreadableError, stored, without_times
+from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.codecs import new_zstd, snappy_length
+from s3notify_platform.formats.columns import count_fields
+from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes
+from s3notify_platform.formats.parquet_values import fit_rows
+from s3notify_platform.formats.records import (
+    UNKNOWN_FIELD,
+    Parsed,
+    Reject,
+    Target,
+    no_rows,
+    reason_of,
+    rejected_whole,
+)
+from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES
+from s3notify_platform.protocols.source_enumerator import Split
+
+BLOCK_BYTES: Final = 16 << 20
+"""Of a block, stored or decompressed. Writers make blocks of 16 KB to 1 MB."""
+
+ROWS: Final = 8192
+"""Records that become a table together."""
+
+_WINDOW: Final = 64 << 10
+_HEADER_BYTES: Final = 64 << 10
+_HEADER_MAX: Final = 32 << 20
+_SYNC: Final = 16
+_LONGS: Final = 20
+"""Bytes of the two numbers before a block at most."""
+
+_HEADER: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "header",
+        "fields": [
+            {"name": "magic", "type": {"type": "fixed", "name": "magic", "size": 4}},
+            {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+            {"name": "sync", "type": {"type": "fixed", "name": "sync", "size": _SYNC}},
+        ],
+    }
+)
+
+
+class Avro(Format):
+    """See the module."""
+
+    name = "avro"
+    suffixes = frozenset({"avro"})
+
+    def may_be_cut(self, key: str, encoding: str) -> bool:
+        """See `Format`."""
+        return True
+
+    def parse(
+        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
+    ) -> Iterator[Parsed]:
+        """See `Format`. An empty file has no rows."""
+        for number, (_, body) in enumerate(objects):
+            for parsed in _rows(BytesInMemory(body), 0, len(body), target):
+                yield parsed.of(number)
+
+    def records(
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
+    ) -> SplitRecords:
+        """See `Format`. One GET for the header, then one for each `CHUNK_BYTES`."""
+        offset = yield from _rows(source, split.start, split.end, target)
+        return SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)
+
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
+        """See `Format`. Reads the header."""
+        try:
+            yield _header(source).columns
+        except UnreadableError:
+            return
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """What the beginning of a file says. `read`: the schema that values are read with, `columns` what they become."""
+
+    read: Any
+    columns: pa.Schema
+    decompress: Callable[[bytes], bytes]
+    sync: bytes
+    end: int
+
+
+def _header(source: ObjectBytes) -> _Header:
+    size = _HEADER_BYTES
+    while True:
+        beginning = BytesIO(source.read(0, min(size, source.size)))
+        try:
+            found: Any = fastavro.schemaless_reader(beginning, _HEADER, None)
+            break
+        except S3NotifyError:
+            raise
+        except Exception as error:
+            size *= 8
+            if size > _HEADER_MAX or beginning.getbuffer().nbytes == source.size:
+                raise UnreadableError(f"no header: {reason_of(error)}") from error
+    if found["magic"] != b"Obj\x01":
+        raise UnreadableError("it does not begin as Avro's files do")
+    codec = found["meta"].get("avro.codec", b"null").decode("utf-8", "replace")
+    if codec not in _CODECS:
+        raise UnreadableError(f"codec {codec!r}: use one of {', '.join(_CODECS)}")
+    try:
+        schema = json.loads(found["meta"]["avro.schema"])
+        columns = ArrowTypes().columns(schema)
+        read = fastavro.parse_schema(without_times(schema))
+    except UnreadableError:
+        raise
+    except Exception as error:
+        raise UnreadableError(f"schema: {reason_of(error)}") from error
+    return _Header(
+        read=read, columns=columns, decompress=_CODECS[codec], sync=found["sync"], end=beginning.tell()
+    )
+
+
+def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
+    """The rows of the blocks that begin between. Returns where the next one begins, or the file's size."""
+    if source.size == 0:
+        source.read(0, 0)
+        return 0
+    try:
+        header = _header(source)
+        _check_columns(header.columns, target)
+    except UnreadableError as error:
+        if start == 0:
+            raw = source.read(0, min(source.size, MAX_RAW_BYTES))
+            yield rejected_whole(0, raw, f"Avro: {error}", target)
+        return min(end, source.size)
+    body = _Body(source, end)
+    place = header.end
+    if start > place:
+        place = body.behind(header.sync, start - _SYNC)
+    batch = _Batch(header=header, target=target)
+    while place < min(end, source.size):
+        try:
+            stored_at, after, count = _block_at(body, place, header.sync)
+            records = header.decompress(body.read(stored_at, after - _SYNC))
+            rejected = batch.add(place, records, count)
+        except UnreadableError as error:
+            after = body.behind(header.sync, place)
+            raw = body.read(place, min(after, place + MAX_RAW_BYTES))
+            rejected = Reject(index=0, offset=place, reason=f"Avro: {error}", raw=raw)
+        if rejected:
+            yield from batch.take()
+            yield no_rows(target, [rejected])
+        elif batch.full:
+            yield from batch.take()
+        place = after
+    yield from batch.take()
+    return place
+
+
+def _check_columns(columns: pa.Schema, target: Target) -> None:
+    names = columns.names
+    if names and not target.inferred and not {*names} & {*target.schema.names}:
+        raise UnreadableError(f"column {names[0]!r} {UNKNOWN_FIELD}")
+
+
+class _Body:
+    """Ranges of the object, of which the last chunk is kept. Beyond `end` no more than `_WINDOW` is read at once."""
+
+    def __init__(self, source: ObjectBytes, end: int) -> None:
+        self.size = source.size
+        self._source, self._end = source, end
+        self._start, self._bytes = 0, b""
+
+    def read(self, start: int, end: int) -> bytes:
+        """Bytes of the object, fewer only at its end."""
+        end = min(end, self.size)
+        if start >= end:
+            return b""
+        if not self._start <= start <= end <= self._start + len(self._bytes):
+            upto = max(end, min(start + CHUNK_BYTES, max(self._end, start + _WINDOW), self.size))
+            self._start, self._bytes = start, self._source.read(start, upto)
+        return self._bytes[start - self._start : end - self._start]
+
+    def behind(self, sync: bytes, start: int) -> int:
+        """Where the next sync marker from `start` on ends; the object's size if there is none."""
+        while start < self.size:
+            window = self.read(start, start + _WINDOW)
+            if (found := window.find(sync)) >= 0:
+                return start + found + _SYNC
+            start += max(1, len(window) - _SYNC + 1)
+        return self.size
+
+
+def _long(stream: BytesIO) -> int:
+    found: Any = fastavro.schemaless_reader(stream, "long", None)
+    return int(found)
+
+
+def _block_at(body: _Body, place: int, sync: bytes) -> tuple[int, int, int]:
+    """Where the block's bytes begin, where the next block does, and how many records it has."""
+    numbers = BytesIO(body.read(place, place + _LONGS))
+    try:
+        count, size = _long(numbers), _long(numbers)
+    except Exception as error:
+        raise UnreadableError("a block without its length") from error
+    begin = place + numbers.tell()
+    if count < 0 or not 0 <= size <= BLOCK_BYTES:
+        raise UnreadableError(f"a block of {count} records in {size} bytes, and {BLOCK_BYTES} are allowed")
+    if body.read(begin + size, begin + size + _SYNC) != sync:
+        raise UnreadableError(f"a block of {size} bytes without a sync marker behind it")
+    return begin, begin + size + _SYNC, count
+
+
+@dataclass(slots=True, kw_only=True)
+class _Batch:
+    """Records of some blocks, to become a table together."""
+
+    header: _Header
+    target: Target
+    values: list[dict[str, Any]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    raws: list[memoryview] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to take it."""
+        return len(self.values) >= self._rows
+
+    @property
+    def _rows(self) -> int:
+        return max(1, min(ROWS, MAX_CELLS // max(1, count_fields(self.target.output))))
+
+    def add(self, place: int, records: bytes, count: int) -> Reject | None:
+        """Read the records of a block; a reject for the rest of it if one cannot be read."""
+        if count > len(records):
+            raise UnreadableError(f"a block of {count} records in {len(records)} bytes")
+        stream, view = BytesIO(records), memoryview(records)
+        for number in range(count):
+            begin = stream.tell()
+            try:
+                value: Any = fastavro.schemaless_reader(
+                    stream, self.header.read, None, handle_unicode_errors="surrogateescape"
+                )
+            except Exception as error:  # noqa: BLE001 - a damaged file can raise anything
+                reason = f"Avro: record {number} of {count} in its block: {reason_of(error)}"
+                raw = bytes(view[begin : begin + MAX_RAW_BYTES])
+                return Reject(index=0, offset=place + number, reason=reason, raw=raw)
+            self.values.append(value)
+            self.places.append(place + number)
+            self.raws.append(view[begin : stream.tell()])
+        return None
+
+    def take(self) -> Iterator[Parsed]:
+        """Its rows, and a reject for each record with a value that does not fit."""
+        for low in range(0, len(self.values), self._rows):
+            yield from self._fitted(low, min(low + self._rows, len(self.values)))
+        self.values, self.places, self.raws = [], [], []
+
+    def _fitted(self, low: int, high: int) -> Iterator[Parsed]:
+        try:
+            table = pa.Table.from_pylist(self.values[low:high], schema=stored(self.header.columns))
+            table = table.cast(self.header.columns)
+        except Exception as error:  # noqa: BLE001 - of whatever kind
+            if high - low == 1:
+                yield no_rows(self.target, [self._reject(low, reason_of(error))])
+                return
+            middle = (low + high) // 2
+            yield from self._fitted(low, middle)
+            yield from self._fitted(middle, high)
+            return
+        yield from self._fit(table, low)
+
+    def _fit(self, table: pa.Table, low: int) -> Iterator[Parsed]:
+        """The rows of a table whose first one is record `low`, by halves where one does not fit."""
+        rows = table.num_rows
+        found = fit_rows(table, self.target)
+        if not found.rejects:
+            found.offset = np.array(self.places[low : low + rows], np.int64)
+            yield found
+        elif rows == 1:
+            found.rejects = [self._reject(low, found.rejects[0].reason)]
+            yield found
+        else:
+            half = rows // 2
+            yield from self._fit(table.slice(0, half), low)
+            yield from self._fit(table.slice(half), low + half)
+
+    def _reject(self, number: int, reason: str) -> Reject:
+        raw = bytes(self.raws[number][:MAX_RAW_BYTES])
+        return Reject(index=0, offset=self.places[number], reason=f"Avro: {reason}", raw=raw)
+
+
+def _limited(new: Callable[[], Any]) -> Callable[[bytes], bytes]:
+    def decompress(data: bytes) -> bytes:
+        try:
+            found: bytes = new().decompress(data, BLOCK_BYTES + 1)
+        except Exception as error:
+            raise UnreadableError(reason_of(error)) from error
+        if len(found) > BLOCK_BYTES:
+            raise UnreadableError(f"a block of more than {BLOCK_BYTES} bytes, decompressed")
+        return found
+
+    return decompress
+
+
+class _Snappy:
+    """Snappy without frames, with a checksum behind it."""
+
+    def decompress(self, data: bytes, _: int) -> bytes:
+        if (length := snappy_length(data)) > BLOCK_BYTES:
+            raise UnreadableError(f"a block of {length} bytes, decompressed")
+        found = bytes(cramjam.snappy.decompress_raw(data[:-4]))
+        if zlib.crc32(found) != int.from_bytes(data[-4:]):
+            raise UnreadableError("a block with another checksum")
+        return found
+
+
+_CODECS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+    "null": bytes,
+    "deflate": _limited(lambda: zlib.decompressobj(wbits=-15)),
+    "snappy": _limited(_Snappy),
+    "zstandard": _limited(new_zstd),
+    "bzip2": _limited(bz2.BZ2Decompressor),
+    "xz": _limited(lzma.LZMADecompressor),
+}

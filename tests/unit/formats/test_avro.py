@@ -1,0 +1,182 @@
+"""Avro: what fastavro wrote comes out, however it is split; what is damaged or hostile stays with its block."""
+
+import io
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from s3notify_platform.formats.base import SplitEnd
+from s3notify_platform.formats.records import Target
+from s3notify_platform.formats.registry import FORMATS
+from s3notify_platform.protocols.source_enumerator import Split
+from tests.support.avro import AB_RECORD, HOSTILE, SYNC, block, file_of, header
+from tests.support.parsing import AB, infer, reject, take, values
+from tests.support.split_reading import Remote, cut, places, read, version, whole
+
+CODECS = ["null", "deflate", "snappy", "zstandard", "bzip2", "xz"]
+
+
+def rows_of(count: int) -> list[dict[str, Any]]:
+    return [{"a": n, "b": f"text {n}"} for n in range(count)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(rows=st.integers(0, 120), at=places)
+def test_splits_give_each_record_once(codec: str, rows: int, at: list[int]) -> None:
+    """In any partition, as if it was read whole; and a split goes on where another ended."""
+    body = file_of(rows_of(rows), codec=codec)
+    expected = whole(body, "avro", AB)
+    assert [values for _, values in expected] == rows_of(rows)
+    together = []
+    for split in cut(body, at, "avro"):
+        found, end = read(Remote(body), split, "avro", AB)
+        together += found
+        rest = Split(version=split.version, start=end.offset, end=len(body))
+        more, last = read(Remote(body), rest, "avro", AB)
+        assert last.reach_end
+        assert together + more == expected
+    assert together == expected
+
+
+def test_types() -> None:
+    """Each of Avro's, by its nearest in Arrow; also times that Python's own do not know."""
+    fields: list[tuple[str, Any, Any, Any]] = [
+        ("i", "int", -1, -1),
+        ("f", "float", 0.5, 0.5),
+        ("y", "bytes", b"\xff", b"\xff"),
+        ("day", {"type": "int", "logicalType": "date"}, date(2020, 2, 29), date(2020, 2, 29)),
+        (
+            "at",
+            {"type": "long", "logicalType": "timestamp-millis"},
+            datetime(2026, 1, 1, tzinfo=UTC),
+            datetime(2026, 1, 1, tzinfo=UTC),
+        ),
+        (
+            "d",
+            {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+            Decimal("1.50"),
+            Decimal("1.50"),
+        ),
+        ("e", {"type": "enum", "name": "e", "symbols": ["X", "Y"]}, "Y", "Y"),
+        ("x", {"type": "fixed", "name": "x", "size": 2}, b"ab", b"ab"),
+        ("l", {"type": "array", "items": ["null", "int"]}, [1, None], [1, None]),
+        ("m", {"type": "map", "values": "long"}, {"k": 1}, [("k", 1)]),
+        (
+            "o",
+            {"type": "record", "name": "o", "fields": [{"name": "p", "type": "x"}]},
+            {"p": b"cd"},
+            {"p": b"cd"},
+        ),
+        ("n", ["null", "int", "long"], 2**40, 2**40),
+    ]
+    body = file_of(
+        [{name: given for name, _, given, _ in fields}], [{"name": n, "type": t} for n, t, _, _ in fields]
+    )
+    schema = infer([("avro", body)])
+    assert schema is not None
+    assert values([body], schema, "avro") == [{name: found for name, _, _, found in fields}]
+    timed = {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": "t", "type": {"type": "long", "logicalType": "timestamp-micros"}}],
+    }
+    sink = io.BytesIO()
+    fastavro.writer(
+        sink,
+        {"type": "record", "name": "r", "fields": [{"name": "t", "type": "long"}]},
+        [{"t": 2**60}],
+        metadata={},
+    )
+    body = _with_schema(sink.getvalue(), timed)
+    (parsed,) = FORMATS["avro"].parse(
+        [("k", body)], Target(schema=pa.schema([("t", pa.timestamp("us", tz="UTC"))]))
+    )
+    assert parsed.table["t"].cast(pa.int64()).to_pylist() == [2**60]
+
+
+def _with_schema(body: bytes, schema: object) -> bytes:
+    """The same blocks under another schema."""
+    reader = fastavro.block_reader(io.BytesIO(body))
+    sync = reader._header["sync"]
+    start = body.index(sync) + 16
+    return header(schema) + body[start:].replace(sync, SYNC)
+
+
+def test_a_value_that_does_not_fit_takes_its_record_only() -> None:
+    body = file_of(
+        [{"a": str(n) if n != 57 else "no"} for n in range(100)], [{"name": "a", "type": "string"}]
+    )
+    rows, (one,) = take([body], AB, "avro")
+    assert [row["a"] for _, _, row in rows] == [n for n in range(100) if n != 57]
+    assert one.raw == b"\x04no"
+    assert "does not fit" in one.reason
+    bad_text = header({"type": "record", "name": "r", "fields": [{"name": "b", "type": "string"}]})
+    bad_text += block(b"\x02x\x02\xff\x02y", 3)
+    rows, (one,) = take([bad_text], AB, "avro")
+    assert [row["b"] for _, _, row in rows] == ["x", "y"]
+    assert one.raw == b"\x02\xff"
+
+
+def test_rescue() -> None:
+    body = file_of([{"a": "1"}, {"a": "no"}], [{"name": "a", "type": "string"}])
+    rows, rejects = take([body], AB, "avro", mismatches="rescue")
+    assert not rejects
+    assert [row["a"] for _, _, row in rows] == [1, None]
+    assert "no" in rows[1][2]["_rescued"]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_damaged_block_takes_no_other(codec: str) -> None:
+    """Whichever byte is flipped: no other block's records are lost, and what is lost is a reject."""
+    body = file_of(rows_of(60), codec=codec)
+    whole_rows = len(rows_of(60))
+    start = body.index(SYNC) + 16
+    for place in range(start, len(body), 7):
+        damaged = bytearray(body)
+        damaged[place] ^= 0x55
+        rows, rejects = take([bytes(damaged)], AB, "avro")
+        assert rejects or len(rows) == whole_rows, "a flipped letter of a text is seen by a checksum only"
+        assert len(rows) >= whole_rows - 40
+        together = [
+            row
+            for split in cut(bytes(damaged), [start + 50, 700], "avro")
+            for row in read(Remote(bytes(damaged)), split, "avro", AB)[0]
+        ]
+        assert [row[0] for row in together] == [row[0] for row in whole(bytes(damaged), "avro", AB)]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile(name: str) -> None:
+    """One reject that says what it is, at once; also split by split."""
+    body, reason = HOSTILE[name]
+    assert reason in reject(body, AB, "avro").reason
+    for split in cut(body, [20, 50], "avro"):
+        *_, end = FORMATS["avro"].read(Remote(body), split, Target(schema=AB))
+        assert isinstance(end, SplitEnd)
+        assert end.status == "ok"
+
+
+@given(st.binary(max_size=200))
+def test_anything_may_follow(garbage: bytes) -> None:
+    """A header, then anything: it ends, and a good block behind a marker is read."""
+    good = header({"type": "record", "name": "r", "fields": AB_RECORD})
+    row = b"\x02\x02\x02\x02x"
+    rows, _ = take([good + garbage + SYNC + block(row, 1)], AB, "avro")
+    assert {"a": 1, "b": "x"} in [row for _, _, row in rows]
+
+
+def test_requests() -> None:
+    """The header, then what belongs to the split: not the file for a part of it."""
+    body = file_of([{"a": n, "b": "x" * 100} for n in range(20_000)], block=1000)
+    middle = len(body) // 2
+    remote = Remote(body)
+    split = Split(version=version(body), start=middle, end=middle + 5000)
+    found, _ = read(remote, split, "avro", AB)
+    assert found
+    assert sum(end - start for start, end in remote.asked) < 4 * (64 << 10) < len(body) / 5
