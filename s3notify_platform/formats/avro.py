@@ -28,14 +28,14 @@ import numpy as np
 import pyarrow as pa
 
 from s3notify_platform.errors import S3NotifyError
-from s3notify_platform.formats.avro_types import ArrowTypes, UnreadableError, stored, without_times
+from s3notify_platform.formats.arrow_file import UnreadableError, wanted_columns
+from s3notify_platform.formats.avro_types import ArrowTypes, stored, without_times
 from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
 from s3notify_platform.formats.codecs import new_zstd, snappy_length
 from s3notify_platform.formats.columns import count_fields
 from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes
-from s3notify_platform.formats.parquet_values import fit_rows
+from s3notify_platform.formats.parquet_values import fit_by_halves
 from s3notify_platform.formats.records import (
-    UNKNOWN_FIELD,
     Parsed,
     Reject,
     Target,
@@ -154,7 +154,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
         return 0
     try:
         header = _header(source)
-        _check_columns(header.columns, target)
+        wanted_columns(header.columns.names, target)
     except UnreadableError as error:
         if start == 0:
             raw = source.read(0, min(source.size, MAX_RAW_BYTES))
@@ -182,12 +182,6 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
         place = after
     yield from batch.take()
     return place
-
-
-def _check_columns(columns: pa.Schema, target: Target) -> None:
-    names = columns.names
-    if names and not target.inferred and not {*names} & {*target.schema.names}:
-        raise UnreadableError(f"column {names[0]!r} {UNKNOWN_FIELD}")
 
 
 class _Body:
@@ -295,22 +289,10 @@ class _Batch:
             yield from self._fitted(low, middle)
             yield from self._fitted(middle, high)
             return
-        yield from self._fit(table, low)
-
-    def _fit(self, table: pa.Table, low: int) -> Iterator[Parsed]:
-        """The rows of a table whose first one is record `low`, by halves where one does not fit."""
-        rows = table.num_rows
-        found = fit_rows(table, self.target)
-        if not found.rejects:
-            found.offset = np.array(self.places[low : low + rows], np.int64)
+        for first, found in fit_by_halves(table, self.target):
+            found.offset = np.array(self.places[low + first : low + first + found.table.num_rows], np.int64)
+            found.rejects = [self._reject(low + first, reject.reason) for reject in found.rejects]
             yield found
-        elif rows == 1:
-            found.rejects = [self._reject(low, found.rejects[0].reason)]
-            yield found
-        else:
-            half = rows // 2
-            yield from self._fit(table.slice(0, half), low)
-            yield from self._fit(table.slice(half), low + half)
 
     def _reject(self, number: int, reason: str) -> Reject:
         raw = bytes(self.raws[number][:MAX_RAW_BYTES])

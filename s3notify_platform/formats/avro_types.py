@@ -8,12 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from s3notify_platform.formats.arrow_file import UnreadableError
 from s3notify_platform.limits import MAX_COLUMNS, MAX_DEPTH
-
-
-class UnreadableError(Exception):
-    """What cannot be read, for any reason; never leaves the format."""
-
 
 _PRIMITIVES: Final = {
     "null": pa.null(),
@@ -50,10 +46,7 @@ class ArrowTypes:
         if not isinstance(schema, Mapping) or schema.get("type") != "record":
             raise UnreadableError("its schema is of no record")
         kind = self._type(schema, "", ())
-        found = pa.schema([*kind])
-        if len({*found.names}) != len(found.names):
-            raise UnreadableError("a field's name occurs twice")
-        return found
+        return pa.schema([*kind])
 
     def _type(self, schema: Any, space: str, above: tuple[str, ...]) -> pa.DataType:
         """The type of a schema in a namespace, in the records `above`."""

@@ -9,9 +9,7 @@ Memory: the encoded bytes of one row group, and `BATCH_BYTES` of decoded rows. S
 anything is decoded, and once more as it is.
 """
 
-import io
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Final
@@ -19,13 +17,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from s3notify_platform.errors import S3NotifyError
+from s3notify_platform.formats.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
 from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
 from s3notify_platform.formats.columns import count_fields
-from s3notify_platform.formats.object_bytes import CHUNK_BYTES, BytesInMemory, ObjectBytes, chunks
+from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
 from s3notify_platform.formats.parquet_values import fit_rows
 from s3notify_platform.formats.records import (
-    UNKNOWN_FIELD,
     Parsed,
     Reject,
     Target,
@@ -125,10 +122,6 @@ def parquet_footer(source: ObjectBytes) -> bytes:
     return end[-length:]
 
 
-class _UnreadableError(Exception):
-    """pyarrow could not read it, for any reason; never leaves this module."""
-
-
 def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
     """The rows of the row groups whose middle lies between. Returns where the next begins, or the file's size."""
     size = source.size
@@ -137,9 +130,11 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
         return 0
     try:
         file, reader = _open(source)
-        names = _columns(reader, target)
+        with reading(file):
+            present = reader.schema_arrow.names
+        names = wanted_columns(present, target)
         groups = _row_groups(reader, size)
-    except _UnreadableError as error:
+    except UnreadableError as error:
         if start == 0:
             yield rejected_whole(0, source.read(0, min(size, MAX_RAW_BYTES)), f"Parquet: {error}", target)
         return min(end, size)
@@ -160,7 +155,7 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
 
 
 def _of_group(
-    file: "_File", reader: pq.ParquetFile, group: RowGroup, names: list[str], target: Target
+    file: ArrowFile, reader: pq.ParquetFile, group: RowGroup, names: list[str], target: Target
 ) -> Iterator[Parsed]:
     """The rows of a row group, and at most one reject for the rest of it, if that cannot be read."""
     unread = [below("", name) for name in reader.schema_arrow.names if name not in names]
@@ -174,82 +169,17 @@ def _of_group(
                 count(found.unnamed, 0, unread, found.table.num_rows)
             yield found
             row += table.num_rows
-    except _UnreadableError as error:
+    except UnreadableError as error:
         yield no_rows(target, [Reject(index=0, offset=row, reason=str(error), raw=b"")])
 
 
-class _File(io.RawIOBase):
-    """The object as a file for pyarrow. The store's error is kept, since pyarrow replaces it by its own."""
-
-    def __init__(self, source: ObjectBytes) -> None:
-        super().__init__()
-        self._source = source
-        self._place = 0
-        self.failure: S3NotifyError | None = None
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._source.size}[whence]
-        self._place = max(0, base + offset)
-        return self._place
-
-    def read(self, size: int = -1, /) -> bytes:
-        end = self._source.size if size < 0 else min(self._place + size, self._source.size)
-        try:
-            if end - self._place > CHUNK_BYTES:
-                body = b"".join(chunks(self._source, self._place, end))
-            else:
-                body = self._source.read(self._place, end) if end > self._place else b""
-        except S3NotifyError as error:
-            self.failure = error
-            raise
-        self._place = max(end, self._place)
-        return body
-
-
-@contextmanager
-def _reading(file: _File) -> Iterator[None]:
-    """What pyarrow raises as `_UnreadableError`, what the store did as it was."""
-    try:
-        yield
-    except Exception as error:
-        if file.failure:
-            raise file.failure from error
-        # A damaged file can raise anything, and must not stop others.
-        raise _UnreadableError(reason_of(error)) from error
-
-
-def _open(source: ObjectBytes) -> tuple[_File, pq.ParquetFile]:
-    file = _File(source)
-    with _reading(file):
+def _open(source: ObjectBytes) -> tuple[ArrowFile, pq.ParquetFile]:
+    file = ArrowFile(source)
+    with reading(file):
         if isinstance(source, BytesInMemory):
             return file, pq.ParquetFile(pa.BufferReader(source.body), coerce_int96_timestamp_unit="us")
         # Columns of a row group are fetched together, those near each other by one request.
         return file, pq.ParquetFile(file, pre_buffer=True, coerce_int96_timestamp_unit="us")
-
-
-def _columns(reader: pq.ParquetFile, target: Target) -> list[str]:
-    """The columns that are read: those of the schema that the file has, and all if the others matter."""
-    try:
-        names: list[str] = reader.schema_arrow.names
-    except Exception as error:
-        raise _UnreadableError(reason_of(error)) from error
-    if len(set(names)) != len(names):
-        raise _UnreadableError("a column name occurs twice")
-    if names and not target.inferred and not set(names) & set(target.schema.names):
-        raise _UnreadableError(f"column {names[0]!r} {UNKNOWN_FIELD}")
-    if target.inferred or target.rescue:
-        return names
-    named = {*target.schema.names}
-    return [name for name in names if name in named]
 
 
 def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
@@ -258,9 +188,9 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
         sizes = [max(0, int(meta.total_byte_size)) for meta in metas]
         rows = [int(meta.num_rows) for meta in metas]
     except Exception as error:
-        raise _UnreadableError(reason_of(error)) from error
+        raise UnreadableError(reason_of(error)) from error
     if (found := sum(rows)) > max(_MILLION, size * MAX_ROWS_PER_BYTE):
-        raise _UnreadableError(f"{found} rows in {size} bytes, more than {MAX_ROWS_PER_BYTE} for each byte")
+        raise UnreadableError(f"{found} rows in {size} bytes, more than {MAX_ROWS_PER_BYTE} for each byte")
     total = max(1, sum(sizes))
     borders = [(size - 1) * before // total for before in accumulate(sizes, initial=0)]
     first_rows = accumulate(rows, initial=0)
@@ -273,17 +203,17 @@ def _row_groups(reader: pq.ParquetFile, size: int) -> list[RowGroup]:
 
 
 def _decoded(
-    file: _File, reader: pq.ParquetFile, group: RowGroup, names: list[str], columns: int
+    file: ArrowFile, reader: pq.ParquetFile, group: RowGroup, names: list[str], columns: int
 ) -> Iterator[pa.Table]:
     """A row group's columns, `BATCH_ROWS` or `BATCH_BYTES` at a time; fewer rows if they are to have many `columns`."""
     if group.bytes > MAX_ROW_GROUP_BYTES:
-        raise _UnreadableError(f"{group.bytes} bytes, and a task takes in at most {MAX_ROW_GROUP_BYTES}")
+        raise UnreadableError(f"{group.bytes} bytes, and a task takes in at most {MAX_ROW_GROUP_BYTES}")
     leaves = max(1, len(reader.schema))
     if group.rows * leaves > MAX_ROW_GROUP_CELLS or (not names and group.rows > BATCH_ROWS):
-        raise _UnreadableError(
+        raise UnreadableError(
             f"{group.rows} rows of {leaves} columns, and a task takes in at most {MAX_ROW_GROUP_CELLS} values"
         )
-    with _reading(file):
+    with reading(file):
         if not names:
             yield reader.read_row_group(group.number, columns=names)
             return
@@ -294,7 +224,7 @@ def _decoded(
     waiting: list[pa.RecordBatch] = []
     rows = size = total = 0
     while True:
-        with _reading(file):
+        with reading(file):
             batch = next(batches, None)
             if batch is not None:
                 batch.validate(full=True)

@@ -3,6 +3,7 @@
 Times are cut to microseconds, the precision of Spark. A cast that would guess, as of a number to a time, is refused.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,19 @@ def fit_rows(table: pa.Table, target: Target) -> Parsed:
     found.table = target.rows(pa.Table.from_arrays(columns, schema=schema), texts)
     found.index, found.offset = np.zeros(count_, np.int64), np.arange(count_)
     return found
+
+
+def fit_by_halves(table: pa.Table, target: Target) -> Iterator[tuple[int, Parsed]]:
+    """The rows of a table in parts, each with the number of its first row; a row that does not fit is a reject."""
+    waiting = [(0, table)]
+    while waiting:
+        first, part = waiting.pop()
+        found = fit_rows(part, target)
+        if not found.rejects or part.num_rows == 1:
+            yield first, found
+        else:
+            half = part.num_rows // 2
+            waiting += [(first + half, part.slice(half)), (first, part.slice(0, half))]
 
 
 def _column(

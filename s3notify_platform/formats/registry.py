@@ -15,6 +15,7 @@ from s3notify_platform.formats.codecs import without_suffix
 from s3notify_platform.formats.csv import Csv, Tsv
 from s3notify_platform.formats.json_document import JsonDocument
 from s3notify_platform.formats.jsonl import Jsonl
+from s3notify_platform.formats.orc import Orc
 from s3notify_platform.formats.parquet import Parquet
 from s3notify_platform.formats.rescue import RESCUED
 from s3notify_platform.formats.text import Text
@@ -23,7 +24,8 @@ AUTO: Final = "auto"
 """The setting under which an object's suffix names its format."""
 
 FORMATS: Final[dict[str, Format]] = {
-    one.name: one for one in (Jsonl(), JsonDocument(), Csv(), Tsv(), Parquet(), Avro(), Text(), Binary())
+    one.name: one
+    for one in (Jsonl(), JsonDocument(), Csv(), Tsv(), Parquet(), Avro(), Orc(), Text(), Binary())
 }
 
 RESERVED: Final = frozenset(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.orc as pa_orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -39,11 +40,20 @@ def avro(numbers: range) -> bytes:
     return file_of([{"n": n, "text": "z" * (n % 70)} for n in numbers], fields, block=300)
 
 
+def orc(numbers: range) -> bytes:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"n": pa.array(numbers, pa.int64()), "text": [f"{n}" * 20 for n in numbers]})
+    pa_orc.write_table(table, sink, stripe_size=2000, batch_size=64, compression="uncompressed")
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
 BODIES: dict[str, Callable[[range], bytes]] = {
     "big.jsonl": jsonl,
     "big.csv": csv,
     "big.parquet": parquet,
     "big.avro": avro,
+    "big.orc": orc,
     "big.jsonl.gz": lambda numbers: gzip.compress(jsonl(numbers), 0, mtime=0),
 }
 

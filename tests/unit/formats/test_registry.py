@@ -84,7 +84,7 @@ def test_it_is_found_by_its_suffix_and_by_its_name(pairs: Format) -> None:
     bucket = S3Config(bucket="b")
     assert Input(bucket=bucket, format="pairs").format == "pairs"
     with pytest.raises(
-        UsageError, match="use one of auto, jsonl, json, csv, tsv, parquet, avro, text, binary, pairs"
+        UsageError, match="use one of auto, jsonl, json, csv, tsv, parquet, avro, orc, text, binary, pairs"
     ):
         Input(bucket=bucket, format="xml")
 

@@ -1,0 +1,135 @@
+"""ORC to rows and rejects, stripe by stripe, by ranged reads of what is needed.
+
+A split reads the stripes whose share of the file begins in it. Of a stripe that cannot be read all is one reject; a row
+with a value that does not fit is one. A file without a readable tail, or with no column of a given schema, is one
+reject, from the split with the file's beginning. `_offset` is 2**32 times the number of the stripe, plus that of the
+row in it.
+
+Memory: one stripe, decoded: what it takes is known only afterwards. The file's rows are checked before.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.orc as pa_orc
+
+from s3notify_platform.formats.arrow_file import ArrowFile, UnreadableError, reading, wanted_columns
+from s3notify_platform.formats.base import Format, Limits, SplitEnd, SplitRecords
+from s3notify_platform.formats.columns import count_fields
+from s3notify_platform.formats.object_bytes import BytesInMemory, ObjectBytes
+from s3notify_platform.formats.parquet import BATCH_ROWS
+from s3notify_platform.formats.parquet_values import fit_by_halves
+from s3notify_platform.formats.records import Parsed, Reject, Target, no_rows, rejected_whole
+from s3notify_platform.limits import MAX_CELLS, MAX_RAW_BYTES, MAX_ROWS_PER_BYTE
+from s3notify_platform.protocols.source_enumerator import Split
+
+_MILLION: Final = 1_000_000
+ROW_BITS: Final = 32
+
+
+class Orc(Format):
+    """See the module."""
+
+    name = "orc"
+    suffixes = frozenset({"orc"})
+
+    def may_be_cut(self, key: str, encoding: str) -> bool:
+        """See `Format`."""
+        return True
+
+    def parse(
+        self, objects: Sequence[tuple[str, bytes]], target: Target, *, encoding: str = "utf-8"
+    ) -> Iterator[Parsed]:
+        """See `Format`. An empty file has no rows."""
+        for number, (_, body) in enumerate(objects):
+            for parsed in _rows(BytesInMemory(body), 0, len(body), target):
+                yield parsed.of(number)
+
+    def records(
+        self, source: ObjectBytes, split: Split, target: Target, *, encoding: str, limits: Limits
+    ) -> SplitRecords:
+        """See `Format`. Some GETs for the file's tail, then one for each column of a stripe, or for neighbours."""
+        offset = yield from _rows(source, split.start, split.end, target)
+        return SplitEnd(status="ok", offset=offset, reach_end=offset >= source.size)
+
+    def schemas(self, source: ObjectBytes, key: str, encoding: str) -> Iterator[pa.Schema]:
+        """See `Format`. Reads the file's tail."""
+        try:
+            _, reader = _open(source)
+        except UnreadableError:
+            return
+        yield reader.schema
+
+
+def _open(source: ObjectBytes) -> tuple[ArrowFile, pa_orc.ORCFile]:
+    file = ArrowFile(source)
+    with reading(file):
+        if isinstance(source, BytesInMemory):
+            return file, pa_orc.ORCFile(pa.BufferReader(source.body))
+        return file, pa_orc.ORCFile(file)
+
+
+def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generator[Parsed, None, int]:
+    """The rows of the stripes whose share begins between. Returns where the next share begins, or the file's size."""
+    size = source.size
+    if size == 0:
+        source.read(0, 0)
+        return 0
+    try:
+        file, reader = _open(source)
+        names = wanted_columns(reader.schema.names, target)
+        stripes = _stripes(file, reader, size)
+    except UnreadableError as error:
+        if start == 0:
+            yield rejected_whole(0, source.read(0, min(size, MAX_RAW_BYTES)), f"ORC: {error}", target)
+        return min(end, size)
+    begins = [size * number // stripes for number in range(stripes)]
+    wanted = [number for number, begin in enumerate(begins) if start <= begin < end]
+    rows = 0
+    for number in wanted:
+        try:
+            for found in _of_stripe(file, reader, number, names, target):
+                rows += found.table.num_rows + len(found.rejects)
+                yield found
+        except UnreadableError as error:
+            rows = reader.nrows
+            raw = source.read(0, min(size, MAX_RAW_BYTES)) if stripes == 1 else b""
+            yield _rejected(number, f"stripe {number}: {error}", raw, target)
+    if len(wanted) == stripes and rows < reader.nrows:
+        yield _rejected(stripes, f"{rows} rows in its stripes, and {reader.nrows} by its tail", b"", target)
+    return min((begin for begin in begins if begin >= end), default=size)
+
+
+def _rejected(stripe: int, reason: str, raw: bytes, target: Target) -> Parsed:
+    return no_rows(target, [Reject(index=0, offset=stripe << ROW_BITS, reason=f"ORC: {reason}", raw=raw)])
+
+
+def _stripes(file: ArrowFile, reader: pa_orc.ORCFile, size: int) -> int:
+    with reading(file):
+        rows, stripes, columns = int(reader.nrows), int(reader.nstripes), len(reader.schema.names)
+    if rows > max(_MILLION, size * MAX_ROWS_PER_BYTE) or stripes > size or not columns:
+        raise UnreadableError(f"{rows} rows of {columns} columns in {stripes} stripes, and {size} bytes")
+    return max(1, stripes)
+
+
+def _of_stripe(
+    file: ArrowFile, reader: pa_orc.ORCFile, number: int, names: list[str], target: Target
+) -> Iterator[Parsed]:
+    if number >= reader.nstripes:  # a file without rows
+        return
+    with reading(file):
+        batch = reader.read_stripe(number, columns=names)
+        batch.validate(full=True)
+    at_once = max(1, min(BATCH_ROWS, MAX_CELLS // max(1, count_fields(target.output))))
+    table = pa.Table.from_batches([batch])
+    for low in range(0, table.num_rows, at_once):
+        for place, found in fit_by_halves(table.slice(low, at_once), target):
+            begin = (number << ROW_BITS) + low + place
+            found.offset = np.arange(begin, begin + found.table.num_rows)
+            found.rejects = [
+                replace(reject, offset=begin, reason=f"ORC: {reject.reason}") for reject in found.rejects
+            ]
+            yield found
