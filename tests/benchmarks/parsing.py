@@ -1,8 +1,9 @@
 """(10) Parsing records some of which have a value that does not fit, against the same records without.
 
-The parsers alone, without S3 and Spark. The alternative of a row is the same format with no misfits.
+The parsers alone, without S3 and Spark. The alternative of a row is the same format with no misfits, or its library.
 """
 
+import io
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
+import pyarrow.orc as pa_orc
+import pyarrow.parquet as pq
 
 from s3notify_platform.formats.records import Target
 from s3notify_platform.formats.registry import FORMATS
@@ -40,11 +44,41 @@ REPEATS = 5
 
 def run(_folder: Path, *, small: bool) -> list[Figure]:
     records = 2000 if small else 250_000
-    return [
-        figure
-        for name, dump in (("jsonl", _jsonl), ("csv", _csv))
-        for figure in _figures(name, dump, records)
-    ]
+    lines = (("jsonl", _jsonl), ("csv", _csv))
+    found = [figure for name, dump in lines for figure in _figures(name, dump, records)]
+    return [*found, *_of_libraries(records)]
+
+
+def _of_libraries(records: int) -> Iterator[Figure]:
+    """Formats whose library reads them by itself: the same table, without rejects, limits and offsets."""
+    rows = [{"id": n, "name": f"user {n % 977} of the house", "price": n * 0.37} for n in range(records)]
+    table = pa.Table.from_pylist(rows)
+    sinks = pa.BufferOutputStream(), pa.BufferOutputStream()
+    pq.write_table(table, sinks[0])
+    pa_orc.write_table(table, sinks[1])
+    bodies = [sink.getvalue() for sink in sinks]
+    fields = [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}]
+    avro = io.BytesIO()
+    fields.append({"name": "price", "type": "double"})
+    fastavro.writer(avro, {"type": "record", "name": "r", "fields": fields}, rows, codec="deflate")
+    alone: dict[str, tuple[bytes, Callable[[], object]]] = {
+        "parquet": (bodies[0].to_pybytes(), lambda: pq.read_table(pa.BufferReader(bodies[0]))),
+        "orc": (bodies[1].to_pybytes(), lambda: pa_orc.read_table(pa.BufferReader(bodies[1]))),
+        "avro": (
+            avro.getvalue(),
+            lambda: pa.Table.from_pylist([*fastavro.reader(io.BytesIO(avro.getvalue()))], table.schema),
+        ),
+    }
+    for name, (body, read) in alone.items():
+        instead, _ = timed(read, REPEATS)
+        took, rejects = timed(partial(_parse, name, body, table.schema), REPEATS)
+        assert rejects == 0
+        yield Figure(
+            what=f"{name}, {records} records of three columns: to a table",
+            ours=short(took),
+            instead=f"its library alone: {short(instead)}",
+            ratio=times(instead, took),
+        )
 
 
 def _figures(name: str, dump: Callable[[Sequence[dict[str, Any]]], bytes], records: int) -> Iterator[Figure]:
