@@ -18,8 +18,9 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from typing import Any, Final
 
 import cramjam
@@ -51,6 +52,9 @@ BLOCK_BYTES: Final = 16 << 20
 
 ROWS: Final = 8192
 """Records that become a table together."""
+
+_ERRORS: Final = "surrogateescape"
+"""Of a text that is no UTF-8: Arrow refuses it later, and so its record alone."""
 
 _WINDOW: Final = 64 << 10
 _HEADER_BYTES: Final = 64 << 10
@@ -107,8 +111,12 @@ class Avro(Format):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """What the beginning of a file says. `read`: the schema that values are read with, `columns` what they become."""
+    """What the beginning of a file says. `read`: the schema that values are read with, `columns` what they become.
 
+    `plain`: a header of the same for blocks that are not compressed.
+    """
+
+    plain: bytes
     read: Any
     columns: pa.Schema
     decompress: Callable[[bytes], bytes]
@@ -137,13 +145,22 @@ def _header(source: ObjectBytes) -> _Header:
     try:
         schema = json.loads(found["meta"]["avro.schema"])
         columns = ArrowTypes().columns(schema)
-        read = fastavro.parse_schema(without_times(schema))
+        schema = without_times(schema)
+        read = fastavro.parse_schema(schema)
     except UnreadableError:
         raise
     except Exception as error:
         raise UnreadableError(f"schema: {reason_of(error)}") from error
+    plain = BytesIO()
+    metadata = {"avro.schema": json.dumps(schema).encode()}
+    fastavro.schemaless_writer(plain, _HEADER, {**found, "meta": metadata})
     return _Header(
-        read=read, columns=columns, decompress=_CODECS[codec], sync=found["sync"], end=beginning.tell()
+        plain=plain.getvalue(),
+        read=read,
+        columns=columns,
+        decompress=_CODECS[codec],
+        sync=found["sync"],
+        end=beginning.tell(),
     )
 
 
@@ -164,20 +181,18 @@ def _rows(source: ObjectBytes, start: int, end: int, target: Target) -> Generato
     place = header.end
     if start > place:
         place = body.behind(header.sync, start - _SYNC)
-    batch = _Batch(header=header, target=target)
+    batch = _Batch(header, target)
     while place < min(end, source.size):
         try:
             stored_at, after, count = _block_at(body, place, header.sync)
             records = header.decompress(body.read(stored_at, after - _SYNC))
-            rejected = batch.add(place, records, count)
+            batch.add(_Block(place=place, records=records, count=count))
         except UnreadableError as error:
             after = body.behind(header.sync, place)
             raw = body.read(place, min(after, place + MAX_RAW_BYTES))
-            rejected = Reject(index=0, offset=place, reason=f"Avro: {error}", raw=raw)
-        if rejected:
             yield from batch.take()
-            yield no_rows(target, [rejected])
-        elif batch.full:
+            yield no_rows(target, [Reject(index=0, offset=place, reason=f"Avro: {error}", raw=raw)])
+        if batch.full:
             yield from batch.take()
         place = after
     yield from batch.take()
@@ -232,71 +247,114 @@ def _block_at(body: _Body, place: int, sync: bytes) -> tuple[int, int, int]:
     return begin, begin + size + _SYNC, count
 
 
-@dataclass(slots=True, kw_only=True)
-class _Batch:
-    """Records of some blocks, to become a table together."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Records of a block that begins at `place`, decompressed."""
 
-    header: _Header
-    target: Target
-    values: list[dict[str, Any]] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    raws: list[memoryview] = field(default_factory=list)
+    place: int
+    records: bytes
+    count: int
+
+    def each(self, schema: Any) -> Iterator[tuple[Any, int]]:
+        """The records, each with where it ends. Raises what fastavro does."""
+        stream = BytesIO(self.records)
+        for _ in range(self.count):
+            value = fastavro.schemaless_reader(stream, schema, None, handle_unicode_errors=_ERRORS)
+            yield value, stream.tell()
+
+    def raw(self, number: int, schema: Any) -> bytes:
+        """The bytes of a record."""
+        *before, end = (end for _, end in islice(self.each(schema), number + 1))
+        begin = before[-1] if before else 0
+        return self.records[begin : min(end, begin + MAX_RAW_BYTES)]
+
+
+class _Batch:
+    """Blocks whose records become a table together."""
+
+    def __init__(self, header: _Header, target: Target) -> None:
+        self._header, self._target = header, target
+        self._blocks: list[_Block] = []
+        self._rows = max(1, min(ROWS, MAX_CELLS // max(1, count_fields(target.output))))
 
     @property
     def full(self) -> bool:
         """Whether it is time to take it."""
-        return len(self.values) >= self._rows
+        return sum(block.count for block in self._blocks) >= self._rows
 
-    @property
-    def _rows(self) -> int:
-        return max(1, min(ROWS, MAX_CELLS // max(1, count_fields(self.target.output))))
-
-    def add(self, place: int, records: bytes, count: int) -> Reject | None:
-        """Read the records of a block; a reject for the rest of it if one cannot be read."""
-        if count > len(records):
-            raise UnreadableError(f"a block of {count} records in {len(records)} bytes")
-        stream, view = BytesIO(records), memoryview(records)
-        for number in range(count):
-            begin = stream.tell()
-            try:
-                value: Any = fastavro.schemaless_reader(
-                    stream, self.header.read, None, handle_unicode_errors="surrogateescape"
-                )
-            except Exception as error:  # noqa: BLE001 - a damaged file can raise anything
-                reason = f"Avro: record {number} of {count} in its block: {reason_of(error)}"
-                raw = bytes(view[begin : begin + MAX_RAW_BYTES])
-                return Reject(index=0, offset=place + number, reason=reason, raw=raw)
-            self.values.append(value)
-            self.places.append(place + number)
-            self.raws.append(view[begin : stream.tell()])
-        return None
+    def add(self, block: _Block) -> None:
+        """Add a block. `UnreadableError` for one that cannot be."""
+        if block.count > len(block.records):
+            raise UnreadableError(f"a block of {block.count} records in {len(block.records)} bytes")
+        self._blocks.append(block)
 
     def take(self) -> Iterator[Parsed]:
-        """Its rows, and a reject for each record with a value that does not fit."""
-        for low in range(0, len(self.values), self._rows):
-            yield from self._fitted(low, min(low + self._rows, len(self.values)))
-        self.values, self.places, self.raws = [], [], []
-
-    def _fitted(self, low: int, high: int) -> Iterator[Parsed]:
+        """Its rows, a reject for each record with a value that does not fit, and for what cannot be read."""
+        blocks, self._blocks = self._blocks, []
+        sync = self._header.sync
+        file = b"".join(
+            _bytes_of(each.count) + _bytes_of(len(each.records)) + each.records + sync for each in blocks
+        )
         try:
-            table = pa.Table.from_pylist(self.values[low:high], schema=stored(self.header.columns))
-            table = table.cast(self.header.columns)
-        except Exception as error:  # noqa: BLE001 - of whatever kind
-            if high - low == 1:
-                yield no_rows(self.target, [self._reject(low, reason_of(error))])
-                return
-            middle = (low + high) // 2
-            yield from self._fitted(low, middle)
-            yield from self._fitted(middle, high)
+            read = fastavro.reader(BytesIO(self._header.plain + file), handle_unicode_errors=_ERRORS)
+            values = [*read] if blocks else []
+        except Exception:  # noqa: BLE001 - a damaged file can raise anything
+            for block in blocks:
+                yield from self._one_by_one(block)
             return
-        for first, found in fit_by_halves(table, self.target):
-            found.offset = np.array(self.places[low + first : low + first + found.table.num_rows], np.int64)
-            found.rejects = [self._reject(low + first, reject.reason) for reject in found.rejects]
+        places = [(block, number) for block in blocks for number in range(block.count)]
+        yield from self._tables(values, places)
+
+    def _one_by_one(self, block: _Block) -> Iterator[Parsed]:
+        """The records of a block up to the first that cannot be read, and a reject for the rest."""
+        values: list[Any] = []
+        error, at = "", 0
+        try:
+            for value, at in block.each(self._header.read):  # noqa: B007 - where the last one ended
+                values.append(value)
+        except Exception as found:  # noqa: BLE001 - a damaged file can raise anything
+            error = reason_of(found)
+        yield from self._tables(values, [(block, number) for number in range(len(values))])
+        if error:
+            number = len(values)
+            reason = f"Avro: record {number} of {block.count} in its block: {error}"
+            raw = block.records[at : at + MAX_RAW_BYTES]
+            yield no_rows(
+                self._target, [Reject(index=0, offset=block.place + number, reason=reason, raw=raw)]
+            )
+
+    def _tables(self, values: list[Any], places: list[tuple[_Block, int]]) -> Iterator[Parsed]:
+        for low in range(0, len(values), self._rows):
+            yield from self._fitted(values[low : low + self._rows], places[low : low + self._rows])
+
+    def _fitted(self, values: list[Any], places: list[tuple[_Block, int]]) -> Iterator[Parsed]:
+        try:
+            table = pa.Table.from_pylist(values, schema=stored(self._header.columns))
+            table = table.cast(self._header.columns)
+        except Exception as error:  # noqa: BLE001 - of whatever kind
+            if len(values) == 1:
+                yield no_rows(self._target, [self._reject(places[0], reason_of(error))])
+                return
+            half = len(values) // 2
+            yield from self._fitted(values[:half], places[:half])
+            yield from self._fitted(values[half:], places[half:])
+            return
+        for first, found in fit_by_halves(table, self._target):
+            of_part = places[first : first + found.table.num_rows]
+            found.offset = np.array([block.place + number for block, number in of_part], np.int64)
+            found.rejects = [self._reject(places[first], reject.reason) for reject in found.rejects]
             yield found
 
-    def _reject(self, number: int, reason: str) -> Reject:
-        raw = bytes(self.raws[number][:MAX_RAW_BYTES])
-        return Reject(index=0, offset=self.places[number], reason=f"Avro: {reason}", raw=raw)
+    def _reject(self, at: tuple[_Block, int], reason: str) -> Reject:
+        block, number = at
+        raw = block.raw(number, self._header.read)
+        return Reject(index=0, offset=block.place + number, reason=f"Avro: {reason}", raw=raw)
+
+
+def _bytes_of(number: int) -> bytes:
+    sink = BytesIO()
+    fastavro.schemaless_writer(sink, "long", number)
+    return sink.getvalue()
 
 
 def _limited(new: Callable[[], Any]) -> Callable[[bytes], bytes]:
