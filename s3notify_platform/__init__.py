@@ -7,7 +7,7 @@ under the next generation, reports, takes the entries out of the queue, and stam
 
 Reading order. Imports point down only, without a circle; a contract in CI says so.
 
-    slots, clock, errors, extras, limits, parallel, ports   what everything else is written in
+    slots, clock, errors, extras, limits, parallel, ports, setting   what everything else is written in
     protocols/      one package for each of the five protocols, over ports alone. Each `__init__` is its theory of
                     operation: keyspace, ack_chain, conditional_commit, notification_queue, source_enumerator
     stores/         adapters of the ports: memory, S3, DynamoDB, SQS, records on a bucket; the probe of a store

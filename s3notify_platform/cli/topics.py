@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.cli.common import (
+    Option,
     QueuePlace,
     json_option,
     options,
@@ -17,21 +19,13 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
 from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.setting import Setting, settings_of
 
-if TYPE_CHECKING:
-    from s3notify_platform.protocols.notification_queue import TopicSettings
-
-_ENDPOINT_OPTIONS = (
-    "url",
-    "format",
-    "login_env",
-    "secret_env",
-    "batch_size",
-    "concurrency",
-    "timeout_seconds",
-    "ca_file",
-    "verify",
-)
+_ENDPOINT = settings_of(Endpoint)
+_TOPIC = {setting.name: setting for setting in settings_of(TopicSettings)}
+_OWN = ("bucket", "prefix", "shards", "ttl_seconds")
+"""Settings whose options are not called or given as they are."""
 
 
 @group(short_help="Create, watch and change topics of the queue.")
@@ -54,31 +48,27 @@ def topics() -> None:
     """  # noqa: D301 - click's own mark
 
 
+def _option(setting: Setting) -> Option:
+    """An option that leaves the setting as it is if it is not given."""
+    flag = f"--{setting.name.replace('_', '-')}"
+    kind = setting.number or (click.Choice(setting.choices) if setting.choices else str)
+    if setting.kind is bool:
+        return click.option(
+            f"{flag}/--no-{setting.name}", setting.name, default=None, help=f"{setting.help}."
+        )
+    return click.option(flag, setting.name, type=kind, default=None, help=f"{setting.help}.")
+
+
 _settings_options = options(
-    click.option("--source-bucket", help="Only changes of this bucket; default for a new one: --bucket."),
-    click.option("--prefix", "key_prefix", help="Only changes of keys that begin with it."),
-    click.option("--capacity", type=int, help="Entries it holds at most; default 10000."),
-    click.option("--max-attempts", type=int, help="Deliveries of an entry until it is a dead letter; 20."),
-    click.option("--ttl-hours", type=float, help="How long an entry is tried; 0: for ever. Default 96."),
+    click.option("--source-bucket", help=f"{_TOPIC['bucket'].help}; default for a new one: --bucket."),
+    click.option("--prefix", "key_prefix", help=f"{_TOPIC['prefix'].help}."),
+    *(_option(setting) for name, setting in _TOPIC.items() if name not in _OWN),
     click.option(
-        "--url",
-        help="Endpoint to push to: https://host/path, amqps://host/vhost?exchange=E&routing_key=K, "
-        "kafkas://host/topic; without one, consumers pull.",
+        "--ttl-hours",
+        type=click.FloatRange(min=0),
+        help=f"{_TOPIC['ttl_seconds'].about.description} (hours); 0: for ever; default: 96.",
     ),
-    click.option("--format", help="Of the messages: s3 (the default), or cloudevents."),
-    click.option(
-        "--login-env",
-        help="Name of the environment variable with the login, S3NOTIFY_SEND_…; see `deliver --help`.",
-    ),
-    click.option(
-        "--secret-env",
-        help="Name of the environment variable with the HMAC key, S3NOTIFY_PUSH_…; not the key itself.",
-    ),
-    click.option("--batch-size", type=int, help="Events of one request, at most; default 50."),
-    click.option("--concurrency", type=int, help="Requests in flight from one worker; default 8."),
-    click.option("--timeout-seconds", type=float, help="For one request as a whole; default 10."),
-    click.option("--ca-file", help="Certificates to trust: a file in the --ca-folder of `deliver`."),
-    click.option("--verify/--no-verify", default=None, help="Check the endpoint's certificate."),
+    *map(_option, _ENDPOINT),
 )
 
 
@@ -86,13 +76,9 @@ _settings_options = options(
 @click.argument("topic")
 @queue_options
 @_settings_options
-@click.option(
-    "--shards", type=int, help="Parts that are consumed in parallel, 1 to 64; default 8. Cannot be changed."
-)
+@_option(_TOPIC["shards"])
 def create(topic: str, *, place: QueuePlace, shards: int | None, **settings: Any) -> None:
-    """Create TOPIC. Safe to repeat with the same settings; refused if it has others."""
-    from s3notify_platform.protocols.notification_queue import TopicSettings
-
+    """Create TOPIC. Safe to repeat with the same settings. If it has others it stays as it is: the error names them."""
     if settings["source_bucket"] is None:
         settings["source_bucket"] = place.bucket
     made = _changed(TopicSettings() if shards is None else TopicSettings(shards=shards), settings)
@@ -200,12 +186,10 @@ def delete(topic: str, *, place: QueuePlace, yes: bool) -> None:
     say(f"topic {topic!r}: deleted")
 
 
-def _changed(before: "TopicSettings", options: Mapping[str, Any]) -> "TopicSettings":
+def _changed(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings:
     """The settings, changed by the options that were given."""
-    from s3notify_platform.channels.delivery.endpoint import Endpoint
-
     given = {name: value for name, value in options.items() if value is not None}
-    endpoint = {name: given.pop(name) for name in _ENDPOINT_OPTIONS if name in given}
+    endpoint = {name: given.pop(name) for name in [setting.name for setting in _ENDPOINT] if name in given}
     renamed = {"source_bucket": "bucket", "key_prefix": "prefix"}
     given = {renamed.get(name, name): value for name, value in given.items()}
     if "ttl_hours" in given:
@@ -221,9 +205,7 @@ def _changed(before: "TopicSettings", options: Mapping[str, Any]) -> "TopicSetti
     return replace(before, **given)
 
 
-def _url(settings: "TopicSettings") -> str:
-    from s3notify_platform.channels.delivery.endpoint import Endpoint
-
+def _url(settings: TopicSettings) -> str:
     if not settings.endpoint:
         return ""
     try:
@@ -232,6 +214,6 @@ def _url(settings: "TopicSettings") -> str:
         return settings.endpoint
 
 
-def _described(settings: "TopicSettings") -> str:
+def _described(settings: TopicSettings) -> str:
     what = f"{settings.bucket or 'any bucket'}/{settings.prefix}*"
     return f"{what} to {_url(settings)}" if settings.endpoint else f"{what}, pulled"

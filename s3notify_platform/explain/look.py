@@ -43,8 +43,9 @@ from s3notify_platform.ports import ETag, ObjectMeta, ObjectStore, StoredObject
 from s3notify_platform.protocols.ack_chain import AckChains, ChainState
 from s3notify_platform.protocols.keyspace import QUEUED, digest_of, signal_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Topic
-from s3notify_platform.protocols.notification_queue.entries import dead_partition, takes
+from s3notify_platform.protocols.notification_queue.entries import dead_partition
 from s3notify_platform.protocols.notification_queue.segments import decode_letter, may_hold
+from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.source_enumerator import ObjectState, RescanBacklog
 from s3notify_platform.slots import Slot, slot_of
 from s3notify_platform.stores.memory import check_key

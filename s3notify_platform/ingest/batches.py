@@ -8,8 +8,8 @@ from typing import Annotated, Final, Self
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ingest.follow import Decision
 from s3notify_platform.ingest.row_schema import json_of, of_json
-from s3notify_platform.ingest.settings import About
 from s3notify_platform.protocols.keyspace import WatcherState
+from s3notify_platform.setting import About
 from s3notify_platform.slots import Slot
 
 EVERYTHING: Final = -1

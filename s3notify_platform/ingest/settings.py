@@ -5,86 +5,20 @@ of `ingest.source` and `ingest.location` all come from here. A new setting is on
 line that uses it. Imports nothing heavy, since `--help` reads it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, MISSING, dataclass, fields
-from functools import lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass, field, make_dataclass, replace
 from importlib import import_module
-from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.limits import WITHDRAWN_SHARE
+from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.setting import About, settings_of
 from s3notify_platform.slots import SLOT_COUNT
 from s3notify_platform.stores.config import QUEUE_PREFIX
 
 DEFS_VARIABLE: Final = "S3NOTIFY_DEFS"
 """Environment variable that names the folder with the YAML of the sources."""
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What people read about a setting, and what is refused. `choices` are looked up when they are needed."""
-
-    description: str
-    _: KW_ONLY
-    unit: str = ""
-    minimum: float | None = None
-    choices: Callable[[], Sequence[str]] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A declared setting. `default` is `dataclasses.MISSING` where one has to be given."""
-
-    name: str
-    kind: Any
-    default: Any
-    about: About
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The values it may have; empty if any will do."""
-        if get_origin(self.kind) is Literal:
-            return get_args(self.kind)
-        return tuple(self.about.choices()) if self.about.choices else ()
-
-    @property
-    def number(self) -> type[int] | type[float] | None:
-        """`int` or `float` if it is a number."""
-        return self.kind if self.kind in (int, float) else None
-
-    @property
-    def help(self) -> str:
-        """Description, unit and default in one line."""
-        unit = f" ({self.about.unit})" if self.about.unit else ""
-        default = f"; default: {self.default}" if self.default not in (MISSING, None, "") else ""
-        return f"{self.about.description}{unit}{default}"
-
-    def check(self, value: Any) -> None:
-        """`UsageError` for a value that it cannot have."""
-        if (choices := self.choices) and value not in choices:
-            raise UsageError(f"{self.name} {value!r}: use one of {', '.join(choices)}")
-        if self.about.minimum is not None and value < self.about.minimum:
-            raise UsageError(f"{self.name}={value}: must be at least {self.about.minimum:g}")
-
-
-@lru_cache(maxsize=64)
-def settings_of(*declared: type) -> tuple[Setting, ...]:
-    """The settings that dataclasses declare: their fields with an `About`."""
-    found = []
-    for owner in declared:
-        hints = get_type_hints(owner, include_extras=True)
-        for field in fields(owner):
-            of_field = getattr(hints[field.name], "__metadata__", ())
-            if about := next((one for one in of_field if isinstance(one, About)), None):
-                kind = hints[field.name].__origin__
-                found.append(Setting(name=field.name, kind=kind, default=field.default, about=about))
-    return tuple(found)
-
-
-def check_settings(values: object, *declared: type) -> None:
-    """`UsageError` for the first of these settings that has a value in `values` that it cannot have."""
-    for setting in settings_of(*declared):
-        setting.check(getattr(values, setting.name))
 
 
 def imported(path: str) -> Any:
@@ -270,19 +204,31 @@ class TableSettings:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TopicSizeSettings:
-    """How large the source's topic is made."""
+_OF_TOPICS: Final = {setting.name: setting for setting in settings_of(TopicSettings)}
 
-    queue_capacity: Annotated[
-        int,
-        About(
-            "Changes that wait to be taken in at most; writers beyond are refused", unit="entries", minimum=1
-        ),
-    ] = 10_000
-    queue_shards: Annotated[
-        int, About("Parts of the topic: more for more writers at once", unit="shards", minimum=1)
-    ] = 8
+QUEUE: Final = ("capacity", "shards", "max_event_bytes", "stale_seconds")
+"""The settings of topics that a source gives to its own, which nothing is pushed from."""
+
+TopicSizeSettings: Final = make_dataclass(
+    "TopicSizeSettings",
+    [
+        (
+            f"queue_{name}",
+            Annotated[
+                _OF_TOPICS[name].kind,
+                replace(
+                    _OF_TOPICS[name].about,
+                    description=f"Of the source's topic when it is made: {_OF_TOPICS[name].about.description}",
+                ),
+            ],
+            field(default=_OF_TOPICS[name].default),
+        )
+        for name in QUEUE
+    ],
+    frozen=True,
+    kw_only=True,
+)
+"""How the source's topic is made; later `s3notify topics update` changes it."""
 
 
 SOURCE: Final = (BucketSettings, LocationSettings, InputSettings)

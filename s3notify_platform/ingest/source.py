@@ -12,9 +12,10 @@ from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_sche
 from s3notify_platform.ingest.declared_schema import arrow_columns, check_declared
 from s3notify_platform.ingest.location import CommitMode, Location
 from s3notify_platform.ingest.origin import Origin
-from s3notify_platform.ingest.settings import InputSettings, check_settings
+from s3notify_platform.ingest.settings import InputSettings
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, time_of
+from s3notify_platform.setting import check_settings
 from s3notify_platform.stores.config import OWN, DynamoConfig, S3Config
 from s3notify_platform.stores.probe import CommitChoice
 from s3notify_platform.stores.s3.fast import shared_store

@@ -13,7 +13,6 @@ from s3notify_platform.ingest.settings import (
     SOURCE,
     TableSettings,
     TopicSizeSettings,
-    check_settings,
     imported,
 )
 from s3notify_platform.orchestration.assets import build_slot_assets
@@ -29,6 +28,7 @@ from s3notify_platform.orchestration.sensor import build_sensor
 from s3notify_platform.orchestration.session_places import SESSIONS_MAX
 from s3notify_platform.orchestration.setting_fields import described, settings_fields, values_of
 from s3notify_platform.orchestration.source_assets import SlotAsset, SourceAssets
+from s3notify_platform.setting import check_settings
 
 
 class SparkSettings(dg.Model, dg.Resolvable):

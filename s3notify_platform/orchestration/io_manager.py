@@ -27,7 +27,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.rounds import Results, Round, commit_round, merge_known
-from s3notify_platform.ingest.settings import SOURCE, TopicSizeSettings
+from s3notify_platform.ingest.settings import QUEUE, SOURCE, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.dagster_internals import (
@@ -109,8 +109,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
     def clients(self) -> SourceClients:
         """What the other parts of the source talk to: keyspace, queue, ack chains."""
         topic = TopicSettings(
-            capacity=self.queue_capacity,
-            shards=self.queue_shards,
+            **{name: getattr(self, f"queue_{name}") for name in QUEUE},
             slots=self.slots,
             bucket=self.bucket,
             prefix=self.prefix,

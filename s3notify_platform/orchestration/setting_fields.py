@@ -1,4 +1,4 @@
-"""Declared settings (`ingest.settings`) as fields of the component and of the IO manager."""
+"""Declared settings (`setting`) as fields of the component and of the IO manager."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import BaseModel, Field
 
-from s3notify_platform.ingest.settings import settings_of
+from s3notify_platform.setting import settings_of
 
 
 def described(description: str, choices: Sequence[str] = ()) -> Any:

@@ -1,22 +1,35 @@
 """What the parts of a source in Dagster talk to: sensor, steps, checks and services. Made without a request."""
 
+import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
-from s3notify_platform.ingest.follow import ask_again, topic_epoch
+from s3notify_platform.errors import NotFoundError
+from s3notify_platform.ingest.follow import ask_again
+from s3notify_platform.ingest.settings import QUEUE
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.ports import ObjectStore, RecordStore
 from s3notify_platform.protocols.ack_chain import AckChains
 from s3notify_platform.protocols.keyspace import Watcher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.protocols.notification_queue.topic_settings import differing
 from s3notify_platform.protocols.source_enumerator import RescanBacklog
 from s3notify_platform.slots import Slot
 from s3notify_platform.stores.s3.fast import shared_store
 
 PARALLELISM: Final = 8
 """Records of an ack chain that are removed at once."""
+
+
+log = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=64)
+def _warn(text: str) -> None:
+    log.warning("%s", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +70,19 @@ class SourceClients:
         return Watcher(self.store, prefix=place.keyspace_prefix, slots=place.slots)
 
     def ensure_topic(self) -> str:
-        """Create the source's topic if there is none; its epoch. 1 request, or 2."""
-        name, queue = self.source.name, self.queue
-        return topic_epoch(queue, name) or queue.topics.create(name, self.topic).epoch
+        """Create the source's topic if there is none; its epoch. 1 request, or 2.
+
+        One that exists stays as it is: a warning says once what differs from the YAML, and what changes it.
+        """
+        name, topics = self.source.name, self.queue.topics
+        try:
+            found = topics.get(name)
+        except NotFoundError:
+            return topics.create(name, self.topic).epoch
+        own = {setting: getattr(self.topic, setting) for setting in (*QUEUE, "slots", "bucket", "prefix")}
+        if why := differing(name, found.settings, replace(found.settings, **own)):
+            _warn(why)
+        return found.epoch
 
     def ask_again(self, slots: Iterable[Slot], *, listing: bool = True) -> None:
         """See `follow.ask_again`."""

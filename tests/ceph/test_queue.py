@@ -121,7 +121,7 @@ def test_changes_are_pulled_once_and_leave_nothing(bucket, queue):
 
 def test_two_workers_share_deliver_dead_letter_and_redrive(bucket, queue):
     """Each entry delivered by its owner alone; what keeps failing is a dead letter, and comes again by hand."""
-    queue.topics.create("t", settings(endpoint="{}", max_attempts=2))
+    queue.topics.create("t", settings(endpoint="{}", max_attempts=2, retry_seconds=0))
     keys = [f"raw/{n}" for n in range(40)]
     queue.push_many("t", [Event(key=key) for key in keys])
     workers = [Worker(NotificationQueue(queue_records(bucket))) for _ in range(2)]
@@ -132,7 +132,7 @@ def test_two_workers_share_deliver_dead_letter_and_redrive(bucket, queue):
 
     def serve(worker):
         delivered, outcomes = [], []
-        consumer = ShardConsumer(worker, worker.leases[0], retry_base_seconds=0.0, retry_ceiling_seconds=0.0)
+        consumer = ShardConsumer(worker, worker.leases[0])
         while taken := consumer.take(8):
             worker.balance()
             bad = [entry for entry in taken if entry.event.key.endswith("7")]

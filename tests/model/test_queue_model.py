@@ -19,6 +19,7 @@ from s3notify_platform.protocols.notification_queue import (
     Worker,
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_capacity
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.dynamodb.record_store import DynamoRecordStore
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
@@ -26,7 +27,9 @@ from tests.support.clocks import HandClock
 from tests.support.dynamo import CONFIG, Client, TableInMemory
 from tests.support.faults import Fault, FaultyStore, at
 
-SETTINGS = TopicSettings(capacity=7, shards=2, max_attempts=2, ttl_seconds=None, endpoint="{}")
+SETTINGS = TopicSettings(
+    capacity=7, shards=2, max_attempts=2, ttl_seconds=None, retry_seconds=0, endpoint="{}"
+)
 STUMBLES = st.sampled_from([Fault.NONE, Fault.LOST, Fault.REFUSED, Fault.THROTTLED])
 LATE_TOO = STUMBLES | st.just(Fault.LATE)
 CHOICE = st.integers(0, 1000)
@@ -150,7 +153,7 @@ class QueueMachine(RuleBasedStateMachine):
     def reconcile(self, fault, method):
         """What was reserved longer ago than the timeout is resolved by what HEAD finds, and no sooner."""
         self.reconciler.resolve_stale("t", self.objects.head)
-        self.clock.now += self.plain.stale_seconds + 1
+        self.clock.now += STALE_SECONDS + 1
         self.reconciler._queue = self.queue(method, fault)
         try:
             self.reconciler.resolve_stale("t", self.objects.head)
@@ -199,7 +202,7 @@ class QueueMachine(RuleBasedStateMachine):
         taken = []
         for lease in leases:
             if lease not in self.consumer:
-                self.consumer[lease] = ShardConsumer(self.worker, lease, retry_base_seconds=0)
+                self.consumer[lease] = ShardConsumer(self.worker, lease)
             consumer = self.consumer[lease]
             consumer._queue = self.queue(method, fault)
             try:

@@ -1,7 +1,7 @@
 """The notification queue under faults: nothing lost, nothing twice without a fault, the bound kept, fences hold."""
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -75,6 +75,7 @@ class World:
         kept, self.plain = queue_stores.queue_stores(self.kind)
         self.stores = {"objects": self.objects} | kept
         self.queue = NotificationQueue(self.plain, parallelism=1)
+        self.settings = replace(self.settings, retry_seconds=0.2, retry_max_seconds=2)
         self.queue.topics.create("t", self.settings)
 
     def rates(self, faults):
@@ -199,11 +200,7 @@ class World:
                 except RETRY:
                     clock.sleep(0.2)
                     continue
-                consumers = {
-                    lease: consumers.get(lease)
-                    or ShardConsumer(worker, lease, retry_base_seconds=0.2, retry_ceiling_seconds=2)
-                    for lease in leases
-                }
+                consumers = {lease: consumers.get(lease) or ShardConsumer(worker, lease) for lease in leases}
                 for consumer in consumers.values():
                     try:
                         self.serve(consumer, limit, fails)

@@ -3,6 +3,7 @@
 from s3notify_platform.channels.publisher import QueuedPublisher
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Reconciler, TopicSettings
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
@@ -46,7 +47,7 @@ class World:
     def resolve(self, topic="t"):
         reconciler = Reconciler(self.queue)
         reconciler.resolve_stale(topic, self.objects.head)
-        self.clock.now += self.queue.stale_seconds + 1
+        self.clock.now += STALE_SECONDS + 1
         return reconciler.resolve_stale(topic, self.objects.head)
 
 

@@ -23,13 +23,14 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from s3notify_platform.channels.delivery.logins import LOGIN_NAME, LOGIN_PREFIX
-from s3notify_platform.channels.delivery.messages import check_format
+from s3notify_platform.channels.delivery.messages import FORMATS, S3
 from s3notify_platform.channels.delivery.schemes import SCHEMES, Scheme
 from s3notify_platform.errors import UsageError
+from s3notify_platform.setting import About, check_settings
 
 BATCH_MAX: Final = 200
 """Events of one request; their ids are in one header, which receivers limit to about 8 KB."""
@@ -51,25 +52,49 @@ _URL: Final = re.compile(r"[!#-\[\]-~]{1,2000}")
 class Endpoint:
     """Where and how to push; the JSON in `TopicSettings.endpoint`. `UsageError` for what cannot work."""
 
-    url: str
-    """https://host/path, amqps://host/vhost?exchange=E&routing_key=K or kafkas://host/topic; without the last s of the
-    scheme only for workers that allow it. No user or password in it."""
-    format: str = "s3"
-    """Of the messages: one of `messages.FORMATS`."""
-    login_env: str = ""
-    """Name of the worker's variable with the login, `S3NOTIFY_SEND_…`, see `logins`; empty: none."""
-    secret_env: str = ""
-    """Name of the worker's variable with the HMAC key, `S3NOTIFY_PUSH_…`; empty: requests are not signed. HTTP only."""
-    batch_size: int = 50
-    """Events of one request, at most; brokers get a message for each event, and confirm so many together."""
-    concurrency: int = 8
-    """Requests in flight from one worker."""
-    timeout_seconds: float = 10.0
-    """For one request as a whole, from connecting to the answer's status, or to the confirmation of all messages."""
-    ca_file: str = ""
-    """Certificates to trust instead of the system's: a file in the worker's folder for them, see `Egress`."""
-    verify: bool = True
-    """Check the certificate; False only over HTTP, for workers that allow plain HTTP too."""
+    url: Annotated[
+        str,
+        About(
+            "Endpoint to push to: https://host/path, amqps://host/vhost?exchange=E&routing_key=K, kafkas://host/topic; "
+            "without the last s of the scheme only for workers that allow it. No user or password in it"
+        ),
+    ]
+    format: Annotated[str, About("Of the messages", choices=lambda: FORMATS)] = S3
+    login_env: Annotated[
+        str, About("Name of the worker's variable with the login, S3NOTIFY_SEND_…; see `deliver --help`")
+    ] = ""
+    secret_env: Annotated[
+        str, About("Name of the worker's variable with the HMAC key, S3NOTIFY_PUSH_…; not the key. HTTP only")
+    ] = ""
+    batch_size: Annotated[
+        int,
+        About(
+            "Events of one request at most; brokers get a message for each, and confirm so many together",
+            unit="events",
+            minimum=1,
+            maximum=BATCH_MAX,
+        ),
+    ] = 50
+    concurrency: Annotated[
+        int,
+        About("In flight from one worker", unit="requests", minimum=1, maximum=CONCURRENCY_MAX),
+    ] = 8
+    timeout_seconds: Annotated[
+        float,
+        About(
+            "For one request as a whole, until the answer's status, or the confirmation of all messages",
+            unit="seconds",
+            minimum=0.001,
+            maximum=TIMEOUT_MAX_SECONDS,
+        ),
+    ] = 10.0
+    ca_file: Annotated[
+        str,
+        About("Certificates to trust instead of the system's: a file in the worker's --ca-folder"),
+    ] = ""
+    verify: Annotated[
+        bool, About("Check the certificate; without it only over HTTP, for workers that allow plain HTTP")
+    ] = True
 
     def __post_init__(self) -> None:
         if not _URL.fullmatch(self.url):
@@ -87,7 +112,7 @@ class Endpoint:
             raise UsageError(
                 "an endpoint's url holds no user, password or fragment: use login_env or secret_env"
             )
-        check_format(self.format)
+        check_settings(self, Endpoint)
         if self.secret_env and not re.fullmatch(f"{SECRET_PREFIX}[A-Z0-9_]+", self.secret_env):
             raise UsageError(
                 f"secret_env {self.secret_env!r}: a variable named {SECRET_PREFIX}…, A-Z, 0-9, _"
@@ -96,15 +121,6 @@ class Endpoint:
             raise UsageError(f"login_env {self.login_env!r}: a variable named {LOGIN_PREFIX}…, A-Z, 0-9, _")
         if not parts.scheme.startswith("http") and (self.secret_env or not self.verify):
             raise UsageError(f"endpoint {self.url!r}: secret_env and verify=false are for http endpoints")
-        if not 1 <= self.batch_size <= BATCH_MAX or not 1 <= self.concurrency <= CONCURRENCY_MAX:
-            raise UsageError(
-                f"batch_size={self.batch_size} must be 1 to {BATCH_MAX}, and concurrency={self.concurrency} "
-                f"1 to {CONCURRENCY_MAX}"
-            )
-        if not 0 < self.timeout_seconds <= TIMEOUT_MAX_SECONDS:
-            raise UsageError(
-                f"timeout_seconds={self.timeout_seconds}: above 0, up to {TIMEOUT_MAX_SECONDS:g}"
-            )
 
     @property
     def scheme(self) -> Scheme:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.notification_queue import Entry, encode_events
 
 S3: Final = "s3"
@@ -19,12 +18,6 @@ FORMATS: Final = (S3, CLOUDEVENTS)
 
 Message = tuple[str, bytes]
 """Content type and body."""
-
-
-def check_format(name: str) -> None:
-    """`UsageError` if there is none of this name."""
-    if name not in FORMATS:
-        raise UsageError(f"format {name!r}: one of {', '.join(FORMATS)}")
 
 
 def batch_message(format_name: str, entries: Sequence[Entry]) -> Message:

@@ -59,17 +59,26 @@ class Delivery:
         egress: Egress | None = None,
         name: str = "deliver",
         poll_seconds: float = POLL_SECONDS,
-        lease_seconds: float = LEASE_SECONDS,
-        expiry_seconds: float = EXPIRY_SECONDS,
+        lease_seconds: float | None = None,
+        expiry_seconds: float | None = None,
         beat_seconds: float = BEAT_SECONDS,
         alongside: Sequence[Service] = (),
         connect: Callable[[Endpoint], Push] | None = None,
     ) -> None:
-        """`egress`: the permitted networks; default: https to public addresses. `connect`: for tests."""
+        """`egress`: the permitted networks; default: https to public addresses. `connect`: for tests.
+
+        `lease_seconds` and `expiry_seconds`: see `Worker`; default: in proportion to `beat_seconds`.
+        """
         self.name = name
         self.shards: dict[tuple[str, int], ShardDelivery] = {}
         self._queue = queue
-        self._worker = Worker(queue, name=name, lease_seconds=lease_seconds, expiry_seconds=expiry_seconds)
+        beats = beat_seconds / BEAT_SECONDS
+        self._worker = Worker(
+            queue,
+            name=name,
+            lease_seconds=lease_seconds or beats * LEASE_SECONDS,
+            expiry_seconds=expiry_seconds or beats * EXPIRY_SECONDS,
+        )
         self._poll_seconds = poll_seconds
         self._beat_seconds = beat_seconds
         self._alongside = tuple(alongside)
@@ -271,6 +280,13 @@ class DeliverySettings(ServiceSettings):
         le=60,
         description="Longest pause in seconds between two scans of an idle shard.",
     )
+    heartbeat_seconds: float = Field(
+        default=BEAT_SECONDS,
+        ge=0.5,
+        le=60,
+        description="Seconds between renewals of the leases. The shards of a killed worker have another within seven "
+        "times as long; a renewal costs a write and three scans.",
+    )
 
     def build(self, context: ServiceContext) -> Service:
         """See `ServiceSettings.build`."""
@@ -280,4 +296,10 @@ class DeliverySettings(ServiceSettings):
             ca_folder=self.ca_folder,
             kafka_hosts=self.allow_kafka,
         )
-        return Delivery(context.queue, egress=egress, name=context.name, poll_seconds=self.poll_seconds)
+        return Delivery(
+            context.queue,
+            egress=egress,
+            name=context.name,
+            poll_seconds=self.poll_seconds,
+            beat_seconds=self.heartbeat_seconds,
+        )

@@ -51,7 +51,7 @@ Invariants
 
 Limits
     - At least once: after a crash, a lost answer or a long pause an entry may be delivered twice.
-    - A writer that pauses for more than `STALE_SECONDS` before its write is treated as one that did not write. Its
+    - A writer that pauses for more than `stale_seconds` before its write is treated as one that did not write. Its
       commit returns `Expired`. If it is killed before that, only the sweep finds its object.
     - A put resolved by HEAD counts as happened if another writer's object is there; a delete does not.
     - The time to live is a lower bound: when an owner ends, the time since it last wrote the entry is not counted.
@@ -66,8 +66,8 @@ Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is 
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too
 large is refused when it is reserved.
 
-Reading order: entries, segments, topics, shards, reserving, queue, stale, owners, consumer; s3_event is the message
-that is pushed.
+Reading order: topic_settings, entries, segments, topics, shards, reserving, queue, stale, owners, consumer; s3_event is
+the message that is pushed.
 """
 
 from s3notify_platform.protocols.notification_queue.consumer import (
@@ -81,7 +81,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
     Topic,
-    TopicSettings,
     keys_recur,
 )
 from s3notify_platform.protocols.notification_queue.owners import ShardLease, Worker
@@ -95,6 +94,7 @@ from s3notify_platform.protocols.notification_queue.queue import (
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation
 from s3notify_platform.protocols.notification_queue.s3_event import decode_events, encode_events
 from s3notify_platform.protocols.notification_queue.stale import Reconciled, Reconciler, resolve
+from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
 
 __all__ = [
     "DeadLettered",

@@ -9,7 +9,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Claim,
     Entry,
     Place,
-    TopicSettings,
     dead_partition,
 )
 from s3notify_platform.protocols.notification_queue.owners import ShardLease, Worker, without_former
@@ -20,9 +19,7 @@ from s3notify_platform.protocols.notification_queue.segments import (
     with_error,
 )
 from s3notify_platform.protocols.notification_queue.shards import by_place
-
-RETRY_BASE_SECONDS = 1.0
-RETRY_CEILING_SECONDS = 300.0
+from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,23 +68,14 @@ _Changes = dict[Place, dict[int, Entry | None]]
 class ShardConsumer:
     """The entries of one shard under one lease. One thread; a new lease needs a new one.
 
-    `retry_base_seconds` and `retry_ceiling_seconds` bound the backoff (full jitter) after a failed delivery.
+    The topic's `retry_seconds` and `retry_max_seconds` bound the backoff (full jitter) after a failed delivery.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        lease: ShardLease,
-        *,
-        retry_base_seconds: float = RETRY_BASE_SECONDS,
-        retry_ceiling_seconds: float = RETRY_CEILING_SECONDS,
-    ) -> None:
+    def __init__(self, worker: Worker, lease: ShardLease) -> None:
         self.lease = lease
         self._worker = worker
         self._queue = worker.queue
         self.clock = worker.queue.clock
-        self._retry_base_seconds = retry_base_seconds
-        self._retry_ceiling_seconds = retry_ceiling_seconds
         self._claim = Claim(worker=worker.name, generation=lease.generation)
         self._segments: dict[Place, Segment] = {}
         """Of which entries are ready or in progress, as they were read or written last."""
@@ -376,8 +364,9 @@ class ShardConsumer:
         return replace(entry, waited_seconds=entry.waited_seconds + elapsed)
 
     def _backoff(self, entry: Entry) -> float:
+        settings = self._worker.topic(self.lease).settings
         return backoff_seconds(
-            entry.attempts, self.clock, base=self._retry_base_seconds, ceiling=self._retry_ceiling_seconds
+            entry.attempts, self.clock, base=settings.retry_seconds, ceiling=settings.retry_max_seconds
         )
 
 

@@ -1,46 +1,18 @@
 """The values of the notification queue: topics, events and entries, and their names in the store. Pure."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from s3notify_platform.errors import CorruptError, UsageError
+from s3notify_platform.errors import CorruptError
 from s3notify_platform.ports import ETag, Precondition, Record, Version
-from s3notify_platform.slots import SLOT_COUNT, check_slot_count
-
-TOPIC_NAME = re.compile(r"[a-z0-9_-]{1,63}")
-SHARDS_MAX = 64
+from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
 
 _UNWRITTEN = Version("")
 
 WORKERS, OWNERS, TOPICS = "workers", "owners", "topics"
 """Partitions: the workers' heartbeats, who owns which shards, and the topics themselves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
-    """What a topic is created with; all but `slots` and `shards` may be changed later."""
-
-    capacity: int = 10_000
-    """Entries, reservations included. Each shard has an equal part of it."""
-    shards: int = 8
-    """Shares of the load, each delivered by one owner. 1 to 64."""
-    max_attempts: int = 20
-    """Deliveries of one entry before it goes to the dead letters."""
-    ttl_seconds: float | None = 4 * 24 * 3600.0
-    """Seconds for which owners try one entry, counted while they watch it; None: without limit."""
-    max_event_bytes: int = 4096
-    """Size limit of one entry, as it is stored, in bytes. A key has at most 1024 bytes."""
-    slots: int = SLOT_COUNT
-    """As in the keyspace of the bucket."""
-    bucket: str = ""
-    """The bucket whose changes it takes; empty: of any."""
-    prefix: str = ""
-    """Only keys that begin with it."""
-    endpoint: str = ""
-    """Where and how to push: JSON that only the outlet reads. Empty: the topic is pulled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +135,6 @@ def shard_capacity(shard: int, settings: TopicSettings) -> int:
     return settings.capacity // settings.shards + (shard < settings.capacity % settings.shards)
 
 
-def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
-    """Whether a topic with these settings takes a change of this key."""
-    return settings.bucket in ("", bucket) and key.startswith(settings.prefix)
-
-
 def queue_partition(topic: str, shard: int) -> str:
     """Partition of the segments of one shard."""
     return f"queue.{topic}.{shard:03d}"
@@ -204,20 +171,6 @@ def keys_recur(partition: str) -> bool:
     For `ObjectRecordStore`, which then leaves no tombstones of them on stores like Ceph RGW.
     """
     return not partition.startswith(("queue.", "dead."))
-
-
-def check_topic(name: str, settings: TopicSettings) -> None:
-    """`UsageError` unless a topic may have this name and these settings."""
-    if not TOPIC_NAME.fullmatch(name):
-        raise UsageError(f"topic {name!r}: 1 to 63 of a-z, 0-9, - and _")
-    check_slot_count(settings.slots)
-    if not 1 <= settings.shards <= min(SHARDS_MAX, settings.capacity):
-        raise UsageError(
-            f"topic {name!r}: {settings.shards} shards; 1 to {SHARDS_MAX}, and no more than its capacity"
-        )
-    ttl = settings.ttl_seconds
-    if settings.max_attempts < 1 or settings.max_event_bytes < 1 or (ttl is not None and ttl <= 0):
-        raise UsageError(f"topic {name!r}: max_attempts, max_event_bytes and ttl_seconds are above 0")
 
 
 # Bytes

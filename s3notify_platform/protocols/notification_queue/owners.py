@@ -21,17 +21,20 @@ from s3notify_platform.protocols.notification_queue.queue import NotificationQue
 from s3notify_platform.protocols.notification_queue.segments import Segment
 from s3notify_platform.protocols.updates import ATTEMPTS, Stored
 
-LEASE_SECONDS = 5.0
+BEAT_SECONDS = 2.0
+"""How often to call `balance`."""
+
+LEASE_SECONDS = 2.5 * BEAT_SECONDS
 """A worker that could not renew for this long, on its own clock, serves nothing more."""
 
-EXPIRY_SECONDS = 10.0
+EXPIRY_SECONDS = 5 * BEAT_SECONDS
 """A worker whose heartbeat did not change for this long, on the observer's clock, is considered ended.
 
 With a pass every `BEAT_SECONDS`, shards of a killed worker have a new owner within 14 s.
 """
 
-BEAT_SECONDS = 2.0
-"""How often to call `balance`."""
+EXPIRY_MAX_SECONDS = 600.0
+"""No worker is waited for longer, whatever its heartbeat says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +189,8 @@ class Worker:
     def _renew(self) -> None:
         started = self._clock.monotonic()
         self._beat += 1
-        value = json.dumps({"v": 1, "worker": self.name, "beat": self._beat}).encode()
+        beat = {"v": 1, "worker": self.name, "beat": self._beat, "expiry": self._expiry_seconds}
+        value = json.dumps(beat).encode()
         for _ in range(ATTEMPTS):
             if self._version is None:
                 outcome = self.queue.updates.create(WORKERS, self.name, value)
@@ -209,7 +213,7 @@ class Worker:
             beat, since = self._seen.get(record.key, (b"", now))
             seen[record.key] = (record.value, since if record.value == beat else now)
             unmoved = now - seen[record.key][1]
-            if unmoved < self._expiry_seconds:
+            if unmoved < max(self._expiry_seconds, _expiry_of(record)):
                 alive.add(record.key)
             elif record.key != self.name:
                 self.queue.updates.remove(WORKERS, record.key, expected=record.version)
@@ -313,6 +317,14 @@ def without_former(segment: Segment, generation: int) -> Segment:
         return replace(entry, claim=None) if former else entry
 
     return segment.edited(freed)
+
+
+def _expiry_of(heartbeat: Record) -> float:
+    """For how long others wait for this worker, in seconds, since workers may renew in different intervals."""
+    try:
+        return min(float(json.loads(heartbeat.value)["expiry"]), EXPIRY_MAX_SECONDS)
+    except (ValueError, KeyError, TypeError):
+        return 0.0
 
 
 def _owners_of(topic: Topic, record: Record | None) -> tuple[_Owner, ...]:

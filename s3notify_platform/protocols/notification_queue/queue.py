@@ -18,20 +18,17 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Topic,
     counts_partition,
     dead_partition,
-    takes,
 )
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation, Reservations
 from s3notify_platform.protocols.notification_queue.segments import Segment, decode_letter, may_hold
 from s3notify_platform.protocols.notification_queue.shards import Shards, by_place
+from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
 from s3notify_platform.protocols.updates import Updates
 from s3notify_platform.slots import slot_of
 
 PARALLELISM = 32
 """Requests in flight of one batch."""
-
-STALE_SECONDS = 120.0
-"""A reservation older than this, by the reconciler's clock, is resolved without its writer (Ceph: 120 s)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +77,7 @@ class TopicStats:
 class NotificationQueue:
     """The topics of one record store, as writers, inlets and pulling consumers see them. Thread-safe.
 
-    `parallelism` bounds the requests in flight of one batch. `stale_seconds` is the same for all parties.
+    `parallelism` bounds the requests in flight of one batch. `stale_seconds`: for tests, instead of the topics' own.
     The queue's other sides build on its `shards`, `topics`, `writes` and `records`.
     """
 
@@ -90,19 +87,19 @@ class NotificationQueue:
         *,
         clock: Clock = SYSTEM_CLOCK,
         parallelism: int = PARALLELISM,
-        stale_seconds: float = STALE_SECONDS,
+        stale_seconds: float | None = None,
     ) -> None:
         if parallelism < 1:
             raise UsageError(f"parallelism={parallelism}: at least one request is in flight")
         self.records = records
         self.clock = clock
-        self.stale_seconds = stale_seconds
+        self._stale_seconds = stale_seconds
         self.updates = Updates(records, clock)
         self.topics = Topics(records, clock)
         self.shards = Shards(records, clock, parallelism=parallelism)
         self._known = KnownTopics(self.topics, clock)
         self._reservations = Reservations(
-            records, clock, shards=self.shards, topics=self._known, stale_seconds=stale_seconds
+            records, clock, shards=self.shards, topics=self._known, stale_seconds=self.stale_seconds
         )
 
     # Which topics there are.
@@ -124,6 +121,10 @@ class NotificationQueue:
     def see_topics(self) -> tuple[Topic, ...]:
         """All topics as they are now, for `topics_of` too. 1 scan; those that have not changed are not read again."""
         return self._known.see()
+
+    def stale_seconds(self, topic: Topic) -> float:
+        """After how long a reservation in this topic is resolved without its writer."""
+        return topic.settings.stale_seconds if self._stale_seconds is None else self._stale_seconds
 
     def forget_topics(self) -> None:
         """A topic is gone: the next `topics_of` reads them again."""
@@ -173,8 +174,8 @@ class NotificationQueue:
     def fresh_since(self, moment: float) -> bool:
         """Whether objects may still be written: no reconciler can have resolved a reservation made since that moment.
 
-        `moment`: by the queue's clock; `Reservation.since` for one. Call it right before the write. If False:
-        `abort_many`, and reserve again.
+        That is for a third of the shortest `stale_seconds` of the topics. `moment`: by the queue's clock;
+        `Reservation.since` for one. Call it right before the write. If False: `abort_many`, and reserve again.
         """
         return self._reservations.fresh_since(moment)
 

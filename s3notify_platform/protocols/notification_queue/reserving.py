@@ -1,7 +1,7 @@
 """How space is counted and granted: the writers' side of the queue, up to a durable reservation."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -26,6 +26,7 @@ from s3notify_platform.protocols.notification_queue.segments import (
     segment_key,
 )
 from s3notify_platform.protocols.notification_queue.shards import Shards
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics
 from s3notify_platform.protocols.updates import ATTEMPTS
 from s3notify_platform.slots import slot_of
@@ -89,7 +90,13 @@ class Reservations:
     """Reservations in the topics of one record store. Thread-safe; remembers whose turn it is among the shards."""
 
     def __init__(
-        self, records: RecordStore, clock: Clock, *, shards: Shards, topics: KnownTopics, stale_seconds: float
+        self,
+        records: RecordStore,
+        clock: Clock,
+        *,
+        shards: Shards,
+        topics: KnownTopics,
+        stale_seconds: Callable[[Topic], float],
     ) -> None:
         self._records = records
         self._clock = clock
@@ -141,7 +148,8 @@ class Reservations:
 
     def fresh_since(self, moment: float) -> bool:
         """See `NotificationQueue.fresh_since`."""
-        return self._clock.monotonic() - moment < self._stale_seconds / CLOCK_SKEW
+        shortest = min(map(self._stale_seconds, self._topics.met()), default=STALE_SECONDS)
+        return self._clock.monotonic() - moment < shortest / CLOCK_SKEW
 
     def _draft(self, topic: Topic, number: int, event: Event) -> _Draft:
         settings, wall_ms = topic.settings, self._clock.wall_ms()

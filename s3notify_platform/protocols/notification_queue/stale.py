@@ -95,7 +95,7 @@ def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
 class Reconciler:
     """Reconciles the shards of topics. One thread; keep it between passes: it remembers when it first saw what.
 
-    A new one waits the full `stale_seconds` of the queue again before it resolves anything. A pass costs 1 read,
+    A new one waits the full `stale_seconds` again before it resolves anything. A pass costs 1 read,
     1 read for each shard, and 1 scan for each shard that is not empty (bucket alone: a LIST for each 1000 segments,
     and a GET for each that changed since the last pass). Each stale reservation: 1 HEAD, in parallel; 1 write for each
     segment that has some, and 1 `add` for each shard in which some were aborted.
@@ -118,10 +118,10 @@ class Reconciler:
     ) -> Reconciled:
         """One pass over the shards (default: all). `NotFoundError` without such a topic.
 
-        A reservation is stale once this process has seen it for `stale_seconds` on its own clock. `head` is the method
-        of the store that holds the topic's objects. `announce` is called with each change that is found to have
-        happened, before its entry is committed. A reservation waits if either is unavailable, or if it names another
-        `bucket`. `UnavailableError`: the pass was cut short; continue later.
+        A reservation is stale once this process has seen it for the topic's `stale_seconds` on its own clock. `head` is
+        the method of the store that holds the topic's objects. `announce` is called with each change that is found to
+        have happened, before its entry is committed. A reservation waits if either is unavailable, or if it names
+        another `bucket`. `UnavailableError`: the pass was cut short; continue later.
         """
         reconciled: Counter[str] = Counter()
         resolved: list[Entry] = []
@@ -134,7 +134,7 @@ class Reconciler:
                 continue
             seen = self._scan(found, shard)
             pending += seen.entries("committed")
-            stale = self._stale(self._at(found, shard), seen, bucket)
+            stale = self._stale(found, shard, seen, bucket)
             reconciled["waiting"] += len(seen.entries("reserved")) - len(stale)
             resolved += self._resolve_stale(seen, stale, head, announce, reconciled)
             self._sweep(found.name, seen.foreign, reconciled)
@@ -161,14 +161,15 @@ class Reconciler:
         known.excess = None
         return True
 
-    def _stale(self, known: _Shard, seen: _Pass, bucket: str) -> list[Entry]:
+    def _stale(self, topic: Topic, shard: int, seen: _Pass, bucket: str) -> list[Entry]:
+        known, after = self._at(topic, shard), self._queue.stale_seconds(topic)
         now, before = self._clock.monotonic(), known.since
         reserved = seen.entries("reserved")
         known.since = {key: before.get(key, now) for key in {entry.place.key for entry in reserved}}
         return [
             entry
             for entry in reserved
-            if now - known.since[entry.place.key] >= self._queue.stale_seconds
+            if now - known.since[entry.place.key] >= after
             and (not bucket or entry.event.bucket in ("", bucket))
         ]
 

@@ -11,8 +11,6 @@ from s3notify_platform.protocols.notification_queue.entries import (
     TOPICS,
     Quota,
     Topic,
-    TopicSettings,
-    check_topic,
     counts_partition,
     dead_partition,
     decode_topic,
@@ -20,6 +18,12 @@ from s3notify_platform.protocols.notification_queue.entries import (
     encode_topic,
     epoch_of,
     queue_partition,
+)
+from s3notify_platform.protocols.notification_queue.topic_settings import (
+    FIXED,
+    TopicSettings,
+    check_topic,
+    differing,
 )
 from s3notify_platform.protocols.updates import ATTEMPTS, Stored, Updates
 
@@ -69,8 +73,8 @@ class Topics:
                 return replace(fresh, version=outcome.version)
             found = decode_topic(outcome.record) if outcome.record is not None else None
             if found is not None and not found.deleting:
-                if found.settings != settings:
-                    raise ConflictError(f"topic {name!r} exists with other settings: update or delete it")
+                if why := differing(name, found.settings, settings):
+                    raise ConflictError(why)
                 return found
             if found is not None:
                 self._finish_delete(found)
@@ -86,9 +90,10 @@ class Topics:
         check_topic(name, settings)
 
         def change(topic: Topic) -> Topic:
-            kept = (topic.settings.shards, topic.settings.slots)
-            if (settings.shards, settings.slots) != kept:
-                raise UsageError(f"topic {name!r}: shards and slots cannot be changed; delete and create it")
+            if any(getattr(settings, kept) != getattr(topic.settings, kept) for kept in FIXED):
+                raise UsageError(
+                    f"topic {name!r}: {' and '.join(FIXED)} cannot be changed; delete and create it"
+                )
             return replace(topic, settings=settings)
 
         return self.change(name, change)
@@ -188,6 +193,10 @@ class KnownTopics:
     def get(self, name: str) -> Topic:
         """The topic as it was read last. 1 request if it never was; `NotFoundError` as `current`."""
         return self._known.get(name) or self.current(name)
+
+    def met(self) -> tuple[Topic, ...]:
+        """All topics that were ever read, as they were read last. No request."""
+        return tuple(self._known.values())
 
     def current(self, name: str) -> Topic:
         """The topic as it is now. 1 request; `NotFoundError` if there is none, or it is being deleted."""

@@ -7,6 +7,7 @@ from s3notify_platform.errors import QuotaExceededError, UnavailableError
 from s3notify_platform.ports import ABSENT, IfMatch, Unknown, Written
 from s3notify_platform.protocols.keyspace import Delete, NotSignalledError, Put
 from s3notify_platform.protocols.notification_queue import Event
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.protocols.updates import WRITER
 from tests.support.faults import CrashedError, Fault, at
 from tests.support.queued_publisher import KS, meanwhile
@@ -14,7 +15,7 @@ from tests.support.queued_publisher import KS, meanwhile
 
 def slow(world, key):
     """A schedule in which the writer sleeps after its reservations, before the object of this key."""
-    return meanwhile(key, lambda: world.clock.sleep(world.queue.stale_seconds))
+    return meanwhile(key, lambda: world.clock.sleep(STALE_SECONDS))
 
 
 def test_what_is_late_is_not_written(world):

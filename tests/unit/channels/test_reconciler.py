@@ -6,6 +6,7 @@ from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
 from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.protocols.keyspace import QUEUED, NotSignalledError, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
@@ -50,7 +51,7 @@ class World:
         queue = NotificationQueue(self.records, clock=self.clock, parallelism=1)
         reconciler = ReconcilerService(queue, self.objects, [Keyspace(publisher=self.publisher)], bucket="b")
         reconciler.reconcile()
-        self.clock.now += self.queue.stale_seconds + 1
+        self.clock.now += STALE_SECONDS + 1
         return reconciler
 
     def keys(self, topic):

@@ -11,6 +11,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
 from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, keys_recur
 from s3notify_platform.protocols.notification_queue.stale import SCAN_EVERY
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.bucket_records import ObjectRecordStore
 from s3notify_platform.stores.counting import CountingStore
@@ -68,7 +69,7 @@ def test_what_was_resolved_is_signalled(world):
     world.objects.put("written", b"1")
     reconciler = world.reconciler()
     assert (reconciler.reconcile().waiting, reconciler.reconcile().signalled) == (2, 0)
-    world.clock.now += world.queue.stale_seconds
+    world.clock.now += STALE_SECONDS
     reconciled = reconciler.reconcile()
     assert (reconciled.committed, reconciled.aborted, reconciled.signalled) == (1, 1, 1)
     assert world.signal("written").metadata == {QUEUED: "1"}
@@ -165,7 +166,7 @@ def test_a_signal_that_failed_is_moved_by_the_next_pass(world):
     world.objects.put("a", b"1")
     reconciler = world.reconciler()
     reconciler.reconcile()
-    world.clock.now += world.queue.stale_seconds
+    world.clock.now += STALE_SECONDS
     world.objects.schedule = lambda call: Fault.THROTTLED if call.method == "put" else Fault.NONE
     reconciled = reconciler.reconcile()
     assert (reconciled.committed, reconciled.signalled) == (1, 0)
@@ -182,7 +183,7 @@ def test_one_topic_in_trouble_does_not_keep_the_others(world):
     world.queue.reserve("t", Event(key="a", bucket="b"))
     reconciler = world.reconciler()
     reconciler.reconcile()
-    world.clock.now += world.queue.stale_seconds
+    world.clock.now += STALE_SECONDS
     reconciled = reconciler.reconcile()
     assert reconciled.aborted == 1
     assert "a-bad: CorruptError" in reconciled.errors[0]

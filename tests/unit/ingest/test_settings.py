@@ -13,13 +13,12 @@ from s3notify_platform.ingest.settings import (
     SETTINGS,
     SOURCE,
     InputSettings,
-    Setting,
     TableSettings,
     TopicSizeSettings,
-    settings_of,
 )
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.component import DynamoSettings
+from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.spark.datasource.options import reading_of
 
 OWN = settings_of(*SOURCE)

@@ -10,8 +10,10 @@ from s3notify_platform.protocols.notification_queue import (
     Expired,
     Reconciled,
     Reconciler,
+    TopicSettings,
     resolve,
 )
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.faults import Fault
 from tests.unit.protocols.notification_queue.helpers import all_entries, events, meta, over
@@ -53,7 +55,7 @@ def test_a_writer_that_died_after_its_put_loses_nothing(queue, clock):
     etag = objects.put("written", b"12345").etag
     reconciler = Reconciler(queue)
     assert reconciler.resolve_stale("t", objects.head) == Reconciled(waiting=2)
-    clock.now += queue.stale_seconds - 1
+    clock.now += STALE_SECONDS - 1
     assert reconciler.resolve_stale("t", objects.head) == Reconciled(waiting=2)
     clock.now += 1
     assert reconciler.resolve_stale("t", objects.head) == Reconciled(committed=1, aborted=1)
@@ -66,7 +68,7 @@ def test_a_new_reconciler_waits_again(queue, clock):
     """Only what it saw itself, on its own clock, is old."""
     queue.reserve("t", Event(key="a"))
     Reconciler(queue).resolve_stale("t", lambda _: None)
-    clock.now += 10 * queue.stale_seconds
+    clock.now += 10 * STALE_SECONDS
     assert Reconciler(queue).resolve_stale("t", lambda _: None) == Reconciled(waiting=1)
 
 
@@ -83,7 +85,7 @@ def test_what_another_resolved_first_is_given_back_once(queue, records, clock):
 
     reconciler = Reconciler(over(records, clock, schedule), leak_seconds=1e9)
     reconciler.resolve_stale("t", MemoryObjectStore().head)
-    clock.now += queue.stale_seconds + 1
+    clock.now += STALE_SECONDS + 1
     assert reconciler.resolve_stale("t", lambda key: None if key == "k0" else meta("e")).aborted == 0
     stats = queue.stats("t")
     assert (stats.depth, stats.counted) == (1, 1)
@@ -98,7 +100,7 @@ def test_a_head_that_fails_leaves_the_reservation(queue, clock):
         raise UnavailableError("503")
 
     reconciler.resolve_stale("t", failing)
-    clock.now += queue.stale_seconds + 1
+    clock.now += STALE_SECONDS + 1
     assert reconciler.resolve_stale("t", failing).waiting == 1
     assert reconciler.resolve_stale("t", lambda _: None).aborted == 1
 
@@ -110,9 +112,29 @@ def test_a_writer_that_wakes_late(queue, clock):
     objects.put("early", b"1")
     reconciler = Reconciler(queue)
     reconciler.resolve_stale("t", objects.head)
-    clock.now += queue.stale_seconds + 1
+    clock.now += STALE_SECONDS + 1
     reconciler.resolve_stale("t", objects.head)
     objects.put("late", b"1")
     assert not queue.fresh_since(early.since)
     assert queue.commit(early) == EntryCommitted()
     assert queue.commit(late) == Expired()
+
+
+def test_each_topic_has_its_own_time(queue, clock):
+    """A writer has a third of the shortest one; a reservation is resolved after its topic's."""
+    queue.topics.create("quick", TopicSettings(capacity=3, shards=1, stale_seconds=30))
+    began = clock.monotonic()
+    queue.reserve("quick", Event(key="a"))
+    queue.reserve("t", Event(key="b"))
+    reconciler = Reconciler(queue)
+    for topic in ("quick", "t"):
+        assert reconciler.resolve_stale(topic, lambda _: None).waiting == 1
+    clock.now += 9.9
+    assert queue.fresh_since(began)
+    clock.now += 0.2
+    assert not queue.fresh_since(began)
+    clock.now += 20
+    assert reconciler.resolve_stale("quick", lambda _: None).aborted == 1
+    assert reconciler.resolve_stale("t", lambda _: None).waiting == 1
+    clock.now += STALE_SECONDS - 30
+    assert reconciler.resolve_stale("t", lambda _: None).aborted == 1

@@ -26,11 +26,14 @@ from tests.unit.protocols.notification_queue.helpers import (
 
 
 def test_topics_are_created_once(queue):
-    """Again with the same settings: the same topic. With others: an error that says what to do."""
+    """Again with the same settings: the same topic. With others it stays, and the error says which and what to do."""
     topic = queue.topics.create("t", ONE_SHARD)
     assert topic == queue.topics.get("t")
-    with pytest.raises(ConflictError, match="update or delete"):
+    with pytest.raises(ConflictError, match=r"settings: capacity is 3, not 4; `s3notify topics update`"):
         queue.topics.create("t", TopicSettings(capacity=4, shards=1))
+    with pytest.raises(ConflictError, match=r"shards is 1, not 2; delete it first"):
+        queue.topics.create("t", TopicSettings(capacity=3, shards=2))
+    assert queue.topics.get("t") == topic
     queue.topics.create("a", TopicSettings())
     assert [topic.name for topic in queue.topics.all()] == ["a", "t"]
 
@@ -48,6 +51,11 @@ def test_topics_are_created_once(queue):
         ("t", TopicSettings(max_attempts=0)),
         ("t", TopicSettings(ttl_seconds=0)),
         ("t", TopicSettings(max_event_bytes=0)),
+        ("t", TopicSettings(max_event_bytes=65_537)),
+        ("t", TopicSettings(capacity=0)),
+        ("t", TopicSettings(retry_seconds=-1)),
+        ("t", TopicSettings(retry_max_seconds=float("nan"))),
+        ("t", TopicSettings(stale_seconds=0.5)),
     ],
 )
 def test_topics_that_cannot_be(records, clock, name, settings):

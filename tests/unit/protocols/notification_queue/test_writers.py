@@ -18,6 +18,7 @@ from s3notify_platform.protocols.notification_queue import (
     Undecided,
 )
 from s3notify_platform.protocols.notification_queue.entries import shard_capacity
+from s3notify_platform.protocols.notification_queue.topic_settings import STALE_SECONDS
 from s3notify_platform.slots import slot_of
 from tests.support.faults import Fault, FaultyStore, at
 from tests.unit.protocols.notification_queue.helpers import all_entries, events, keys, over, room
@@ -168,7 +169,7 @@ def test_a_reservation_in_doubt_is_made_sure_of(queue, records, clock, method, f
     assert queue.commit(reservation) == EntryCommitted()
     reconciler = Reconciler(queue, leak_seconds=0)
     reconciler.resolve_stale("t", lambda _: None)
-    clock.now += queue.stale_seconds + 1
+    clock.now += STALE_SECONDS + 1
     reconciler.resolve_stale("t", lambda _: None)
     reconciler.resolve_stale("t", lambda _: None)
     assert keys(all_entries(queue)) == ["a"]
@@ -199,7 +200,7 @@ def test_a_reservation_resolved_under_its_writer_does_not_come_back(queue, recor
         if call.method == "read" and calls.count("create") == 1 and calls[-2] == "create":
             # The writer sleeps before it looks, for long enough to be taken for dead.
             other.resolve_stale("t", lambda _: None)
-            clock.now += queue.stale_seconds + 1
+            clock.now += STALE_SECONDS + 1
             other.resolve_stale("t", lambda _: None)
         return Fault.NONE
 
@@ -217,7 +218,7 @@ def test_a_reservation_that_took_too_long_is_not_granted(queue, records, clock):
     def schedule(call):
         if call.method == "create" and not slow:
             slow.append(call)
-            clock.now += queue.stale_seconds + 1
+            clock.now += STALE_SECONDS + 1
         return Fault.NONE
 
     reservation = over(records, clock, schedule).reserve("t", Event(key="a"))
@@ -237,7 +238,7 @@ def test_room_of_a_reservation_that_took_too_long_is_not_given_back_twice(queue,
                 asleep.append(key)
                 reconciler = Reconciler(queue, leak_seconds=1e9)
                 reconciler.resolve_stale("t", lambda _: None)
-                clock.now += queue.stale_seconds + 1
+                clock.now += STALE_SECONDS + 1
                 other = next(
                     entry
                     for segment in queue.shards.scan(queue.topics.get("t"), 0)
@@ -258,7 +259,7 @@ def test_room_of_a_reservation_that_took_too_long_is_not_given_back_twice(queue,
 def test_fresh_for_a_third_of_the_timeout(queue, clock):
     """So that a resolver's clock may run three times as fast."""
     reservation = queue.reserve("t", Event(key="a"))
-    clock.now += queue.stale_seconds / 3 - 0.1
+    clock.now += STALE_SECONDS / 3 - 0.1
     assert queue.fresh_since(reservation.since)
     clock.now += 0.2
     assert not queue.fresh_since(reservation.since)

@@ -1,5 +1,7 @@
 """An owner delivers its entries one at a time; what fails comes again after a backoff."""
 
+from dataclasses import replace
+
 import pytest
 
 from s3notify_platform.errors import UnavailableError
@@ -80,9 +82,10 @@ def test_the_next_owner_does_not_try_again_at_once(queue):
     (entry,) = consumer.take(1)
     consumer.failed(entry, "down")
     worker.stop()
+    queue.topics.update("t", replace(PUSHED, retry_seconds=86_400, retry_max_seconds=86_400))
     second = Worker(queue)
     (lease,) = second.balance()
-    consumer = ShardConsumer(second, lease, retry_base_seconds=1e6, retry_ceiling_seconds=1e6)
+    consumer = ShardConsumer(second, lease)
     assert consumer.take(1) == ()
     assert consumer.take(1) == ()
 
@@ -90,10 +93,11 @@ def test_the_next_owner_does_not_try_again_at_once(queue):
 def test_time_watched_adds_up_over_owners(queue, clock):
     """Each adds what it saw itself."""
     push(queue, "a")
+    queue.topics.update("t", replace(PUSHED, retry_seconds=0))
     for _ in range(2):
         worker = Worker(queue)
         (lease,) = worker.balance()
-        consumer = ShardConsumer(worker, lease, retry_base_seconds=0)
+        consumer = ShardConsumer(worker, lease)
         (entry,) = consumer.take(1)
         clock.now += 4
         consumer.failed(entry, "down")
@@ -226,3 +230,21 @@ def test_what_was_delivered_and_what_failed_is_one_write(clock):
     found = {entry.event.key: (entry.attempts, entry.last_error) for entry in queue.entries("t", range(1000))}
     assert found == {"b": (1, "no"), "c": (0, "down"), "d": (0, "")}
     assert queue.stats("t").in_flight == 0
+
+
+def test_the_topic_says_how_long_to_wait(queue, clock):
+    """At once with 0; never longer than its longest pause."""
+    queue.topics.update("t", replace(PUSHED, max_attempts=99, retry_seconds=0))
+    push(queue, "a")
+    worker, consumer = owner(queue)
+    for _ in range(5):
+        assert consumer.failed(consumer.take(1)[0], "down") == WillRetry(after_seconds=0)
+    queue.topics.update("t", replace(PUSHED, max_attempts=99, retry_seconds=40, retry_max_seconds=60))
+    worker.balance()
+    waits = []
+    for _ in range(30):
+        waits.append(consumer.failed(consumer.take(1)[0], "down").after_seconds)
+        clock.now += 60
+        worker.balance()
+        clock.now += 0
+    assert 30 < max(waits) <= 60

@@ -68,6 +68,32 @@ def test_a_worker_that_is_late_is_not_taken_for_dead(queue, clock):
     assert len(first.balance()) == 1
 
 
+def test_workers_of_different_heartbeats(queue, clock):
+    """A slow one is waited for as long as it says, and no longer."""
+    slow, quick = Worker(queue, lease_seconds=25, expiry_seconds=50), Worker(queue)
+    slow.balance()
+    for _ in range(3):
+        for _ in range(9):
+            clock.now += BEAT_SECONDS
+            assert quick.balance() == ()
+        assert len(slow.balance()) == 1
+    killed = clock.now
+    while not quick.balance():
+        clock.now += BEAT_SECONDS
+    assert 50 <= clock.now - killed <= 55
+
+
+@pytest.mark.parametrize("said", [b"text", b'{"expiry": "never"}', b'{"expiry": 1e300}', b'{"expiry": NaN}'])
+def test_nobody_is_waited_for_for_ever(queue, records, clock, said):
+    """Whatever stands in a heartbeat."""
+    records.create("workers", "strange", said)
+    worker = Worker(queue)
+    worker.balance()
+    clock.now += 601
+    worker.balance()
+    assert records.read("workers", "strange") is None
+
+
 def test_a_clean_stop_needs_no_expiry(queue, clock):
     """The next pass of anybody takes over."""
     first, second = Worker(queue), Worker(queue)

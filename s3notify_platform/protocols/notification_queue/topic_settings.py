@@ -1,0 +1,128 @@
+"""What a topic is created with: its settings, each declared once for command line and YAML. Pure."""
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
+
+from s3notify_platform.errors import UsageError
+from s3notify_platform.setting import About, check_settings
+from s3notify_platform.slots import SLOT_COUNT, check_slot_count
+
+TOPIC_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}")
+SHARDS_MAX: Final = 64
+
+EVENT_BYTES_MAX: Final = 64 * 1024
+"""The highest limit of an entry: a segment is one record, of 400 KB at most in DynamoDB."""
+
+STALE_SECONDS: Final = 120.0
+"""As in Ceph."""
+
+FIXED: Final = ("shards", "slots")
+"""Settings that a topic keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSettings:
+    """What a topic is created with; all but those in `FIXED` may be changed later."""
+
+    capacity: Annotated[
+        int,
+        About(
+            "Entries that it holds at most, reservations included, an equal part in each shard; writers beyond are "
+            "refused",
+            unit="entries",
+            minimum=1,
+        ),
+    ] = 10_000
+    shards: Annotated[
+        int,
+        About(
+            "Shares of the load: more for more writers at once, each delivered by one worker; cannot be changed",
+            unit="shards",
+            minimum=1,
+            maximum=SHARDS_MAX,
+        ),
+    ] = 8
+    max_attempts: Annotated[
+        int, About("Deliveries of an entry until it is a dead letter", unit="deliveries", minimum=1)
+    ] = 20
+    ttl_seconds: Annotated[
+        float | None,
+        About("How long workers try an entry, counted while they watch it, until it is a dead letter"),
+    ] = 4 * 24 * 3600.0
+    retry_seconds: Annotated[
+        float,
+        About(
+            "Retry sleep: the pause before an entry is delivered again is drawn below this, times 2 for each delivery",
+            unit="seconds",
+            minimum=0,
+            maximum=86_400,
+        ),
+    ] = 1.0
+    retry_max_seconds: Annotated[
+        float,
+        About(
+            "Longest pause between two deliveries of an entry",
+            unit="seconds",
+            minimum=0,
+            maximum=86_400,
+        ),
+    ] = 300.0
+    stale_seconds: Annotated[
+        float,
+        About(
+            "After so long without its writer a reservation is resolved by HEAD; writes begin within a third of it. "
+            "Lower it only while nobody writes",
+            unit="seconds",
+            minimum=1,
+            maximum=86_400,
+        ),
+    ] = STALE_SECONDS
+    max_event_bytes: Annotated[
+        int,
+        About(
+            "Size of an entry at most, as it is stored: a larger event is refused before its object is written",
+            unit="bytes",
+            minimum=1,
+            maximum=EVENT_BYTES_MAX,
+        ),
+    ] = 4096
+    slots: int = SLOT_COUNT
+    """As in the keyspace of the bucket."""
+    bucket: Annotated[str, About("Only changes of this bucket; empty: of any")] = ""
+    prefix: Annotated[str, About("Only changes of keys that begin with it")] = ""
+    endpoint: str = ""
+    """Where and how to push: JSON that only the outlet reads. Empty: the topic is pulled."""
+
+
+def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
+    """Whether a topic with these settings takes a change of this key."""
+    return settings.bucket in ("", bucket) and key.startswith(settings.prefix)
+
+
+def check_topic(name: str, settings: TopicSettings) -> None:
+    """`UsageError` unless a topic may have this name and these settings."""
+    if not TOPIC_NAME.fullmatch(name):
+        raise UsageError(f"topic {name!r}: 1 to 63 of a-z, 0-9, - and _")
+    check_slot_count(settings.slots)
+    try:
+        check_settings(settings, TopicSettings)
+    except UsageError as error:
+        raise UsageError(f"topic {name!r}: {error}") from None
+    if settings.shards > settings.capacity:
+        raise UsageError(f"topic {name!r}: {settings.shards} shards are more than its capacity")
+    if settings.ttl_seconds is not None and settings.ttl_seconds <= 0:
+        raise UsageError(f"topic {name!r}: ttl_seconds is above 0, or None")
+
+
+def differing(name: str, found: TopicSettings, wanted: TopicSettings) -> str:
+    """In which settings a topic that exists is not as it is `wanted`, and what to do; empty if it is. For people."""
+    new = asdict(wanted)
+    others = [setting for setting, value in asdict(found).items() if value != new[setting]]
+    if not others:
+        return ""
+    listed = ", ".join(
+        f"{setting} is {getattr(found, setting)!r}, not {new[setting]!r}" for setting in others
+    )
+    how = "delete it first" if set(others) & set(FIXED) else "`s3notify topics update` changes that"
+    return f"topic {name!r} exists with other settings: {listed}; {how}"
