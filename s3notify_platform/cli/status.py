@@ -176,7 +176,8 @@ def _details(one: "SourceStatus", *, alone: bool) -> Iterator[str]:
 
 def _topic(one: "TopicStats") -> str:
     oldest = f", oldest {_age(one.oldest_age_seconds)}" if one.oldest_age_seconds else ""
-    return f"{shown(one.topic)} {one.depth} waiting{oldest}, {one.dead} dead letters"
+    paused = ", paused" if one.paused else ""
+    return f"{shown(one.topic)} {one.depth} waiting{oldest}, {one.dead} dead letters{paused}"
 
 
 def _age(seconds: float | None) -> str:

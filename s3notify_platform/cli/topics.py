@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import islice
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from s3notify_platform.cli.common import (
     Option,
     QueuePlace,
     json_option,
+    limit_option,
     options,
     queue_options,
     yes_option,
@@ -19,7 +21,7 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
 from s3notify_platform.errors import UsageError
-from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.protocols.notification_queue import Entry, TopicSettings, owners_of
 from s3notify_platform.setting import Setting, settings_of
 
 _ENDPOINT = settings_of(Endpoint)
@@ -105,8 +107,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
     """List all topics and their settings. One scan."""
     found = place.queue().topics.all()
     if as_json:
-        endpoints = {topic.name: json.loads(topic.settings.endpoint or "null") for topic in found}
-        print_json([{"name": t.name, **asdict(t.settings), "endpoint": endpoints[t.name]} for t in found])
+        print_json([{"name": t.name, "paused": t.paused, **_document(t.settings)} for t in found])
         return
     print_table(
         ("Topic", "Bucket", "Prefix", "Endpoint", "Shards", "Capacity", "Attempts", "TTL h"),
@@ -115,7 +116,7 @@ def list_topics(*, place: QueuePlace, as_json: bool) -> None:
                 topic.name,
                 topic.settings.bucket or "any",
                 topic.settings.prefix,
-                _url(topic.settings) or "pulled",
+                f"{_url(topic.settings) or 'pulled'}{', paused' if topic.paused else ''}",
                 topic.settings.shards,
                 topic.settings.capacity,
                 topic.settings.max_attempts,
@@ -137,6 +138,82 @@ def stats(topics: tuple[str, ...], *, place: QueuePlace, as_json: bool) -> None:
     columns = {"Topic": "topic", "Depth": "depth", "Oldest s": "oldest_age_seconds", "Reserved": "reserved"}
     columns |= {"In flight": "in_flight", "Delivered": "delivered", "Failed": "failed", "Dead": "dead"}
     print_found([asdict(one) for one in found], columns | {"Capacity": "capacity"}, as_json=as_json)
+
+
+@topics.command(short_help="Show one topic: settings, owners, depth and age of each shard.")
+@click.argument("topic")
+@queue_options
+@json_option
+def show(topic: str, *, place: QueuePlace, as_json: bool) -> None:
+    """Show TOPIC: its settings, whether it is paused, and of each shard who delivers it since when, depth and age.
+
+    One scan of its entries and dead letters, and 3 requests a shard and more. `beat_seconds`: since the last heartbeat
+    of the owner; a worker that is silent for long is replaced, if another one runs.
+    """
+    queue = place.queue()
+    found, facts = queue.topics.get(topic), queue.stats(topic)
+    now_ms = queue.clock.wall_ms()
+    shards = [
+        {
+            "shard": shard,
+            "worker": owner.worker or None,
+            "since_seconds": _age(owner.since_ms if owner.worker else None, now_ms),
+            "beat_seconds": _age(owner.beat_ms, now_ms),
+            **asdict(stats),
+        }
+        for shard, (owner, stats) in enumerate(zip(owners_of(queue, found), facts.shards, strict=True))
+    ]
+    document = {"name": topic, **_document(found.settings), **asdict(facts), "shards": shards}
+    if as_json:
+        print_json(document)
+        return
+    say(f"topic {topic!r}: {_described(found.settings)}{'; paused' if found.paused else ''}")
+    lines = {name: value for name, value in document.items() if name not in ("name", "topic", "shards")}
+    print_table(("Setting or fact", "Value"), ((name, _text(value)) for name, value in lines.items()))
+    columns = {
+        "Shard": "shard",
+        "Worker": "worker",
+        "Since s": "since_seconds",
+        "Heartbeat s": "beat_seconds",
+    }
+    columns |= {"Depth": "depth", "In flight": "in_flight", "Oldest s": "oldest_age_seconds"}
+    print_found(shards, columns, as_json=False)
+
+
+@topics.command(short_help="Print what is pending, a line for each entry.")
+@click.argument("topic")
+@queue_options
+@limit_option(None, "Entries at most; default: all.")
+@click.option("--json", is_flag=True, expose_value=False, help="One JSON object a line, as without it.")
+def dump(topic: str, *, place: QueuePlace, limit: int | None) -> None:
+    """Print the entries of TOPIC that are not dead, one JSON object a line, as they are read.
+
+    Shard by shard, old ones first. Nothing is taken out. One scan, which ends with the limit.
+    """
+    for entry in islice(place.queue().pending(topic), limit):
+        say(json.dumps(_pending(entry), ensure_ascii=False))
+
+
+@topics.command(short_help="Stop the delivery of a topic; entries stay.")
+@click.argument("topic")
+@queue_options
+def pause(topic: str, *, place: QueuePlace) -> None:
+    """Stop the delivery of TOPIC until `resume`, whatever is restarted meanwhile.
+
+    Workers stop within a heartbeat, after the requests in flight. Entries stay, and new ones are accepted, up to its
+    capacity; none uses up attempts or time. Safe to repeat. 2 requests.
+    """
+    place.queue().topics.pause(topic)
+    say(f"topic {topic!r}: paused")
+
+
+@topics.command(short_help="Deliver a topic again that was paused.")
+@click.argument("topic")
+@queue_options
+def resume(topic: str, *, place: QueuePlace) -> None:
+    """Deliver TOPIC again; workers begin within a heartbeat. Safe to repeat. 2 requests."""
+    place.queue().topics.pause(topic, paused=False)
+    say(f"topic {topic!r}: delivered again")
 
 
 @topics.command()
@@ -174,6 +251,23 @@ def redrive(topic: str, *, place: QueuePlace, keys: tuple[str, ...]) -> None:
     say(f"topic {topic!r}: {moved} dead letters put back")
 
 
+@topics.command(short_help="Remove dead letters for good.")
+@click.argument("topic")
+@queue_options
+@yes_option
+def purge(topic: str, *, place: QueuePlace, yes: bool) -> None:
+    """Remove the dead letters of TOPIC for good; says first how many there are. Entries that are pending stay.
+
+    2 scans, and 1 request for each letter.
+    """
+    queue = place.queue()
+    found = len(queue.dead(topic))
+    say(f"topic {topic!r}: {found} dead letters")
+    if found and not yes:
+        click.confirm("Remove them for good?", abort=True)
+    say(f"topic {topic!r}: {queue.purge(topic) if found else 0} dead letters removed")
+
+
 @topics.command()
 @click.argument("topic")
 @queue_options
@@ -203,6 +297,40 @@ def _changed(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings
     elif endpoint:
         raise UsageError(f"{', '.join(endpoint)}: an endpoint needs --url")
     return replace(before, **given)
+
+
+def _document(settings: TopicSettings) -> dict[str, Any]:
+    """The settings as JSON's values."""
+    return {**asdict(settings), "endpoint": json.loads(settings.endpoint or "null")}
+
+
+def _pending(entry: Entry) -> dict[str, Any]:
+    event = entry.event
+    return {
+        "id": entry.id,
+        "shard": entry.shard,
+        "slot": entry.slot,
+        "state": entry.state,
+        "bucket": event.bucket,
+        "key": event.key,
+        "op": event.op,
+        "etag": event.etag,
+        "size": event.size,
+        "sequencer": event.sequencer,
+        "time_ms": event.time_ms,
+        "attempts": entry.attempts,
+        "waited_seconds": entry.waited_seconds,
+        "last_error": entry.last_error,
+        "worker": entry.claim.worker if entry.claim else None,
+    }
+
+
+def _age(since_ms: int | None, now_ms: int) -> float | None:
+    return None if since_ms is None else max(0, now_ms - since_ms) / 1000
+
+
+def _text(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
 
 
 def _url(settings: TopicSettings) -> str:

@@ -59,9 +59,13 @@ class ShardDelivery:
         target: Callable[[], TopicEndpoint],
         count: Callable[[str, int], None],
         valid: Callable[[], bool],
+        paused: Callable[[], bool],
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        """`target`: the topic's current endpoint. `valid`: whether the lease is valid. `count`: adds to a counter."""
+        """`target`: the topic's current endpoint. `valid`: whether the lease is valid. `paused`: whether the topic is.
+
+        `count`: adds to a counter.
+        """
         self.consumer = consumer
         self.lease = consumer.lease
         self.ended = Event()
@@ -71,6 +75,7 @@ class ShardDelivery:
         self._target = target
         self._count = count
         self._valid = valid
+        self._topic_paused = paused
         self._clock = consumer.clock
         self._poll_seconds = poll_seconds
         self._idle_seconds = IDLE_BASE_SECONDS
@@ -94,6 +99,9 @@ class ShardDelivery:
         return wait
 
     def _turn(self) -> float:
+        if self._topic_paused():
+            self.consumer.rest()
+            return self._poll_seconds
         target = self._target()
         if target.push is None or target.endpoint is None:
             self._expire()
@@ -141,6 +149,9 @@ class ShardDelivery:
                     return  # stopped, or another worker owns the shard and delivers the rest
                 if not self._valid():
                     known.failed(_flat(todo), "the lease was not renewed in time", begun=False)
+                    return
+                if self._topic_paused():
+                    known.failed(_flat(todo), "the topic is paused", begun=False)
                     return
                 wave, todo = todo[: endpoint.concurrency], todo[endpoint.concurrency :]
                 todo += self._post(wave, target, push, known, probe=probe)

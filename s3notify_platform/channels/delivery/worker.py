@@ -169,6 +169,7 @@ class Delivery:
             target=lambda: self._target(lease),
             count=self._count,
             valid=lambda: self._worker.valid(lease),
+            paused=lambda: self._worker.topic(lease).paused,
             poll_seconds=self._poll_seconds,
         )
 

@@ -25,13 +25,13 @@ Steps
     8. Whose replacement or removal certainly took out k entries adds −k to the counter.
 
 Storage (partition / key; JSON)
-    topics / {topic}                                   settings, epoch, the quota of each shard
+    topics / {topic}                                   settings, epoch, the quota of each shard, whether it is paused
     queue.{topic}.{shard} / {ms}-{random}.{slots}      one segment: its entries, reserved or committed, and their claim
     dead.{topic} / {slot:03d}.{entry id}               dead letters
     depth.{topic} / {epoch}.{shard}.{generation}       counter of one generation of a shard's quota
     counts.{topic} / {epoch}.{shard}.{kind}            delivered and failed, for people
     workers / {worker}                                 heartbeat: changes at every renewal
-    owners / {topic}                                   owner and generation of each shard
+    owners / {topic}                                   owner and generation of each shard, and since when
 
 Invariants
     - The bound is strict, on any record store whose `add` is: entries that were granted and not taken out never exceed
@@ -66,8 +66,8 @@ Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is 
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too
 large is refused when it is reserved.
 
-Reading order: topic_settings, entries, segments, topics, shards, reserving, queue, stale, owners, consumer; s3_event is
-the message that is pushed.
+Reading order: topic_settings, entries, segments, topics, shards, reserving, facts, queue, stale, owners, consumer;
+s3_event is the message that is pushed.
 """
 
 from s3notify_platform.protocols.notification_queue.consumer import (
@@ -83,12 +83,12 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Topic,
     keys_recur,
 )
-from s3notify_platform.protocols.notification_queue.owners import ShardLease, Worker
+from s3notify_platform.protocols.notification_queue.facts import TopicStats
+from s3notify_platform.protocols.notification_queue.owners import ShardLease, ShardOwner, Worker, owners_of
 from s3notify_platform.protocols.notification_queue.queue import (
     EntryCommitted,
     Expired,
     NotificationQueue,
-    TopicStats,
     Undecided,
 )
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation
@@ -111,6 +111,7 @@ __all__ = [
     "Reservation",
     "ShardConsumer",
     "ShardLease",
+    "ShardOwner",
     "Topic",
     "TopicSettings",
     "TopicStats",
@@ -120,5 +121,6 @@ __all__ = [
     "decode_events",
     "encode_events",
     "keys_recur",
+    "owners_of",
     "resolve",
 ]

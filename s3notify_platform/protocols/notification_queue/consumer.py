@@ -112,6 +112,16 @@ class ShardConsumer:
         self._forget_segments()
         return taken
 
+    def rest(self) -> None:
+        """Settle what waits for that, and deliver nothing: from now until the next `take` no entry gets older.
+
+        No request if nothing waits.
+        """
+        self._check()
+        self.settle(())
+        self._watched.clear()
+        self._cursor = None
+
     def expire(self) -> int:
         """Dead-letter entries that have used up their attempts or time, and take none. Returns how many.
 

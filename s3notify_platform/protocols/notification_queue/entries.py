@@ -32,6 +32,8 @@ class Topic:
     settings: TopicSettings
     quotas: tuple[Quota, ...]
     deleting: bool = False
+    paused: bool = False
+    """Whether its owners deliver nothing."""
     version: Version = field(default=_UNWRITTEN, compare=False)
 
 

@@ -6,7 +6,7 @@ record. So a renewal costs one write, for any number of shards.
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from s3notify_platform.clock import unique_name
 from s3notify_platform.errors import CorruptError, FencedError, UnavailableError, UsageError
@@ -48,9 +48,15 @@ class ShardLease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Owner:
+class ShardOwner:
+    """Who owns a shard, for people; times by the owner's wall clock. No `worker`: it is free."""
+
     worker: str = ""
     generation: int = 0
+    since_ms: int = field(default=0, compare=False)
+    """When it took the shard."""
+    beat_ms: int | None = field(default=None, compare=False)
+    """Its last heartbeat; None if it is gone."""
 
 
 def fair_share(worker: str, held: Mapping[str, int], shards: int) -> int:
@@ -126,7 +132,7 @@ class Worker:
         owned = self._owned()
         alive = self._alive()
         for key, lease in tuple(self._leases.items()):
-            if key not in owned or owned[key] != _Owner(worker=self.name, generation=lease.generation):
+            if key not in owned or owned[key] != ShardOwner(worker=self.name, generation=lease.generation):
                 del self._leases[key]
         self.unreadable, self.unadopted, self._adopted = {}, 0, 0
         self._adopt(owned)
@@ -177,7 +183,7 @@ class Worker:
         if record is None:
             return False
         epoch, owners = _decode_owners(record)
-        mine = _Owner(worker=self.name, generation=lease.generation)
+        mine = ShardOwner(worker=self.name, generation=lease.generation)
         return epoch == lease.epoch and lease.shard < len(owners) and owners[lease.shard] == mine
 
     def topic(self, lease: ShardLease) -> Topic:
@@ -189,8 +195,8 @@ class Worker:
     def _renew(self) -> None:
         started = self._clock.monotonic()
         self._beat += 1
-        beat = {"v": 1, "worker": self.name, "beat": self._beat, "expiry": self._expiry_seconds}
-        value = json.dumps(beat).encode()
+        beat = {"v": 1, "worker": self.name, "beat": self._beat, "at_ms": self._clock.wall_ms()}
+        value = json.dumps(beat | {"expiry": self._expiry_seconds}).encode()
         for _ in range(ATTEMPTS):
             if self._version is None:
                 outcome = self.queue.updates.create(WORKERS, self.name, value)
@@ -220,7 +226,7 @@ class Worker:
         self._seen = seen
         return alive
 
-    def _owned(self) -> dict[tuple[str, int], _Owner]:
+    def _owned(self) -> dict[tuple[str, int], ShardOwner]:
         """The owner of every shard of every topic that is served."""
         self._topics = {topic.name: topic for topic in self.queue.topics.all() if self._serves(topic)}
         records = {record.key: record for record in self.queue.records.scan(OWNERS)}
@@ -230,9 +236,11 @@ class Worker:
             for shard, owner in enumerate(_owners_of(topic, records.get(name)))
         }
 
-    def _take(self, free: dict[tuple[str, int], _Owner]) -> None:
-        def change(key: tuple[str, int], owner: _Owner) -> _Owner:
-            mine = _Owner(worker=self.name, generation=owner.generation + 1)
+    def _take(self, free: dict[tuple[str, int], ShardOwner]) -> None:
+        def change(key: tuple[str, int], owner: ShardOwner) -> ShardOwner:
+            mine = ShardOwner(
+                worker=self.name, generation=owner.generation + 1, since_ms=self._clock.wall_ms()
+            )
             return mine if owner == free[key] else owner
 
         self._adopt(self._change(free, change))
@@ -243,21 +251,21 @@ class Worker:
         )
 
     def _change(
-        self, shards: Iterable[tuple[str, int]], change: Callable[[tuple[str, int], _Owner], _Owner]
-    ) -> dict[tuple[str, int], _Owner]:
+        self, shards: Iterable[tuple[str, int]], change: Callable[[tuple[str, int], ShardOwner], ShardOwner]
+    ) -> dict[tuple[str, int], ShardOwner]:
         """Change the current owners of these shards. Returns those that this call changed."""
         asked: dict[str, set[int]] = {}
         for name, shard in shards:
             asked.setdefault(name, set()).add(shard)
-        changed: dict[tuple[str, int], _Owner] = {}
+        changed: dict[tuple[str, int], ShardOwner] = {}
         for name, numbers in asked.items():
             changed |= self._change_topic(name, numbers, change)
         return changed
 
     def _change_topic(
-        self, name: str, shards: Collection[int], change: Callable[[tuple[str, int], _Owner], _Owner]
-    ) -> dict[tuple[str, int], _Owner]:
-        def decide(record: Record | None) -> tuple[bytes | None, dict[tuple[str, int], _Owner]]:
+        self, name: str, shards: Collection[int], change: Callable[[tuple[str, int], ShardOwner], ShardOwner]
+    ) -> dict[tuple[str, int], ShardOwner]:
+        def decide(record: Record | None) -> tuple[bytes | None, dict[tuple[str, int], ShardOwner]]:
             topic = self._topics[name]
             before = _owners_of(topic, record)
             after = [
@@ -266,13 +274,13 @@ class Worker:
             ]
             pairs = enumerate(zip(before, after, strict=True))
             changed = {(name, shard): new for shard, (old, new) in pairs if new != old}
-            stored = [[owner.worker, owner.generation] for owner in after]
+            stored = [[owner.worker, owner.generation, owner.since_ms] for owner in after]
             value = json.dumps({"v": 1, "epoch": topic.epoch, "shards": stored}).encode()
             return value if changed else None, changed
 
         return self.queue.updates.change(OWNERS, name, decide)[0]
 
-    def _adopt(self, owned: dict[tuple[str, int], _Owner]) -> None:
+    def _adopt(self, owned: dict[tuple[str, int], ShardOwner]) -> None:
         """Make leases of the shards that are ours in the store, once no former owner can remove anything."""
         for (name, shard), owner in owned.items():
             if owner.worker == self.name and (name, shard) not in self._leases:
@@ -319,6 +327,20 @@ def without_former(segment: Segment, generation: int) -> Segment:
     return segment.edited(freed)
 
 
+def owners_of(queue: NotificationQueue, topic: Topic) -> tuple[ShardOwner, ...]:
+    """The owner of each shard, in order. 1 request, and 1 scan of the heartbeats."""
+    beats = {record.key: _beat_of(record) for record in queue.records.scan(WORKERS)}
+    owners = _owners_of(topic, queue.records.read(OWNERS, topic.name))
+    return tuple(replace(owner, beat_ms=beats.get(owner.worker)) for owner in owners)
+
+
+def _beat_of(heartbeat: Record) -> int | None:
+    try:
+        return int(json.loads(heartbeat.value)["at_ms"])
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
 def _expiry_of(heartbeat: Record) -> float:
     """For how long others wait for this worker, in seconds, since workers may renew in different intervals."""
     try:
@@ -327,19 +349,22 @@ def _expiry_of(heartbeat: Record) -> float:
         return 0.0
 
 
-def _owners_of(topic: Topic, record: Record | None) -> tuple[_Owner, ...]:
+def _owners_of(topic: Topic, record: Record | None) -> tuple[ShardOwner, ...]:
     epoch, owners = _decode_owners(record) if record is not None else ("", ())
     if epoch == topic.epoch:
         return owners
     # A record of a deleted topic: its generations still count, since they must only rise.
     highest = max((owner.generation for owner in owners), default=0)
-    return (_Owner(generation=highest),) * topic.settings.shards
+    return (ShardOwner(generation=highest),) * topic.settings.shards
 
 
-def _decode_owners(record: Record) -> tuple[str, tuple[_Owner, ...]]:
+def _decode_owners(record: Record) -> tuple[str, tuple[ShardOwner, ...]]:
     try:
         fields = json.loads(record.value)
-        owners = tuple(_Owner(worker=worker, generation=number) for worker, number in fields["shards"])
+        owners = tuple(
+            ShardOwner(worker=worker, generation=number, since_ms=since_ms)
+            for worker, number, since_ms in fields["shards"]
+        )
         return fields["epoch"], owners
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptError(f"owners of {record.key!r}: {record.value[:80]!r}") from error

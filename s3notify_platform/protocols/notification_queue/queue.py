@@ -3,6 +3,7 @@
 See the package's docstring for the protocol.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,12 +20,17 @@ from s3notify_platform.protocols.notification_queue.entries import (
     counts_partition,
     dead_partition,
 )
+from s3notify_platform.protocols.notification_queue.facts import (
+    TopicStats,
+    oldest_age_seconds,
+    topic_stats,
+)
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation, Reservations
 from s3notify_platform.protocols.notification_queue.segments import Segment, decode_letter, may_hold
 from s3notify_platform.protocols.notification_queue.shards import Shards, by_place
 from s3notify_platform.protocols.notification_queue.topic_settings import takes
 from s3notify_platform.protocols.notification_queue.topics import KnownTopics, Topics
-from s3notify_platform.protocols.updates import Updates
+from s3notify_platform.protocols.updates import Stored, Updates
 from s3notify_platform.slots import slot_of
 
 PARALLELISM = 32
@@ -53,25 +59,6 @@ class Undecided:
 
 
 EntryOutcome = EntryCommitted | Expired | Undecided
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicStats:
-    """Facts for people, each true at some moment of one scan. The three totals may miss a crashed worker's."""
-
-    topic: str
-    depth: int
-    """Entries in the queue: reserved, committed and in flight."""
-    counted: int
-    """What the bound counts with: `depth`, and space lost to crashes that is not yet given back."""
-    capacity: int
-    reserved: int
-    in_flight: int
-    oldest_age_seconds: float | None
-    """By the wall clocks of writer and reader: for people."""
-    delivered: int
-    failed: int
-    dead: int
 
 
 class NotificationQueue:
@@ -322,6 +309,14 @@ class NotificationQueue:
             moved += 1
         return moved
 
+    def purge(self, topic: str) -> int:
+        """Remove the dead letters for good; how many. One scan, and 1 removal for each letter."""
+        removed = 0
+        for record, _ in self._letters(topic):
+            outcome = self.updates.remove(dead_partition(topic), record.key, expected=record.version)
+            removed += isinstance(outcome, Stored)
+        return removed
+
     def erase(self, bucket: str, key: str, *, own: str) -> tuple[int, int]:
         """Take out what names an object, which is gone, of all topics: how many entries and letters, and how many stay.
 
@@ -357,23 +352,20 @@ class NotificationQueue:
         """Facts of a topic. One scan of its segments and dead letters, 2 requests a shard and more."""
         found = self._known.current(topic)
         shards = range(found.settings.shards)
-        scans = (self.shards.scan(found, shard) for shard in shards)
-        entries = [entry for scan in scans for segment in scan for entry in segment.entries]
-        totals = {"delivered": 0, "failed": 0}
+        entries = [
+            [entry for segment in self.shards.scan(found, shard) for entry in segment.entries]
+            for shard in shards
+        ]
+        totals: Counter[str] = Counter()
         for record in self.records.scan(counts_partition(topic), prefix=f"{found.epoch}."):
-            kind = record.key.rpartition(".")[2]
-            totals[kind] = totals.get(kind, 0) + int(record.value)
-        return TopicStats(
-            topic=topic,
-            depth=len(entries),
+            totals[record.key.rpartition(".")[2]] += int(record.value)
+        return topic_stats(
+            found,
+            entries,
             counted=sum(self.shards.counted(found, shard) + found.quotas[shard].base for shard in shards),
-            capacity=found.settings.capacity,
-            reserved=sum(entry.state == "reserved" for entry in entries),
-            in_flight=sum(entry.claim is not None for entry in entries),
-            oldest_age_seconds=self._oldest_age(entries),
-            delivered=totals["delivered"],
-            failed=totals["failed"],
+            totals=totals,
             dead=len(self.dead(topic)),
+            wall_ms=self.clock.wall_ms(),
         )
 
     def oldest_age_seconds(self, topic: str) -> float | None:
@@ -384,11 +376,15 @@ class NotificationQueue:
         found = self._known.current(topic)
         scans = (self.shards.scan(found, shard) for shard in range(found.settings.shards))
         firsts = (segment for scan in scans for segment in islice(scan, 1))
-        return self._oldest_age(entry for segment in firsts for entry in segment.entries)
+        entries = [entry for segment in firsts for entry in segment.entries]
+        return oldest_age_seconds(entries, self.clock.wall_ms())
 
-    def _oldest_age(self, entries: Iterable[Entry]) -> float | None:
-        oldest = min((entry.event.time_ms for entry in entries if entry.event.time_ms), default=None)
-        return None if oldest is None else max(0, self.clock.wall_ms() - oldest) / 1000
+    def pending(self, topic: str) -> Iterator[Entry]:
+        """Every entry that is not dead, shard by shard, old ones first, as they are read. One scan."""
+        found = self._known.current(topic)
+        for shard in range(found.settings.shards):
+            for segment in self.shards.scan(found, shard):
+                yield from segment.entries
 
 
 def _committed_or_raise(reservation: Reservation, outcome: EntryOutcome) -> EntryCommitted:

@@ -98,6 +98,20 @@ class Topics:
 
         return self.change(name, change)
 
+    def pause(self, name: str, *, paused: bool = True) -> Topic:
+        """Have the owners of a topic deliver nothing of it from their next heartbeat on, or deliver again. 2 requests.
+
+        Entries stay, new ones are accepted, and none uses up attempts or time meanwhile. `UsageError` for a topic that
+        is pulled.
+        """
+
+        def change(topic: Topic) -> Topic:
+            if not topic.settings.endpoint:
+                raise UsageError(f"topic {name!r} has no endpoint: nothing is delivered that could be paused")
+            return replace(topic, paused=paused)
+
+        return self.change(name, change)
+
     def change(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         """The topic, changed by compare-and-set. An equal topic is not written."""
         return self._change(name, lambda topic: change(_existing(name, topic)))

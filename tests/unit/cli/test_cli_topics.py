@@ -11,7 +11,14 @@ from click.testing import CliRunner, Result
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.cli import main
 from s3notify_platform.cli.topics import topics
-from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
+from s3notify_platform.protocols.notification_queue import (
+    Event,
+    NotificationQueue,
+    Reservation,
+    ShardConsumer,
+    TopicSettings,
+    Worker,
+)
 from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.stores import queue_records
 from s3notify_platform.stores.memory import MemoryRecordStore
@@ -108,6 +115,91 @@ def test_a_topic_with_other_settings_stays(queue: NotificationQueue) -> None:
     assert queue.topics.get("t").settings.capacity == 20
     listed = json.loads(done("list", "--json"))
     assert [(one["name"], one["capacity"]) for one in listed] == [("t", 20)]
+
+
+def test_show(queue: NotificationQueue) -> None:
+    """Owners and since when, depth and oldest age of each shard, and that it is paused."""
+    done("create", "t", "--shards", "2", "--capacity", "10", "--url", "https://hooks.example.com/")
+    worker = Worker(queue, name="w")
+    worker.balance()
+    queue.push("t", Event(key="old", time_ms=queue.clock.wall_ms() - 60_000))
+    queue.push("t", Event(key="new"))
+    shown = json.loads(done("show", "t", "--json"))
+    assert (shown["name"], shown["depth"], shown["paused"], shown["capacity"]) == ("t", 2, False, 10)
+    assert shown["endpoint"] == {"url": "https://hooks.example.com/"}
+    shards = shown["shards"]
+    assert [(shard["shard"], shard["worker"], shard["depth"]) for shard in shards] == [
+        (0, worker.name, 1),
+        (1, worker.name, 1),
+    ]
+    assert all(0 <= shard["since_seconds"] < 30 and 0 <= shard["beat_seconds"] < 30 for shard in shards)
+    assert sorted(shard["oldest_age_seconds"] // 60 for shard in shards) == [0, 1]
+    worker.stop()
+    done("pause", "t")
+    (free, _) = json.loads(done("show", "t", "--json"))["shards"]
+    assert (free["worker"], free["since_seconds"], free["beat_seconds"]) == (None, None, None)
+    assert "paused" in done("show", "t").splitlines()[0]
+    assert "paused" in done("list")
+    ran = run("show", "none")
+    assert ran.exit_code == 1
+    assert "no topic 'none'" in ran.output
+
+
+def test_dump_prints_lines_as_it_reads(queue: NotificationQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object for each entry; nothing is taken out, and no more is read than is printed."""
+    done("create", "t", "--shards", "1")
+    for n in range(5):
+        queue.push("t", Event(key=f"k\n{n}", bucket="b", size=n))
+    assert isinstance(queue.reserve("t", Event(key="reserved")), Reservation)
+    lines = [json.loads(line) for line in done("dump", "t").splitlines()]
+    assert sorted(line["key"] for line in lines) == [*(f"k\n{n}" for n in range(5)), "reserved"]
+    assert {line["state"] for line in lines} == {"committed", "reserved"}
+    read: list[str] = []
+    scan = MemoryRecordStore.scan
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        for record in scan(*args, **kwargs):
+            read.append(record.key)
+            yield record
+
+    monkeypatch.setattr(MemoryRecordStore, "scan", counted)
+    assert len(done("dump", "t", "--limit", "2", "--json").splitlines()) == 2
+    assert len(read) == 2
+    assert queue.stats("t").depth == 6
+
+
+def test_pause_and_resume(queue: NotificationQueue) -> None:
+    """Kept with the topic; as often as one likes; not for one that is pulled."""
+    done("create", "hooks", "--url", "https://hooks.example.com/")
+    for command, paused in (("pause", True), ("pause", True), ("resume", False), ("resume", False)):
+        done(command, "hooks")
+        assert queue.topics.get("hooks").paused is paused
+    done("pause", "hooks")
+    done("update", "hooks", "--capacity", "20")
+    assert queue.topics.get("hooks").paused
+    done("create", "pulled")
+    ran = run("pause", "pulled")
+    assert ran.exit_code == 1
+    assert "'pulled' has no endpoint" in ran.output
+    assert run("pause", "none").exit_code == 1
+
+
+def test_purge(queue: NotificationQueue) -> None:
+    """It says how many first, and asks; only dead letters go."""
+    done("create", "t", "--shards", "1", "--max-attempts", "1", "--url", "https://hooks.example.com/")
+    queue.push_many("t", [Event(key=f"k{n}") for n in range(3)])
+    worker = Worker(queue)
+    consumer = ShardConsumer(worker, *worker.balance())
+    for entry in consumer.take(2):
+        consumer.failed(entry, "no")
+    for given in ("", "n\n"):
+        ran = run("purge", "t", given=given)
+        assert ran.exit_code == 1
+        assert "2 dead letters" in ran.output
+    assert queue.stats("t").dead == 2
+    assert "2 dead letters removed" in done("purge", "t", "--yes")
+    assert (queue.stats("t").dead, queue.stats("t").depth) == (0, 1)
+    assert "0 dead letters removed" in done("purge", "t")
 
 
 @pytest.mark.parametrize(

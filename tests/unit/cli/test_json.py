@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from s3notify_platform.channels.inlets.poison import PoisonStore
 from s3notify_platform.cli import main
-from s3notify_platform.protocols.notification_queue import TopicSettings
+from s3notify_platform.protocols.notification_queue import Event, TopicSettings
 from s3notify_platform.slots import slot_of
 from tests.support.ingested import Place
 from tests.support.servers import S3Server
@@ -26,7 +26,9 @@ READING: Mapping[tuple[str, ...], list[str]] = {
     ("schema", "show"): ["orders"],
     ("status",): ["orders"],
     ("topics", "dead"): ["orders"],
+    ("topics", "dump"): ["orders"],
     ("topics", "list"): [],
+    ("topics", "show"): ["orders"],
     ("topics", "stats"): [],
 }
 """Each with its arguments."""
@@ -35,7 +37,8 @@ OTHERS = {
     "backfill", "delta", "deliver", "demo", "dev", "erase", "ingest", "init", "reconcile", "remove",
     "signal", "vacuum", "warm",
     "inlet http", "inlet sqs", "quarantine retry", "schema rollback", "table confirm", "table forget",
-    "table migrate", "topics create", "topics delete", "topics redrive", "topics update",
+    "table migrate", "topics create", "topics delete", "topics pause", "topics purge", "topics redrive",
+    "topics resume", "topics update",
 }  # fmt: skip
 """They change something, or run until they are stopped."""
 
@@ -64,6 +67,7 @@ def place(ministack: S3Server) -> Place:
     made.run("1")
     queue = made.source.location.queue()
     queue.topics.create("orders", TopicSettings(bucket=made.store.config.bucket, prefix="raw/", slots=4))
+    queue.push("orders", Event(key="raw/waiting"))
     PoisonStore(queue).keep(b"\xff", origin="sqs", reason="no JSON")
     return made
 

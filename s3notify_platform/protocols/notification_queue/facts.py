@@ -1,0 +1,81 @@
+"""What people are told of a topic. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from s3notify_platform.protocols.notification_queue.entries import Entry, Topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardStats:
+    """One shard: entries reserved, committed and in flight; those claimed; the age of the oldest."""
+
+    depth: int
+    in_flight: int
+    oldest_age_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStats:
+    """Facts for people, each true at some moment of one scan. The three totals may miss a crashed worker's."""
+
+    topic: str
+    paused: bool
+    depth: int
+    """Entries in the queue: reserved, committed and in flight."""
+    counted: int
+    """What the bound counts with: `depth`, and space lost to crashes that is not yet given back."""
+    capacity: int
+    reserved: int
+    in_flight: int
+    oldest_age_seconds: float | None
+    """By the wall clocks of writer and reader: for people."""
+    delivered: int
+    failed: int
+    dead: int
+    shards: tuple[ShardStats, ...]
+    """In order."""
+
+
+def topic_stats(
+    topic: Topic,
+    entries: Sequence[Sequence[Entry]],
+    *,
+    counted: int,
+    totals: Mapping[str, int],
+    dead: int,
+    wall_ms: int,
+) -> TopicStats:
+    """The facts of a topic with these entries, shard by shard."""
+    every = [entry for part in entries for entry in part]
+    return TopicStats(
+        topic=topic.name,
+        paused=topic.paused,
+        depth=len(every),
+        counted=counted,
+        capacity=topic.settings.capacity,
+        reserved=sum(entry.state == "reserved" for entry in every),
+        in_flight=_in_flight(every),
+        oldest_age_seconds=oldest_age_seconds(every, wall_ms),
+        delivered=totals.get("delivered", 0),
+        failed=totals.get("failed", 0),
+        dead=dead,
+        shards=tuple(
+            ShardStats(
+                depth=len(part),
+                in_flight=_in_flight(part),
+                oldest_age_seconds=oldest_age_seconds(part, wall_ms),
+            )
+            for part in entries
+        ),
+    )
+
+
+def oldest_age_seconds(entries: Sequence[Entry], wall_ms: int) -> float | None:
+    """How long the oldest of these entries waits; None if there is none."""
+    oldest = min((entry.event.time_ms for entry in entries if entry.event.time_ms), default=None)
+    return None if oldest is None else max(0, wall_ms - oldest) / 1000
+
+
+def _in_flight(entries: Sequence[Entry]) -> int:
+    return sum(entry.claim is not None for entry in entries)
