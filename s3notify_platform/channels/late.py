@@ -37,7 +37,7 @@ class LateAnnouncements:
         topics = self._topics_now() if touched else ()
         late: defaultdict[str, list[PendingChange]] = defaultdict(list)
         for work in touched:
-            takers = self._queue.takers(topics or (), self._bucket, work.event.key)
+            takers = self._queue.takers(topics or (), self._bucket, work.event)
             work.taken = bool(topics is None or work.held or takers)
             work.announced = bool(work.happened and work.taken and topics is not None)
             work.left = topics is None

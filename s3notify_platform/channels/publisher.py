@@ -171,7 +171,7 @@ class QueuedPublisher:
         by_topic: defaultdict[str, list[Event]] = defaultdict(list)
         topics = self._queue.see_topics()
         for event in events:
-            for taker in self._queue.takers(topics, self._bucket, event.key):
+            for taker in self._queue.takers(topics, self._bucket, event):
                 by_topic[taker.name].append(event)
         for topic, wanted_there in by_topic.items():
             try:
@@ -251,7 +251,7 @@ class QueuedPublisher:
         by_topic: defaultdict[str, list[PendingChange]] = defaultdict(list)
         for work in works:
             work.outcome = None
-            takers = self._queue.topics_of(self._bucket, work.event.key)
+            takers = self._queue.topics_of(self._bucket, work.event)
             work.event = replace(work.event, announced_to=tuple(topic.epoch for topic in takers))
             for taker in takers:
                 by_topic[taker.name].append(work)

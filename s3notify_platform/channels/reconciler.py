@@ -230,7 +230,7 @@ class ReconcilerService:
         """
         if not event.announced_to:
             return
-        takers = self._queue.takers(self._queue.see_topics(), self._bucket, event.key)
+        takers = self._queue.takers(self._queue.see_topics(), self._bucket, event)
         others = [topic for topic in takers if topic.epoch not in event.announced_to]
         # Listed here too, so that if this process is killed, its own reservations are not announced to others again.
         event = replace(event, announced_to=(*event.announced_to, *(other.epoch for other in others)))

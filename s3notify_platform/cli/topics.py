@@ -21,12 +21,12 @@ from s3notify_platform.cli.common import (
 from s3notify_platform.cli.configured import group
 from s3notify_platform.cli.printing import print_found, print_json, print_table, say
 from s3notify_platform.errors import UsageError
-from s3notify_platform.protocols.notification_queue import Entry, TopicSettings, owners_of
+from s3notify_platform.protocols.notification_queue import Entry, Rule, TopicSettings, owners_of
 from s3notify_platform.setting import Setting, settings_of
 
 _ENDPOINT = settings_of(Endpoint)
 _TOPIC = {setting.name: setting for setting in settings_of(TopicSettings)}
-_OWN = ("bucket", "prefix", "shards", "ttl_seconds")
+_OWN = ("bucket", "prefix", "rules", "shards", "ttl_seconds")
 """Settings whose options are not called or given as they are."""
 
 
@@ -64,6 +64,12 @@ def _option(setting: Setting) -> Option:
 _settings_options = options(
     click.option("--source-bucket", help=f"{_TOPIC['bucket'].help}; default for a new one: --bucket."),
     click.option("--prefix", "key_prefix", help=f"{_TOPIC['prefix'].help}."),
+    click.option(
+        "--rule",
+        "rules",
+        multiple=True,
+        help=f"{_TOPIC['rules'].help}. With an update they replace all; '': none.",
+    ),
     *(_option(setting) for name, setting in _TOPIC.items() if name not in _OWN),
     click.option(
         "--ttl-hours",
@@ -286,6 +292,8 @@ def _changed(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings
     endpoint = {name: given.pop(name) for name in [setting.name for setting in _ENDPOINT] if name in given}
     renamed = {"source_bucket": "bucket", "key_prefix": "prefix"}
     given = {renamed.get(name, name): value for name, value in given.items()}
+    if rules := given.pop("rules", ()):
+        given["rules"] = tuple(Rule.loads(rule) for rule in rules if rule)
     if "ttl_hours" in given:
         given["ttl_seconds"] = given.pop("ttl_hours") * 3600 or None
     if endpoint.get("url") == "":
@@ -313,7 +321,8 @@ def _pending(entry: Entry) -> dict[str, Any]:
         "state": entry.state,
         "bucket": event.bucket,
         "key": event.key,
-        "op": event.op,
+        "event": event.event_name,
+        "version_id": event.version_id,
         "etag": event.etag,
         "size": event.size,
         "sequencer": event.sequencer,
@@ -343,5 +352,6 @@ def _url(settings: TopicSettings) -> str:
 
 
 def _described(settings: TopicSettings) -> str:
-    what = f"{settings.bucket or 'any bucket'}/{settings.prefix}*"
+    rules = f", {len(settings.rules)} rules" if settings.rules else ""
+    what = f"{settings.bucket or 'any bucket'}/{settings.prefix}*{rules}"
     return f"{what} to {_url(settings)}" if settings.endpoint else f"{what}, pulled"

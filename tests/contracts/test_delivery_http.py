@@ -1,17 +1,22 @@
 """The delivery worker with threads and real sockets: slow, dead and returning endpoints beside each other."""
 
+import json
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from s3notify_platform.channels.delivery.egress import Egress
 from s3notify_platform.channels.delivery.endpoint import Endpoint
 from s3notify_platform.channels.delivery.worker import Delivery
-from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.channels.inlets.intake import Intake
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Rule, TopicSettings
 from s3notify_platform.stores.memory import MemoryRecordStore
+from s3notify_platform.stores.queue_records import queue_records
 from tests.support.endpoints import Receiver, hang, raw_endpoint
+from tests.support.http_inlet import SECRET, ceph, post, running
 from tests.support.waiting import until
 
 LOOPBACK = Egress.of(["127.0.0.0/8"], allow_http=True)
@@ -131,3 +136,46 @@ def test_an_event_to_blame_among_many(queue):
             server.wait(lambda s: len(s.keys) == 199, seconds=15)
     assert set(server.seen.values()) == {1}
     assert [entry.event.key for entry in queue.entries("t", range(1000))] == ["k0042"]
+
+
+@pytest.mark.server
+def test_what_ceph_posts_is_delivered_as_it_is(ministack, monkeypatch):
+    """From a real inlet by a queue on a real bucket to a real endpoint: event name, version, sequencer, configuration,
+    and the topic's opaque data; only what a rule takes, and nothing while the topic is paused.
+    """
+    monkeypatch.setenv("RECEIVER_SECRET", SECRET)
+    config = ministack.config(ministack.make_bucket())
+    queue = NotificationQueue(queue_records(config))
+    rules = (
+        Rule(suffix=".csv", events=("ObjectCreated:*",)),
+        Rule(regex=r"raw/\d+/.*", events=("ObjectRemoved:*",)),
+    )
+    posts = [
+        ("raw/a b.csv", "ObjectCreated:CompleteMultipartUpload"),
+        ("raw/a.txt", "ObjectCreated:Put"),
+        ("raw/12/x", "ObjectRemoved:DeleteMarkerCreated"),
+        ("raw/no/x", "ObjectRemoved:DeleteMarkerCreated"),
+        ("raw/b.csv", "ObjectRemoved:Delete"),
+    ]
+    site = SimpleNamespace(intake=Intake(queue, (), bucket="b"))
+    with Receiver().serving() as server, running(site) as inlet:
+        endpoint = Endpoint(url=server.url, opaque_data="for me").dumps()
+        queue.topics.create("hooks", TopicSettings(shards=2, endpoint=endpoint, rules=rules))
+        queue.topics.pause("hooks")
+        with delivering(queue):
+            for number, (key, name) in enumerate(posts):
+                message = json.loads(ceph(key, sequencer=f"0{number}"))
+                record = message["Records"][0]
+                record["eventName"] = name
+                record["s3"]["configurationId"] = "mine"
+                record["s3"]["object"]["versionId"] = f"v{number}"
+                assert post(inlet, json.dumps(message))[0] == 200
+            assert (queue.stats("hooks").depth, server.tries) == (2, 0)
+            queue.topics.pause("hooks", paused=False)
+            server.wait(lambda found: len(found.keys) == 2)
+    records = [record for _, body in server.requests for record in json.loads(body)["Records"]]
+    found = sorted((record["s3"]["object"]["versionId"], record["eventName"]) for record in records)
+    assert found == [("v0", posts[0][1]), ("v2", posts[2][1])]
+    assert {record["s3"]["configurationId"] for record in records} == {"mine"}
+    assert {record["opaqueData"] for record in records} == {"for me"}
+    assert {record["s3"]["object"]["sequencer"] for record in records} == {"00", "02"}

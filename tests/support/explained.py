@@ -82,7 +82,7 @@ class Place:
         publisher.write([change])
         if queued:
             op = "put" if isinstance(change, Put) else "delete"
-            for topic in self.queue.topics_of("b", change.key):
+            for topic in self.queue.topics_of("b", Event(key=change.key)):
                 assert isinstance(self.queue.push(topic.name, self.event(change.key, op)), EntryCommitted)
         publisher.signal([change.key])
 

@@ -80,7 +80,7 @@ class AmqpPush(PooledPush):
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
                     raise TimeoutError("timed out")
-                content_type, body = single_message(self.endpoint.format, entry)
+                content_type, body = single_message(self.endpoint.format, entry, self.endpoint.opaque_data)
                 message = Message(
                     body,
                     content_type=content_type,

@@ -35,6 +35,9 @@ from s3notify_platform.setting import About, check_settings
 BATCH_MAX: Final = 200
 """Events of one request; their ids are in one header, which receivers limit to about 8 KB."""
 
+OPAQUE_MAX: Final = 1024
+"""Characters of opaque data, which is sent with each event."""
+
 CONCURRENCY_MAX: Final = 64
 TIMEOUT_MAX_SECONDS: Final = 120.0
 
@@ -92,6 +95,10 @@ class Endpoint:
         str,
         About("Certificates to trust instead of the system's: a file in the worker's --ca-folder"),
     ] = ""
+    opaque_data: Annotated[
+        str,
+        About("Text that each event has as `opaqueData`, as Ceph's topics have; the receiver's own business"),
+    ] = ""
     verify: Annotated[
         bool, About("Check the certificate; without it only over HTTP, for workers that allow plain HTTP")
     ] = True
@@ -113,6 +120,8 @@ class Endpoint:
                 "an endpoint's url holds no user, password or fragment: use login_env or secret_env"
             )
         check_settings(self, Endpoint)
+        if len(self.opaque_data) > OPAQUE_MAX or not self.opaque_data.isprintable():
+            raise UsageError(f"opaque_data: at most {OPAQUE_MAX} printable characters")
         if self.secret_env and not re.fullmatch(f"{SECRET_PREFIX}[A-Z0-9_]+", self.secret_env):
             raise UsageError(
                 f"secret_env {self.secret_env!r}: a variable named {SECRET_PREFIX}…, A-Z, 0-9, _"

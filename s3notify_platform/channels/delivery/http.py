@@ -62,7 +62,7 @@ class HttpPush(PooledPush):
 
     def post(self, topic: str, batch: Sequence[Entry]) -> Answer:
         """See `PooledPush.post`. Sent a second time only if a kept connection had been closed."""
-        content_type, body = batch_message(self.endpoint.format, batch)
+        content_type, body = batch_message(self.endpoint.format, batch, self.endpoint.opaque_data)
         ids = ",".join(entry.id for entry in batch)
         headers = {
             **dict(self._login.headers if self._login else ()),

@@ -74,7 +74,7 @@ class KafkaPush(PooledPush):
         failures: list[KafkaError | None] = []
         try:
             for entry in batch:
-                _, body = single_message(self.endpoint.format, entry)
+                _, body = single_message(self.endpoint.format, entry, self.endpoint.opaque_data)
                 producer.produce(
                     kafka_topic,
                     body,

@@ -20,22 +20,24 @@ Message = tuple[str, bytes]
 """Content type and body."""
 
 
-def batch_message(format_name: str, entries: Sequence[Entry]) -> Message:
-    """One message of all entries, in order."""
+def batch_message(format_name: str, entries: Sequence[Entry], opaque: str = "") -> Message:
+    """One message of all entries, in order. `opaque`: see `Endpoint.opaque_data`."""
     if format_name == CLOUDEVENTS:
-        return "application/cloudevents-batch+json", _dumped([_cloud_event(entry) for entry in entries])
-    return "application/json", encode_events(entry.event for entry in entries)
+        return "application/cloudevents-batch+json", _dumped(
+            [_cloud_event(entry, opaque) for entry in entries]
+        )
+    return "application/json", encode_events((entry.event for entry in entries), opaque=opaque)
 
 
-def single_message(format_name: str, entry: Entry) -> Message:
+def single_message(format_name: str, entry: Entry, opaque: str = "") -> Message:
     """The message of one entry, for brokers."""
     if format_name == CLOUDEVENTS:
-        return "application/cloudevents+json", _dumped(_cloud_event(entry))
-    return "application/json", encode_events([entry.event])
+        return "application/cloudevents+json", _dumped(_cloud_event(entry, opaque))
+    return "application/json", encode_events([entry.event], opaque=opaque)
 
 
-def _cloud_event(entry: Entry) -> dict[str, Any]:
-    (record,) = json.loads(encode_events([entry.event]))["Records"]
+def _cloud_event(entry: Entry, opaque: str) -> dict[str, Any]:
+    (record,) = json.loads(encode_events([entry.event], opaque=opaque))["Records"]
     return {
         "specversion": "1.0",
         "id": entry.id,

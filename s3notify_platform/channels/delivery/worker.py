@@ -59,26 +59,17 @@ class Delivery:
         egress: Egress | None = None,
         name: str = "deliver",
         poll_seconds: float = POLL_SECONDS,
-        lease_seconds: float | None = None,
-        expiry_seconds: float | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+        expiry_seconds: float = EXPIRY_SECONDS,
         beat_seconds: float = BEAT_SECONDS,
         alongside: Sequence[Service] = (),
         connect: Callable[[Endpoint], Push] | None = None,
     ) -> None:
-        """`egress`: the permitted networks; default: https to public addresses. `connect`: for tests.
-
-        `lease_seconds` and `expiry_seconds`: see `Worker`; default: in proportion to `beat_seconds`.
-        """
+        """`egress`: the permitted networks; default: https to public addresses. `connect`: for tests."""
         self.name = name
         self.shards: dict[tuple[str, int], ShardDelivery] = {}
         self._queue = queue
-        beats = beat_seconds / BEAT_SECONDS
-        self._worker = Worker(
-            queue,
-            name=name,
-            lease_seconds=lease_seconds or beats * LEASE_SECONDS,
-            expiry_seconds=expiry_seconds or beats * EXPIRY_SECONDS,
-        )
+        self._worker = Worker(queue, name=name, lease_seconds=lease_seconds, expiry_seconds=expiry_seconds)
         self._poll_seconds = poll_seconds
         self._beat_seconds = beat_seconds
         self._alongside = tuple(alongside)
@@ -297,10 +288,13 @@ class DeliverySettings(ServiceSettings):
             ca_folder=self.ca_folder,
             kafka_hosts=self.allow_kafka,
         )
+        slower = self.heartbeat_seconds / BEAT_SECONDS
         return Delivery(
             context.queue,
             egress=egress,
             name=context.name,
             poll_seconds=self.poll_seconds,
             beat_seconds=self.heartbeat_seconds,
+            lease_seconds=slower * LEASE_SECONDS,
+            expiry_seconds=slower * EXPIRY_SECONDS,
         )

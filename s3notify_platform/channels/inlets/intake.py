@@ -41,7 +41,11 @@ MEMORY: Final = 100_000
 """How many steps are remembered; about 15 MB."""
 
 FIELD_MAX: Final = 200
-"""Characters of an ETag or a sequencer. Amazon's have up to 38 and 20."""
+"""Characters of an ETag, a sequencer or an event name. Amazon's have up to 38, 20 and 41."""
+
+VERSION_MAX: Final = 1024
+CONFIGURATION_MAX: Final = 255
+"""Characters of the ids of a version and of a notification configuration, as S3 limits them."""
 
 RETRY_AFTER_SECONDS: Final = 1.0
 POISON_RETRY_SECONDS: Final = 60.0
@@ -209,7 +213,7 @@ class Intake:
             elif down:
                 report.is_at_least("unavailable")
             else:
-                for topic in self._queue.takers(topics, event.bucket, event.key):
+                for topic in self._queue.takers(topics, event.bucket, event):
                     wanted.setdefault(topic.name, []).append(report)
         return wanted
 
@@ -337,8 +341,15 @@ def _unfit(event: Event) -> str:
     """Why no topic can take the event; empty if one may."""
     if reason := unaddressable(event.key):
         return f"S3 clients cannot address its key: {reason}"
-    if max(len(event.etag or ""), len(event.sequencer)) > FIELD_MAX:
-        return f"its ETag or sequencer has more than {FIELD_MAX} characters"
-    if not f"{event.etag or ''}{event.sequencer}".isascii() or not 0 <= (event.size or 0) < 2**63:
-        return "its ETag, sequencer or size is invalid"
+    if max(len(event.etag or ""), len(event.sequencer), len(event.name)) > FIELD_MAX:
+        return f"its ETag, sequencer or event name has more than {FIELD_MAX} characters"
+    if len(event.version_id) > VERSION_MAX or len(event.configuration_id) > CONFIGURATION_MAX:
+        return (
+            f"its version id has more than {VERSION_MAX}, or configuration id {CONFIGURATION_MAX} characters"
+        )
+    if not f"{event.version_id}{event.configuration_id}".isprintable():
+        return "its version id or configuration id is no text"
+    plain = f"{event.etag or ''}{event.sequencer}{event.name}".isascii()
+    if not plain or not 0 <= (event.size or 0) < 2**63:
+        return "its ETag, sequencer, event name or size is invalid"
     return ""

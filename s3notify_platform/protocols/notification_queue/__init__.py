@@ -66,8 +66,8 @@ Differs from Ceph RGW: stale reservations are resolved, not dropped. Removal is 
 letters are stored. Takeover takes 14 s instead of 90 s, and happens at once after a clean stop. An event that is too
 large is refused when it is reserved.
 
-Reading order: topic_settings, entries, segments, topics, shards, reserving, facts, queue, stale, owners, consumer;
-s3_event is the message that is pushed.
+Reading order: key_pattern, topic_settings, entries, segments, topics, shards, reserving, facts, queue, stale, owners,
+consumer; s3_event is the message that is pushed.
 """
 
 from s3notify_platform.protocols.notification_queue.consumer import (
@@ -94,7 +94,7 @@ from s3notify_platform.protocols.notification_queue.queue import (
 from s3notify_platform.protocols.notification_queue.reserving import QuotaExceeded, Reservation
 from s3notify_platform.protocols.notification_queue.s3_event import decode_events, encode_events
 from s3notify_platform.protocols.notification_queue.stale import Reconciled, Reconciler, resolve
-from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
+from s3notify_platform.protocols.notification_queue.topic_settings import Rule, TopicSettings
 
 __all__ = [
     "DeadLettered",
@@ -109,6 +109,7 @@ __all__ = [
     "Reconciled",
     "Reconciler",
     "Reservation",
+    "Rule",
     "ShardConsumer",
     "ShardLease",
     "ShardOwner",

@@ -3,13 +3,16 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from s3notify_platform.errors import CorruptError
 from s3notify_platform.ports import ETag, Precondition, Record, Version
-from s3notify_platform.protocols.notification_queue.topic_settings import TopicSettings
+from s3notify_platform.protocols.notification_queue.topic_settings import Rule, TopicSettings
 
 _UNWRITTEN = Version("")
+
+PLAIN_NAMES: Final = {"put": "ObjectCreated:Put", "delete": "ObjectRemoved:Delete"}
+"""Names of events that say no more than their operation."""
 
 WORKERS, OWNERS, TOPICS = "workers", "owners", "topics"
 """Partitions: the workers' heartbeats, who owns which shards, and the topics themselves."""
@@ -59,6 +62,17 @@ class Event:
     """Hex digits: a longer or greater one is later, among events of one key and one clock. A hint, as in S3."""
     time_ms: int = 0
     """For people, and for the message; no decision compares it with another machine's clock."""
+    name: str = ""
+    """Its S3 event name without `s3:`, as its sender said it; empty: that of a plain put or delete."""
+    version_id: str = ""
+    """Of the object's version; empty: not known, or none."""
+    configuration_id: str = ""
+    """Of the notification configuration that reported it."""
+
+    @property
+    def event_name(self) -> str:
+        """Its S3 event name, like ObjectCreated:Put."""
+        return self.name or PLAIN_NAMES[self.op]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +202,9 @@ def decode_topic(record: Record) -> Topic:
     """The topic that a record holds."""
     try:
         body = load(record)
-        settings = TopicSettings(**body.pop("settings"))
+        stored = body.pop("settings")
+        rules = (Rule(**rule | {"events": tuple(rule["events"])}) for rule in stored.pop("rules"))
+        settings = TopicSettings(**stored, rules=tuple(rules))
         quotas = tuple(Quota(generation=number, base=base) for number, base in body.pop("quotas"))
         return Topic(name=record.key, settings=settings, quotas=quotas, version=record.version, **body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

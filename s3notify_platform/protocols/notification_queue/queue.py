@@ -92,18 +92,18 @@ class NotificationQueue:
     # Which topics there are.
 
     @staticmethod
-    def takers(topics: Iterable[Topic], bucket: str, key: str) -> tuple[Topic, ...]:
-        """Those that take changes of this key. Pure."""
-        return tuple(topic for topic in topics if takes(topic.settings, bucket, key))
+    def takers(topics: Iterable[Topic], bucket: str, event: Event) -> tuple[Topic, ...]:
+        """Those that take this change in a bucket. Pure."""
+        return tuple(topic for topic in topics if takes(topic.settings, bucket, event.key, event.event_name))
 
-    def topics_of(self, bucket: str, key: str) -> tuple[Topic, ...]:
-        """The topics that take changes of this key, by name, as they were within `TOPICS_SECONDS`: 1 scan, or none.
+    def topics_of(self, bucket: str, event: Event) -> tuple[Topic, ...]:
+        """The topics that take this change, by name, as they were within `TOPICS_SECONDS`: 1 scan, or none.
 
         A newer topic may be missing. So a writer that has changed an object reads the topics again (`see_topics`)
         before it announces the change. A topic that is created even later needs no entry: the first listing of its
         consumer finds the change.
         """
-        return self.takers(self._known.recent(), bucket, key)
+        return self.takers(self._known.recent(), bucket, event)
 
     def see_topics(self) -> tuple[Topic, ...]:
         """All topics as they are now, for `topics_of` too. 1 scan; those that have not changed are not read again."""

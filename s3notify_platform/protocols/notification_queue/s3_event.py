@@ -5,6 +5,9 @@ sends them as they are and leaves `s3:` out of event names (seen with RGW 16). M
 Also read: the same inside an SNS notification, and EventBridge's form of it, whose keys are not URL-encoded.
 Sources: "Event message structure", version 2.1, and "EventBridge event message structure", Amazon S3 user guide.
 
+Event names, version ids and configuration ids are passed on as they came; EventBridge's reason as the name that S3 has
+for it. Ceph's `opaqueData` is its topic's, and ours has its own.
+
 With versioning an event is a hint, not a fact about the key: `ObjectRemoved:Delete` of a version that is not the
 latest leaves the object as it was, and of the latest one uncovers the version before. So decide only after a HEAD of
 the object.
@@ -20,12 +23,11 @@ from urllib.parse import quote_plus, unquote_plus
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ETag
-from s3notify_platform.protocols.notification_queue.entries import Event
+from s3notify_platform.protocols.notification_queue.entries import PLAIN_NAMES, Event
 
 Op = Literal["put", "delete"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NAMES = {"put": "ObjectCreated:Put", "delete": "ObjectRemoved:Delete"}
 _OPS: tuple[tuple[str, Op], ...] = (
     ("ObjectCreated:", "put"),
     ("ObjectRemoved:", "delete"),
@@ -38,6 +40,13 @@ _OPS: tuple[tuple[str, Op], ...] = (
 """Event names by their beginning."""
 
 _EVENTBRIDGE_OPS: dict[str, Op] = {"Object Created": "put", "Object Deleted": "delete"}
+_CREATED_BY = {
+    "PutObject": "ObjectCreated:Put",
+    "POST Object": "ObjectCreated:Post",
+    "CopyObject": "ObjectCreated:Copy",
+    "CompleteMultipartUpload": "ObjectCreated:CompleteMultipartUpload",
+}
+"""Event names by EventBridge's `reason`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +57,13 @@ class S3Events:
     ignored: int
 
 
-def encode_events(events: Iterable[Event], *, region: str = "", source: str = "aws:s3") -> bytes:
+def encode_events(
+    events: Iterable[Event], *, region: str = "", source: str = "aws:s3", opaque: str = ""
+) -> bytes:
     """The message that announces these events, in order. Pure.
 
-    `eventTime` is the writer's wall clock, for people; `sequencer` orders the events of one key.
+    `eventTime` is the writer's wall clock, for people; `sequencer` orders the events of one key. `opaque`:
+    the topic's, as `opaqueData` of each record, as Ceph has it.
     """
     records = [
         {
@@ -59,17 +71,20 @@ def encode_events(events: Iterable[Event], *, region: str = "", source: str = "a
             "eventSource": source,
             "awsRegion": region,
             "eventTime": _iso(event.time_ms),
-            "eventName": _NAMES[event.op],
+            "eventName": event.event_name,
             "s3": {
                 "s3SchemaVersion": "1.0",
+                **({"configurationId": event.configuration_id} if event.configuration_id else {}),
                 "bucket": {"name": event.bucket, "arn": f"arn:aws:s3:::{event.bucket}"},
                 "object": {
                     "key": quote_plus(event.key, safe="/"),
                     **({} if event.size is None else {"size": event.size}),
                     **({} if event.etag is None else {"eTag": event.etag}),
+                    **({"versionId": event.version_id} if event.version_id else {}),
                     "sequencer": event.sequencer,
                 },
             },
+            **({"opaqueData": opaque} if opaque else {}),
         }
         for event in events
     ]
@@ -115,7 +130,15 @@ def _decode(record: dict[str, Any]) -> Event | None:
         # What is no UTF-8 is refused by whoever takes the event, and no other event of the message.
         key = unquote_plus(key, errors="surrogateescape")
     return _event(
-        op, key, record["s3"]["bucket"], found, etag=found.get("eTag"), time=record.get("eventTime")
+        op,
+        key,
+        record["s3"]["bucket"],
+        found,
+        etag=found.get("eTag"),
+        time=record.get("eventTime"),
+        name=name,
+        version_id=found.get("versionId"),
+        configuration_id=record["s3"].get("configurationId"),
     )
 
 
@@ -125,13 +148,35 @@ def _decode_eventbridge(message: dict[str, Any]) -> Event | None:
         return None
     detail = message["detail"]
     found = detail["object"]
+    if op == "put":
+        name = _CREATED_BY.get(str(detail.get("reason")), "")
+    else:
+        by = "LifecycleExpiration" if detail.get("reason") == "Lifecycle Expiration" else "ObjectRemoved"
+        marker = detail.get("deletion-type") == "Delete Marker Created"
+        name = f"{by}:{'DeleteMarkerCreated' if marker else 'Delete'}"
     return _event(
-        op, str(found["key"]), detail["bucket"], found, etag=found.get("etag"), time=message.get("time")
+        op,
+        str(found["key"]),
+        detail["bucket"],
+        found,
+        etag=found.get("etag"),
+        time=message.get("time"),
+        name=name,
+        version_id=found.get("version-id"),
     )
 
 
 def _event(
-    op: Op, key: str, bucket: dict[str, Any], found: dict[str, Any], *, etag: object, time: object
+    op: Op,
+    key: str,
+    bucket: dict[str, Any],
+    found: dict[str, Any],
+    *,
+    etag: object,
+    time: object,
+    name: str,
+    version_id: object,
+    configuration_id: object = None,
 ) -> Event:
     etag = str(etag or "").strip('"')
     size = found.get("size")
@@ -143,6 +188,9 @@ def _event(
         size=int(size) if size is not None and op == "put" else None,
         sequencer=str(found.get("sequencer") or ""),
         time_ms=_milliseconds(str(time or "")),
+        name="" if name == PLAIN_NAMES[op] else name,  # which would be stored with each
+        version_id=str(version_id or ""),
+        configuration_id=str(configuration_id or ""),
     )
 
 

@@ -212,11 +212,14 @@ def _row(entry: Entry, shared: Event, error_max: int) -> list[Any]:
         event.bucket if event.bucket != shared.bucket else None,
         event.writer if event.writer != shared.writer else None,
         event.announced_to if own_topics else None,
+        event.name or None,
+        event.version_id or None,
+        event.configuration_id or None,
     ]
     return list(reversed([*dropwhile(lambda cell: cell is None, reversed(cells))]))
 
 
-_CELLS: Final = 16
+_CELLS: Final = 19
 
 
 def _entries(place: Place, body: dict[str, Any]) -> tuple[Entry, ...]:
@@ -240,7 +243,7 @@ def _entry(
 ) -> Entry:
     cells = row + [None] * (_CELLS - len(row))
     n, slot, key, state, time_ms, sequencer, size, etag, op, condition, attempts, waited, error = cells[:13]
-    own_bucket, own_writer, own_topics = cells[13:]
+    own_bucket, own_writer, own_topics, name, version_id, configuration_id = cells[13:]
     topics = announced_to if own_topics is None else tuple(own_topics)
     event = Event(
         key=key,
@@ -253,6 +256,9 @@ def _entry(
         announced_to=topics if state == "r" else (),
         sequencer=sequencer,
         time_ms=time_ms,
+        name=name or "",
+        version_id=version_id or "",
+        configuration_id=configuration_id or "",
     )
     return Entry(
         place=place,

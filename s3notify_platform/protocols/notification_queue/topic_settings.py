@@ -1,10 +1,17 @@
-"""What a topic is created with: its settings, each declared once for command line and YAML. Pure."""
+"""What a topic is created with: its settings, each declared once for command line and YAML, and its rules. Pure.
 
+A rule tells by bucket, key and event name: they are known before an object is written. Its metadata and tags are not
+known to inlets, nor to a reconciler without another request for each object: no rule has them.
+"""
+
+import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Final
 
 from s3notify_platform.errors import UsageError
+from s3notify_platform.limits import MAX_KEY_BYTES
+from s3notify_platform.protocols.notification_queue.key_pattern import key_pattern
 from s3notify_platform.setting import About, check_settings
 from s3notify_platform.slots import SLOT_COUNT, check_slot_count
 
@@ -17,8 +24,83 @@ EVENT_BYTES_MAX: Final = 64 * 1024
 STALE_SECONDS: Final = 120.0
 """As in Ceph."""
 
+RULES_MAX: Final = 100
+"""Rules of a topic; as many configurations a bucket has on S3."""
+
+RULE_EVENTS_MAX: Final = 20
+
+EVENT_KINDS: Final = (
+    "ObjectCreated",
+    "ObjectRemoved",
+    "LifecycleExpiration",
+    "ObjectLifecycle",
+    "ObjectSynced",
+)
+"""What event names of changes begin with, the last two in Ceph."""
+
+_EVENT: Final = re.compile(rf"(?:{'|'.join(EVENT_KINDS)})(?::[A-Za-z]{{1,40}}){{0,2}}(?::\*)?")
+
 FIXED: Final = ("shards", "slots")
 """Settings that a topic keeps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Some of the changes of a topic: those that fit all that is set."""
+
+    bucket: str = ""
+    prefix: str = ""
+    suffix: str = ""
+    regex: str = ""
+    """For the whole key: see `key_pattern`."""
+    events: tuple[str, ...] = ()
+    """Names like ObjectCreated:Copy, or ObjectCreated:* for all of a kind; empty: all."""
+
+    def takes(self, bucket: str, key: str, event_name: str | None) -> bool:
+        """Whether a change fits; without its name, whether one of some name does."""
+        if self.bucket not in ("", bucket):
+            return False
+        if not key.startswith(self.prefix) or not key.endswith(self.suffix):
+            return False
+        if self.events and event_name is not None and not any(_named(event_name, e) for e in self.events):
+            return False
+        return not self.regex or key_pattern(self.regex).matches(key)
+
+    @classmethod
+    def loads(cls, text: str) -> "Rule":
+        """A rule that a person wrote as JSON. `UsageError` for anything else."""
+        try:
+            given = json.loads(text)
+            if isinstance(events := given.get("events", []), list):
+                names = (str(event).removeprefix("s3:") for event in events)
+                rule = cls(**given | {"events": tuple(names)})
+                rule.check()
+                return rule
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise UsageError(f"rule {text[:200]!r}: {error}") from None
+        raise UsageError(f"rule {text[:200]!r}: events is a list of names")
+
+    def check(self) -> None:
+        """`UsageError` unless a topic may have it."""
+        texts = (self.bucket, self.prefix, self.suffix, self.regex)
+        if not all(isinstance(text, str) and text.isprintable() for text in texts):
+            raise UsageError("bucket, prefix, suffix and regex are printable texts")
+        if max(map(len, texts)) > MAX_KEY_BYTES or len(self.events) > RULE_EVENTS_MAX:
+            raise UsageError(f"texts of {MAX_KEY_BYTES} characters and {RULE_EVENTS_MAX} events at most")
+        if self == Rule():
+            raise UsageError(f"give one or more of {', '.join(field.name for field in fields(Rule))}")
+        if self.regex:
+            key_pattern(self.regex)
+        for event in self.events:
+            if not _EVENT.fullmatch(event):
+                raise UsageError(
+                    f"event {event[:60]!r}: a name of S3, of {', '.join(EVENT_KINDS)}, like ObjectCreated:Copy or "
+                    "ObjectCreated:*"
+                )
+
+
+def _named(name: str, wanted: str) -> bool:
+    return name.startswith(wanted[:-1]) if wanted.endswith("*") else name == wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +173,22 @@ class TopicSettings:
     """As in the keyspace of the bucket."""
     bucket: Annotated[str, About("Only changes of this bucket; empty: of any")] = ""
     prefix: Annotated[str, About("Only changes of keys that begin with it")] = ""
+    rules: Annotated[
+        tuple[Rule, ...],
+        About(
+            "Of these changes only those that a rule takes: JSON with any of bucket, prefix, suffix, regex (of the "
+            'whole key) and events, like \'{"suffix": ".csv", "events": ["ObjectCreated:*"]}\'; repeatable'
+        ),
+    ] = ()
     endpoint: str = ""
     """Where and how to push: JSON that only the outlet reads. Empty: the topic is pulled."""
 
 
-def takes(settings: TopicSettings, bucket: str, key: str) -> bool:
-    """Whether a topic with these settings takes a change of this key."""
-    return settings.bucket in ("", bucket) and key.startswith(settings.prefix)
+def takes(settings: TopicSettings, bucket: str, key: str, event_name: str | None = None) -> bool:
+    """Whether a topic with these settings takes a change of this key and event; None: of some event."""
+    if settings.bucket not in ("", bucket) or not key.startswith(settings.prefix):
+        return False
+    return not settings.rules or any(rule.takes(bucket, key, event_name) for rule in settings.rules)
 
 
 def check_topic(name: str, settings: TopicSettings) -> None:
@@ -107,6 +198,10 @@ def check_topic(name: str, settings: TopicSettings) -> None:
     check_slot_count(settings.slots)
     try:
         check_settings(settings, TopicSettings)
+        if len(settings.rules) > RULES_MAX:
+            raise UsageError(f"{len(settings.rules)} rules: at most {RULES_MAX}")
+        for rule in settings.rules:
+            rule.check()
     except UsageError as error:
         raise UsageError(f"topic {name!r}: {error}") from None
     if settings.shards > settings.capacity:

@@ -15,6 +15,7 @@ from s3notify_platform.protocols.notification_queue import (
     Event,
     NotificationQueue,
     Reservation,
+    Rule,
     ShardConsumer,
     TopicSettings,
     Worker,
@@ -24,7 +25,8 @@ from s3notify_platform.stores import queue_records
 from s3notify_platform.stores.memory import MemoryRecordStore
 
 SETTINGS = [*settings_of(TopicSettings), *settings_of(Endpoint)]
-FLAGS = {"bucket": "--source-bucket", "ttl_seconds": "--ttl-hours"}
+FLAGS = {"bucket": "--source-bucket", "ttl_seconds": "--ttl-hours", "rules": "--rule"}
+RULE = '{"suffix": ".csv", "events": ["s3:ObjectCreated:*"]}'
 VALUES: dict[str, Any] = {
     "bucket": "b2",
     "prefix": "raw/",
@@ -35,6 +37,8 @@ VALUES: dict[str, Any] = {
     "secret_env": "S3NOTIFY_PUSH_A",
     "ca_file": "ca.pem",
     "verify": False,
+    "opaque_data": "for me",
+    "rules": (Rule(suffix=".csv", events=("ObjectCreated:*",)),),
 }
 """Values that are no defaults. Numbers that are not here get one more than their default."""
 
@@ -90,6 +94,8 @@ def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
         match setting.name:
             case "verify":
                 arguments += ["--no-verify"]
+            case "rules":
+                arguments += ["--rule", RULE]
             case "ttl_seconds":
                 arguments += ["--ttl-hours", "2"]
             case _:
@@ -103,6 +109,8 @@ def test_every_option_has_its_effect(queue: NotificationQueue) -> None:
         assert getattr(endpoint, setting.name) == value_of(setting) != setting.default
     done("update", "t", "--retry-seconds", "7")
     assert queue.topics.get("t").settings == dataclasses.replace(found, retry_seconds=7.0)
+    done("update", "t", "--rule", "")
+    assert queue.topics.get("t").settings.rules == ()
 
 
 def test_a_topic_with_other_settings_stays(queue: NotificationQueue) -> None:
@@ -211,6 +219,8 @@ def test_purge(queue: NotificationQueue) -> None:
         (["--capacity", "4"], "8 shards are more than its capacity"),
         (["--url", "https://h/", "--concurrency", "0"], "concurrency=0: must be at least 1"),
         (["--url", "ftp://h/"], "give https://host/path"),
+        (["--url", "https://h/", "--opaque-data", "x" * 1025], "at most 1024 printable"),
+        (["--rule", '{"regex": "(a"}'], "a ) is missing"),
     ],
 )
 def test_what_cannot_be_is_refused(queue: NotificationQueue, arguments: list[str], said: str) -> None:

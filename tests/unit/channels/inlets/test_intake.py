@@ -229,6 +229,11 @@ def test_a_topic_that_was_deleted_meanwhile_takes_nothing():
         (event(etag="é"), "is invalid"),
         (event(size=2**80), "is invalid"),
         (event("\x01" * MAX_KEY_BYTES), "larger than topic 'orders' allows"),
+        (event(name="ObjectCreated:" + "x" * 200), "event name has more than 200"),
+        (event(name="ObjectCreated:\xfc"), "event name or size is invalid"),
+        (event(version_id="v" * 1025), "version id has more than 1024"),
+        (event(configuration_id="c" * 256), "configuration id 255"),
+        (event(configuration_id="\ud800"), "is no text"),
     ],
 )
 def test_what_no_topic_can_hold_does_not_block_the_rest(bad, reason):

@@ -19,14 +19,56 @@ KEYS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30
     size=st.none() | st.integers(0, 5 * 2**40),
     etag=st.none() | st.just("d41d8cd98f00b204e9800998ecf8427e"),
     time_ms=st.integers(0, 4_000_000_000_000),
+    name=st.sampled_from(["Copy", "CompleteMultipartUpload", "DeleteMarkerCreated", "Of tomorrow"]),
+    ids=st.tuples(KEYS | st.just(""), KEYS | st.just("")),
 )
-def test_round_trip(key, op, size, etag, time_ms):
+def test_round_trip(*, key, op, size, etag, time_ms, name, ids):
     """What a consumer needs comes back, whatever the key."""
     size = size if op == "put" else None
-    event = Event(key=key, op=op, bucket="b", etag=etag, size=size, sequencer="0A1", time_ms=time_ms)
+    event = Event(
+        key=key,
+        op=op,
+        bucket="b",
+        etag=etag,
+        size=size,
+        sequencer="0A1",
+        time_ms=time_ms,
+        name=f"{'ObjectCreated' if op == 'put' else 'ObjectRemoved'}:{name}",
+        version_id=ids[0],
+        configuration_id=ids[1],
+    )
     decoded = decode_events(encode_events([event, event]))
     assert decoded.events == (event, event)
     assert decoded.ignored == 0
+
+
+@pytest.mark.parametrize(("op", "name"), [("put", "ObjectCreated:Put"), ("delete", "ObjectRemoved:Delete")])
+def test_our_own_writers_name_none(op, name):
+    """Theirs are plain puts and deletes."""
+    (event,) = decode_events(encode_events([Event(key="k", op=op, bucket="b")])).events
+    assert (event.name, event.event_name) == ("", name)
+
+
+@pytest.mark.parametrize("source", ["aws:s3", "minio:s3", "ceph:s3"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ObjectCreated:Copy",
+        "ObjectCreated:CompleteMultipartUpload",
+        "ObjectRemoved:DeleteMarkerCreated",
+        "ObjectLifecycle:Expiration:Current",
+        "LifecycleExpiration:DeleteMarkerCreated",
+    ],
+)
+def test_what_was_reported_is_delivered(name, source):
+    """Name, version, sequencer and configuration, whoever sent them, in their places of the record."""
+    sent = json.loads(message(f"s3:{name}", "a", source=source, versionId="v1", sequencer="0A1"))
+    sent["Records"][0]["s3"]["configurationId"] = "mine"
+    (record,) = json.loads(encode_events(decode_events(json.dumps(sent)).events))["Records"]
+    assert record["eventName"] == name
+    assert record["s3"]["configurationId"] == "mine"
+    assert record["s3"]["object"]["versionId"] == "v1"
+    assert record["s3"]["object"]["sequencer"] == "0A1"
 
 
 def test_the_message_is_that_of_s3():
@@ -143,6 +185,40 @@ def test_eventbridge():
     assert event.time_ms == 1_767_323_045_000
     (event,) = decode_events(eventbridge("Object Deleted", key="a", etag="e", sequencer="00B")).events
     assert (event.key, event.op, event.size) == ("a", "delete", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail", "name"),
+    [
+        ("Created", {"reason": "PutObject"}, "ObjectCreated:Put"),
+        ("Created", {"reason": "POST Object"}, "ObjectCreated:Post"),
+        ("Created", {"reason": "CopyObject"}, "ObjectCreated:Copy"),
+        ("Created", {"reason": "CompleteMultipartUpload"}, "ObjectCreated:CompleteMultipartUpload"),
+        ("Created", {"reason": ["?"]}, "ObjectCreated:Put"),
+        ("Deleted", {"reason": "DeleteObject"}, "ObjectRemoved:Delete"),
+        (
+            "Deleted",
+            {"reason": "DeleteObject", "deletion-type": "Delete Marker Created"},
+            "ObjectRemoved:DeleteMarkerCreated",
+        ),
+        (
+            "Deleted",
+            {"reason": "Lifecycle Expiration", "deletion-type": "Permanently Deleted"},
+            "LifecycleExpiration:Delete",
+        ),
+        (
+            "Deleted",
+            {"reason": "Lifecycle Expiration", "deletion-type": "Delete Marker Created"},
+            "LifecycleExpiration:DeleteMarkerCreated",
+        ),
+    ],
+)
+def test_eventbridge_says_why(kind, detail, name):
+    """As the name that S3 has for it, with the version."""
+    sent = json.loads(eventbridge(f"Object {kind}", key="a", **{"version-id": "v1"}))
+    sent["detail"] |= detail
+    (event,) = decode_events(json.dumps(sent)).events
+    assert (event.event_name, event.version_id) == (name, "v1")
 
 
 def test_what_is_no_change_is_counted():

@@ -33,6 +33,9 @@ FULL = Event(
     sequencer="0A",
     time_ms=5,
     announced_to=("e", "f"),
+    name="ObjectRemoved:DeleteMarkerCreated",
+    version_id="v1",
+    configuration_id="日本",
 )
 
 

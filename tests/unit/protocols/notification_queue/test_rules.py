@@ -1,0 +1,163 @@
+"""Rules of topics: which changes they take; and regular expressions, in bounded time."""
+
+import re
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from s3notify_platform.clock import SYSTEM_CLOCK
+from s3notify_platform.errors import UsageError
+from s3notify_platform.protocols.notification_queue import Event, Rule, TopicSettings
+from s3notify_platform.protocols.notification_queue.key_pattern import KeyPattern
+from tests.unit.protocols.notification_queue.helpers import ONE_SHARD
+
+ONES = st.sampled_from(["a", "b", ".", r"\d", r"\.", "[ab]", "[^a]", "[a-c0]", r"\W", "é", "[]a]", "-"])
+REPEATS = st.sampled_from(["", "", "*", "+", "?", "{2}", "{0,2}", "{1,3}", "{2,}"])
+PATTERNS = st.recursive(
+    st.builds("{}{}".format, ONES, REPEATS),
+    lambda inner: st.one_of(
+        st.builds("{}{}".format, inner, inner),
+        st.builds("({}|{}){}".format, inner, inner, REPEATS),
+        st.builds("(?:{}){}".format, inner, REPEATS),
+    ),
+    max_leaves=6,
+)
+
+
+@given(pattern=PATTERNS, keys=st.lists(st.text("ab.0cé-]\n", max_size=8), max_size=8))
+def test_patterns_match_what_pythons_do(pattern, keys):
+    """Anchors are allowed, and change nothing."""
+    try:
+        found = KeyPattern(pattern)
+    except UsageError:
+        assume(False)  # too long with its repeats written out
+    anchored = KeyPattern(f"^{pattern}$")
+    for key in keys:
+        expected = re.fullmatch(pattern, key, re.DOTALL | re.ASCII) is not None
+        assert found.matches(key) == anchored.matches(key) == expected
+
+
+@given(pattern=st.text("a(|)*{2,}[^]\\?-.$&", max_size=20) | st.text(max_size=8))
+def test_any_text_is_a_pattern_or_is_refused(pattern):
+    """With one error; what is a pattern is one of Python's too."""
+    try:
+        KeyPattern(pattern).matches("a" * 20)
+    except UsageError:
+        return
+    re.compile(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a|a)*b", "(a*)*b", "(a+)+b", ".*.*.*.*.*.*.*x", "(a?){60}b", "((a{0,9}){0,9})*b"]
+)
+def test_no_pattern_takes_long(pattern):
+    """Where Python's would take for ever; the longest key there is."""
+    began = SYSTEM_CLOCK.monotonic()
+    assert not KeyPattern(pattern).matches("a" * 1024)
+    assert KeyPattern(pattern).matches("a" * 50 + pattern[-1])
+    assert SYSTEM_CLOCK.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        ("a" * 201, "at most 200"),
+        ("(" * 31, "30 groups"),
+        ("a\n", "printable"),
+        ("(a{99}){99}", "written out"),
+        ("(){999}(){999}", "written out"),
+        ("(a", "a \\) is missing"),
+        ("a)", "a \\) too many"),
+        ("*a", "nothing that \\* could repeat"),
+        ("a**", "nothing that \\* could repeat"),
+        ("(?=a)", "could repeat"),
+        ("a{3,2}", "smaller to a larger"),
+        ("a{0}", "above 0"),
+        (r"(a)\1", "not supported"),
+        (r"\bword", "not supported"),
+        ("[a", "not supported"),
+        ("[z-a]", "bad character range"),
+        ("[[a]]", "not supported"),
+        ("[a--b]", "not supported"),
+        ("a^b", "not supported"),
+    ],
+)
+def test_patterns_that_cannot_be(pattern, why):
+    """Refused before a topic has them."""
+    with pytest.raises(UsageError, match=why):
+        Rule(regex=pattern).check()
+
+
+def taken(queue, **event):
+    return [topic.name for topic in queue.takers(queue.see_topics(), "b", Event(**event))]
+
+
+def test_a_topic_takes_what_one_of_its_rules_takes(queue):
+    """Within its own bucket and prefix; a rule fits if all that it says does."""
+    rules = (
+        Rule(prefix="raw/", suffix=".csv", events=("ObjectCreated:*",)),
+        Rule(regex=r"raw/\d{4}/.*", events=("ObjectRemoved:DeleteMarkerCreated", "ObjectCreated:Copy")),
+        Rule(bucket="other"),
+    )
+    queue.topics.create("ruled", TopicSettings(capacity=3, shards=1, rules=rules))
+    queue.topics.create(
+        "narrow", TopicSettings(capacity=3, shards=1, bucket="b", prefix="raw/1", rules=rules)
+    )
+    queue.topics.create("elsewhere", TopicSettings(capacity=3, shards=1, rules=rules[2:]))
+    assert queue.topics.get("ruled").settings.rules == rules  # as it was stored
+    assert taken(queue, key="raw/a.csv") == ["ruled", "t"]
+    assert taken(queue, key="raw/1.csv") == ["narrow", "ruled", "t"]
+    assert taken(queue, key="raw/a.csv", op="delete") == ["t"]
+    assert taken(queue, key="raw/1234/x", name="ObjectCreated:Copy") == ["narrow", "ruled", "t"]
+    assert taken(queue, key="raw/1234/x") == ["t"]
+    assert taken(queue, key="raw/x", op="delete", name="ObjectRemoved:DeleteMarkerCreated") == ["t"]
+    assert taken(queue, key="new/1234/x", name="ObjectCreated:Copy") == ["t"]
+
+
+def test_rules_may_change(queue):
+    """From now on."""
+    queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(suffix=".csv"),)))
+    assert taken(queue, key="a.txt") == []
+    queue.topics.update("t", ONE_SHARD)
+    assert taken(queue, key="a.txt") == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("prefix=raw/", "rule 'prefix=raw/'"),
+        ("[]", "rule"),
+        ("{}", "give one or more of bucket, prefix, suffix, regex, events"),
+        ('{"tags": {"a": "b"}}', "tags"),
+        ('{"prefix": 1}', "printable texts"),
+        ('{"prefix": "\\ud800"}', "printable texts"),
+        ('{"suffix": "' + "x" * 1025 + '"}', "1024 characters"),
+        ('{"events": "ObjectCreated:*"}', "a list of names"),
+        ('{"events": ["ObjectCreate:*"]}', "ObjectCreated, ObjectRemoved"),
+        ('{"events": ["*"]}', "a name of S3"),
+        ('{"events": ["ObjectCreated:*"' + ', "ObjectCreated:Put"' * 20 + "]}", "20 events"),
+        ('{"regex": "("}', "is missing"),
+        ("[" * 100_000, "rule"),
+    ],
+)
+def test_rules_that_cannot_be(text, why):
+    """Whatever a person writes: one error."""
+    with pytest.raises(UsageError, match=why):
+        Rule.loads(text)
+
+
+def test_a_rule_as_people_write_it():
+    """With or without `s3:`."""
+    rule = Rule.loads(
+        '{"suffix": ".csv", "events": ["s3:ObjectCreated:*", "ObjectLifecycle:Expiration:Current"]}'
+    )
+    assert rule == Rule(suffix=".csv", events=("ObjectCreated:*", "ObjectLifecycle:Expiration:Current"))
+    assert rule.takes("b", "a.csv", "ObjectLifecycle:Expiration:Current")
+    assert not rule.takes("b", "a.csv", "ObjectCreatedLater")
+
+
+def test_too_many_rules(queue):
+    """Refused, and the topic stays as it is."""
+    with pytest.raises(UsageError, match="101 rules: at most 100"):
+        queue.topics.update("t", TopicSettings(capacity=3, shards=1, rules=(Rule(prefix="a"),) * 101))
