@@ -44,6 +44,14 @@ def topics() -> None:
     Or to a broker: amqps://…, with the extra `amqp`, and kafkas://…, with `kafka`: a message for each event, which
     leaves the queue once the broker has acknowledged it.
 
+    Of the changes below --prefix it takes all, or those that one of its rules takes, by key and event name:
+
+    \b
+      --rule '{"suffix": ".csv", "events": ["ObjectCreated:*"]}' --rule '{"regex": "logs/[0-9]{4}/.*"}'
+
+    Metadata and tags are no filter: an inlet does not have them, and an entry is made before its object. Events are
+    passed on with the name, version id and configuration id that the inlet was told, and the topic's --opaque-data.
+
     A refused batch is split until the event at fault is alone; after --max-attempts or --ttl-hours it becomes a dead
     letter. An endpoint that is down or slow does not delay others, and nothing is dropped for it: once its topic holds
     --capacity entries, writers are refused until it is back, or its entries are dead letters.
@@ -68,7 +76,7 @@ _settings_options = options(
         "--rule",
         "rules",
         multiple=True,
-        help=f"{_TOPIC['rules'].help}. With an update they replace all; '': none.",
+        help=f"{_TOPIC['rules'].about.description}. With an update they replace all; '': none.",
     ),
     *(_option(setting) for name, setting in _TOPIC.items() if name not in _OWN),
     click.option(

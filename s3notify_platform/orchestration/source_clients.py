@@ -72,14 +72,18 @@ class SourceClients:
     def ensure_topic(self) -> str:
         """Create the source's topic if there is none; its epoch. 1 request, or 2.
 
-        One that exists stays as it is: a warning says once what differs from the YAML, and what changes it.
+        One that exists stays as it is: a warning says once what differs from the YAML, and what changes it. Rules are
+        among that: what they leave out of it, only the sweep finds.
         """
         name, topics = self.source.name, self.queue.topics
         try:
             found = topics.get(name)
         except NotFoundError:
             return topics.create(name, self.topic).epoch
-        own = {setting: getattr(self.topic, setting) for setting in (*QUEUE, "slots", "bucket", "prefix")}
+        own = {
+            setting: getattr(self.topic, setting)
+            for setting in (*QUEUE, "slots", "bucket", "prefix", "rules")
+        }
         if why := differing(name, found.settings, replace(found.settings, **own)):
             _warn(why)
         return found.epoch

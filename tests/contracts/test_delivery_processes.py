@@ -46,7 +46,7 @@ class Place:
     def owned(self, name):
         """How many shards each worker owns."""
         record = self.queue.records.read("owners", name)
-        owners = [worker for worker, _ in json.loads(record.value)["shards"]] if record else []
+        owners = [worker for worker, *_ in json.loads(record.value)["shards"]] if record else []
         return {worker: owners.count(worker) for worker in owners if worker}
 
     @contextmanager

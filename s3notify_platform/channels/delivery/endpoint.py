@@ -7,6 +7,8 @@ Of the worker's environment a topic may name two variables: an HMAC key, `S3NOTI
 login, `S3NOTIFY_SEND_…`, which is sent to the one host that the operator has written into it. Of the worker's files it
 may name one of `ca_folder`.
 
+Every event has the topic's `opaque_data`, if there is any, as `opaqueData` beside `s3`, as Ceph sends it.
+
 Over HTTP
     POST, body: all events of a batch, in the topic's format (`messages`)
     s3notify-topic        name of the topic

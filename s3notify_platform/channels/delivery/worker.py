@@ -11,6 +11,8 @@ Requests to the queue: those of `Worker` every 2 s; about 10 for each segment th
 4 more for each second that this takes; and a scan of each idle shard every `poll_seconds`.
 """
 
+import re
+import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Lock, Thread
@@ -58,6 +60,7 @@ class Delivery:
         *,
         egress: Egress | None = None,
         name: str = "deliver",
+        worker: str = "",
         poll_seconds: float = POLL_SECONDS,
         lease_seconds: float = LEASE_SECONDS,
         expiry_seconds: float = EXPIRY_SECONDS,
@@ -65,11 +68,16 @@ class Delivery:
         alongside: Sequence[Service] = (),
         connect: Callable[[Endpoint], Push] | None = None,
     ) -> None:
-        """`egress`: the permitted networks; default: https to public addresses. `connect`: for tests."""
+        """`egress`: the permitted networks; default: https to public addresses. `connect`: for tests.
+
+        `worker`: what its name as an owner begins with; default: `name`.
+        """
         self.name = name
         self.shards: dict[tuple[str, int], ShardDelivery] = {}
         self._queue = queue
-        self._worker = Worker(queue, name=name, lease_seconds=lease_seconds, expiry_seconds=expiry_seconds)
+        self._worker = Worker(
+            queue, name=worker or name, lease_seconds=lease_seconds, expiry_seconds=expiry_seconds
+        )
         self._poll_seconds = poll_seconds
         self._beat_seconds = beat_seconds
         self._alongside = tuple(alongside)
@@ -293,6 +301,7 @@ class DeliverySettings(ServiceSettings):
             context.queue,
             egress=egress,
             name=context.name,
+            worker=f"{context.name}-{re.sub('[^A-Za-z0-9-]', '-', socket.gethostname())[:63]}",
             poll_seconds=self.poll_seconds,
             beat_seconds=self.heartbeat_seconds,
             lease_seconds=slower * LEASE_SECONDS,

@@ -7,7 +7,13 @@ from s3notify_platform.channels.publisher import Keyspace, QueuedPublisher
 from s3notify_platform.errors import UsageError
 from s3notify_platform.ports import ABSENT, Conflict, IfMatch, Unknown, Written
 from s3notify_platform.protocols.keyspace import QUEUED, Delete, NotSignalledError, Publisher, Put, root_key
-from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings, keys_recur
+from s3notify_platform.protocols.notification_queue import (
+    Event,
+    NotificationQueue,
+    Rule,
+    TopicSettings,
+    keys_recur,
+)
 from s3notify_platform.protocols.notification_queue.topics import TOPICS_SECONDS
 from s3notify_platform.protocols.updates import WRITER
 from s3notify_platform.slots import slot_of
@@ -44,6 +50,19 @@ def test_a_delete_is_announced(world):
     assert (entry.event.op, entry.event.precondition) == ("delete", IfMatch(etag=etag))
     assert entry.event.writer
     assert world.mark("a") == "1"
+
+
+def test_rules_say_which_changes_are_announced(world):
+    """By key and by what happens to it; what no topic takes is signalled as by an unqueued writer."""
+    world.queue.topics.delete("t")
+    world.topic("csv", rules=(Rule(suffix=".csv", events=("ObjectCreated:Put",)),))
+    world.topic("gone", rules=(Rule(regex=r"raw/\d+\..*", events=("ObjectRemoved:*",)),))
+    publisher = world.publisher()
+    publisher.publish([Put(key="raw/1.csv", body=b"1"), Put(key="raw/1.txt", body=b"1")])
+    assert (world.mark("raw/1.csv"), world.mark("raw/1.txt")) == ("1", None)
+    publisher.publish([Delete(key="raw/1.txt"), Delete(key="raw/x.txt")])
+    assert [(op, key) for op, key, _ in world.announced("csv")] == [("put", "raw/1.csv")]
+    assert [(op, key) for op, key, _ in world.announced("gone")] == [("delete", "raw/1.txt")]
 
 
 def test_a_conflict_leaves_nothing(world):

@@ -1,5 +1,7 @@
 """The registry of services: what a new one takes, and what comes from its line."""
 
+import json
+import socket
 from threading import Event as Stop
 
 import pytest
@@ -99,3 +101,21 @@ def test_each_service_that_is_registered_can_be_had(kind):
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0, result.output
     assert settings.__doc__.split(":")[0].split(".")[0] in " ".join(result.stdout.split())
+
+
+def test_the_heartbeat_of_deliveries_is_a_setting():
+    """Command and YAML have it; others wait in proportion, as the worker's record tells them."""
+    assert "--heartbeat-seconds" in CliRunner().invoke(main, ["deliver", "--help"]).stdout
+    records = MemoryRecordStore()
+    context = ServiceContext(
+        name="deliver", queue=NotificationQueue(records), platform=S3Config(bucket="p"), bucket="b"
+    )
+    for beat, expiry in ((None, 10), (10, 50)):
+        given = {} if beat is None else {"heartbeat_seconds": beat}
+        settings = create_model("Component", **channels.service_fields())(deliver=given).deliver
+        settings.build(context).beat()
+        heartbeats = [json.loads(record.value) for record in records.scan("workers")]
+        assert expiry in [heartbeat["expiry"] for heartbeat in heartbeats]
+        assert all(socket.gethostname()[:10] in heartbeat["worker"] for heartbeat in heartbeats)
+    with pytest.raises(ValueError, match="heartbeat_seconds"):
+        SERVICES["deliver"].settings()(heartbeat_seconds=0.1)

@@ -18,8 +18,10 @@ from s3notify_platform.ingest.settings import (
 )
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.component import DynamoSettings
+from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.spark.datasource.options import reading_of
+from s3notify_platform.stores.memory import MemoryRecordStore
 
 OWN = settings_of(*SOURCE)
 OF_COMPONENT = settings_of(*SOURCE, TopicSizeSettings, BatchSettings)
@@ -133,3 +135,34 @@ def test_what_cannot_be_is_refused(setting: str, value: int) -> None:
     """When the definitions are built, not in the first run."""
     with pytest.raises((UsageError, ValueError), match=setting):
         S3NotifyComponent(name="orders", bucket="b", prefix="raw/", **{setting: value}).assets()
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> MemoryRecordStore:
+    """Those of every source's queue."""
+    records = MemoryRecordStore()
+    monkeypatch.setattr("s3notify_platform.ingest.location.queue_records", lambda *_, **__: records)
+    return records
+
+
+def test_the_topic_is_made_as_the_yaml_says(
+    records: MemoryRecordStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each setting has its effect; a topic that has others stays, and one warning says what changes it."""
+    given = {setting.name: setting.default + 1 for setting in settings_of(TopicSizeSettings)}
+
+    def ensure(**given: Any) -> TopicSettings:
+        clients = S3NotifyComponent(name="clicks", bucket="b", prefix="raw/", **given).assets().io.clients
+        clients.ensure_topic()
+        return NotificationQueue(records).topics.get("clicks").settings
+
+    made = ensure(**given)
+    for name, value in given.items():
+        assert getattr(made, name.removeprefix("queue_")) == value
+    assert (made.bucket, made.prefix) == ("b", "raw/")
+    assert ensure(**given) == made
+    assert caplog.messages == []
+    for _ in range(2):
+        assert ensure(**given | {"queue_capacity": 77}) == made
+    (warning,) = caplog.messages
+    assert "capacity is 10001, not 77; `s3notify topics update`" in warning

@@ -9,7 +9,7 @@ from s3notify_platform.errors import UnavailableError, UsageError
 from s3notify_platform.limits import MAX_KEY_BYTES
 from s3notify_platform.ports import Unknown
 from s3notify_platform.protocols.keyspace import QUEUED, Publisher
-from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, TopicSettings
+from s3notify_platform.protocols.notification_queue import Event, NotificationQueue, Rule, TopicSettings
 from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 from tests.support.clocks import HandClock
 from tests.support.faults import Fault
@@ -329,3 +329,16 @@ def test_poison_that_cannot_be_counted_is_not_kept():
     with pytest.raises(UnavailableError):
         poison.keep(b"a", origin="test", reason="none")
     assert poison.all() == ()
+
+
+def test_rules_tell_events_by_their_names():
+    """What no rule takes is ignored; ids of others are kept as they came."""
+    copies = TopicSettings(bucket="b", rules=(Rule(events=("ObjectCreated:Copy",)),))
+    site = Site(orders=TopicSettings(bucket="b", prefix="raw/"), copies=copies)
+    copied = event("raw/a", name="ObjectCreated:Copy", version_id="v1", configuration_id="日本")
+    outcomes = site.intake.accept([copied, event("raw/b"), event("c"), event("d", op="delete")]).outcomes
+    assert outcomes == ("queued", "queued", "ignored", "ignored")
+    assert sorted(site.keys()) == ["raw/a", "raw/b"]
+    (entry,) = site.queue.entries("copies", range(1000))
+    assert (entry.event.event_name, entry.event.version_id) == ("ObjectCreated:Copy", "v1")
+    assert entry.event.configuration_id == "日本"
