@@ -331,6 +331,7 @@ def _pending(entry: Entry) -> dict[str, Any]:
         "key": event.key,
         "event": event.event_name,
         "version_id": event.version_id,
+        "configuration_id": event.configuration_id,
         "etag": event.etag,
         "size": event.size,
         "sequencer": event.sequencer,

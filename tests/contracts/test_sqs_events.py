@@ -149,9 +149,12 @@ def test_what_happens_in_the_bucket_is_queued_and_signalled(ministack, by):
     inlet = world.inlet()
     etags = {key: world.store.put(key, key.encode()).etag for key in KEYS}
     world.store.put("other/x", b"x")
+    world.store.copy(KEYS[0], "raw/copied")
     world.store.delete(KEYS[0])
     with world.running(inlet):
-        world.settle({*(("put", key) for key in KEYS), ("delete", KEYS[0])})
+        world.settle({*(("put", key) for key in (*KEYS, "raw/copied")), ("delete", KEYS[0])})
+    assert world.entries()["put", "raw/copied"].event_name == "ObjectCreated:Copy"
+    assert world.entries()["put", KEYS[1]].event_name == "ObjectCreated:Put"
     for key in KEYS:
         seen = world.entries()["put", key]
         assert (seen.etag, seen.size, seen.bucket) == (etags[key], len(key.encode()), world.bucket)
@@ -168,6 +171,10 @@ def test_delete_markers(ministack):
     world.store.delete("raw/a")
     with world.running(world.inlet()):
         world.settle({("put", "raw/a"), ("delete", "raw/a")})
+    found = world.entries()["delete", "raw/a"]
+    assert found.event_name == "ObjectRemoved:DeleteMarkerCreated"
+    assert found.version_id
+    assert found.configuration_id
 
 
 def test_poison_is_kept(ministack):
