@@ -96,6 +96,11 @@ def test_of_a_source(source: Source) -> None:
         assert text in shown, shown
     source.location.signals().signal([KEY])
     assert json.loads(run("--json").stdout)[0]["last"]["latency_seconds"] is None
+    queue.topics.create("hooks", TopicSettings(shards=1, endpoint='{"url": "https://hooks.example.com/"}'))
+    assert "paused" not in run().stdout
+    queue.topics.pause("hooks")
+    assert "hooks 0 waiting, 0 dead letters, paused" in run().stdout
+    assert json.loads(run("--json").stdout)[0]["topics"][0]["paused"]
 
 
 @pytest.mark.server
