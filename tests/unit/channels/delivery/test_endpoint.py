@@ -14,7 +14,9 @@ from s3notify_platform.channels.delivery.endpoint import (
     sign,
     verify_signature,
 )
+from s3notify_platform.channels.delivery.messages import FORMATS, batch_message, single_message
 from s3notify_platform.errors import UsageError
+from tests.support.pushing import entry
 
 REFUSED = [
     "127.0.0.1",
@@ -200,3 +202,17 @@ def test_a_short_key_is_no_secret():
     assert check_secret(SECRET) == SECRET
     with pytest.raises(UsageError, match="16 or more"):
         check_secret(b"short")
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("opaque", ["", "for me, 日本"])
+def test_opaque_data_is_in_every_message(format_name, opaque):
+    """Of a batch, and of each event for brokers; without any there is no field."""
+    bodies = [
+        batch_message(format_name, [entry(0), entry(1)], opaque)[1],
+        single_message(format_name, entry(0), opaque)[1],
+    ]
+    for body, number in zip(map(json.loads, bodies), (2, 1), strict=True):
+        events = body if isinstance(body, list) else [body]
+        records = [event["data"] for event in events] if "data" in events[0] else body["Records"]
+        assert [record.get("opaqueData", "") for record in records] == [opaque] * number
