@@ -8,6 +8,24 @@ MAX_OBJECT_BYTES: Final = (1 << 31) - 1
 MAX_KEY_BYTES: Final = 1024
 """Bytes of a key, in UTF-8. S3's own limit."""
 
+MAX_PUBLISHED_BYTES: Final = 5 << 40
+"""Bytes of an object. S3's own limit."""
+
+MAX_PARTS: Final = 10_000
+"""Parts of a multipart upload. S3's own limit."""
+
+PART_BYTES: Final = 8 << 20
+"""Bytes of the first part of an upload; what has no more is written by one PUT. S3 takes no less than 5 MiB."""
+
+PARTS_BYTES: Final = 256 << 20
+"""Bytes of an upload's parts in memory at once, unless a single part has more."""
+
+COPIED_AT_ONCE_BYTES: Final = 1 << 30
+"""Bytes of an object that one request copies. S3 takes 5 GiB, but the answer may come after any timeout."""
+
+COPIED_PART_BYTES: Final = 128 << 20
+"""Bytes of each part that the store copies, at least."""
+
 OVERDUE_SECONDS: Final = 3600.0
 """A batch that is open, or a change that is on its way, for longer is shown; by the wall clock, for people."""
 

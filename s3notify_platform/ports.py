@@ -174,7 +174,81 @@ class Page:
     next_token: str | None
 
 
-class ObjectStore(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopySource:
+    """An object that is to be copied, as it was looked at. `headers` are those of its content, for the adapter."""
+
+    bucket: str
+    meta: ObjectMeta
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRange:
+    """The part of a multipart upload that the store copies: `size` > 0 bytes of `source` from `start` on."""
+
+    source: CopySource
+    start: int
+    size: int
+
+
+UploadId = NewType("UploadId", str)
+"""As the store returns it."""
+
+UPLOAD_ID_MAX = 1024
+"""Characters of one: it is kept in reservations."""
+
+
+class Uploads(Protocol):
+    """Objects that do not fit into memory: multipart uploads. Nothing of one is visible before it is completed."""
+
+    def source(self, bucket: str, key: str) -> CopySource | None:
+        """What is to be copied, of any bucket of the same server and credentials (empty: this one). 1 HEAD."""
+        ...
+
+    def begin_upload(
+        self,
+        key: str,
+        *,
+        precondition: Precondition | None = None,
+        metadata: Metadata = None,
+        source: CopySource | None = None,
+    ) -> UploadId:
+        """A new upload, with this metadata, and the content's headers of the `source` that will be copied.
+
+        1 request, sent once.
+
+        `precondition` is what it will be completed under: `UsageError` if the store has no such. `UnknownOutcomeError`:
+        there may be an upload, without parts.
+        """
+        ...
+
+    def send_part(self, key: str, upload: UploadId, number: int, part: bytes | CopyRange) -> ETag:
+        """Write part 1 to 10,000; may be repeated. All but the last one have at least 5 MiB. 1 request.
+
+        `NotFoundError`: no such upload, or source. `ConflictError`: the source has changed.
+        """
+        ...
+
+    def complete_upload(
+        self, key: str, upload: UploadId, parts: Sequence[ETag], *, precondition: Precondition | None = None
+    ) -> WriteOutcome:
+        """Make the object of all its parts, atomically. `NotFoundError`: no such upload, it may be completed already.
+
+        `Conflict` leaves the upload as it is. 1 request, sent once, also without a precondition.
+        """
+        ...
+
+    def abort_upload(self, key: str, upload: UploadId) -> None:
+        """Drop an upload and its parts. After that it cannot be completed. No error if there is none. 1 request."""
+        ...
+
+    def empty_uploads(self, key: str) -> tuple[UploadId, ...]:
+        """Uploads of this key that have no part yet. 1 LIST, and 1 request for each upload of the key."""
+        ...
+
+
+class ObjectStore(Uploads, Protocol):
     """A bucket. Each call is one request (plus bounded retries of reads and of unconditional writes)."""
 
     def get(
@@ -198,11 +272,17 @@ class ObjectStore(Protocol):
         ...
 
     def copy(
-        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
+        self,
+        source: str | CopySource,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Metadata = None,
     ) -> WriteOutcome:
         """Copy within the bucket, with its metadata; `metadata` overrides that, for one HEAD more.
 
-        `NotFoundError` if `source` does not exist.
+        `NotFoundError` if `source` does not exist. A `CopySource` may be in another bucket; `metadata` replaces its
+        own, without a HEAD. `ConflictError` if it has changed since, where there is no precondition.
         """
         ...
 

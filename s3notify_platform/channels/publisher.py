@@ -16,6 +16,9 @@ Steps, for one change or a batch
        it, leave them for the reconciler. If a reservation was resolved meanwhile, push the change again.
     6. Move the signal of each touched slot, marked as queued, then the root.
 
+Large objects (`put_file`, `put_stream`, `copy`) are step 2 by a multipart upload, which the reservations name, and that
+is completed if they are still fresh. They are renewed while it goes on. Killed in between: the reconciler aborts it.
+
 Threads of a process share steps 1 and 4 to 6 (`channels.sharing`): changes that they make at about the same time are
 one reservation, and a batch's worth of commits and signals. Each writes its own objects meanwhile.
 
@@ -36,6 +39,7 @@ all topics that it knew were deleted since.
 | a new topic | as `NotificationQueue.push_many` |
 | refused, or a conflict | 1 `add` for each shard |
 | unknown outcome | 1 HEAD |
+| an upload of p parts | p + 1 more, and t each 13 s |
 """
 
 from collections import defaultdict
@@ -45,23 +49,34 @@ from dataclasses import dataclass, replace
 from s3notify_platform.channels.late import ATTEMPTS, LateAnnouncements
 from s3notify_platform.channels.pending_change import PendingChange, PublishOutcome, Refused
 from s3notify_platform.channels.sharing import LINGER_SECONDS, Sharing
+from s3notify_platform.channels.uploading import upload
 from s3notify_platform.clock import backoff_seconds, unique_name
 from s3notify_platform.errors import (
     NotFoundError,
     QuotaExceededError,
     S3NotifyError,
     UnavailableError,
+    UnknownOutcomeError,
     UsageError,
 )
 from s3notify_platform.ports import (
     ABSENT,
+    CopySource,
     ETag,
     IfMatch,
     Precondition,
     Unknown,
     Written,
 )
-from s3notify_platform.protocols.keyspace import Change, Delete, NotSignalledError, Publisher, Put
+from s3notify_platform.protocols.keyspace import (
+    Change,
+    Delete,
+    LargeObjects,
+    LargePut,
+    NotSignalledError,
+    Publisher,
+    Put,
+)
 from s3notify_platform.protocols.notification_queue import (
     EntryCommitted,
     Event,
@@ -69,6 +84,7 @@ from s3notify_platform.protocols.notification_queue import (
     NotificationQueue,
     QuotaExceeded,
     Reservation,
+    Upload,
 )
 from s3notify_platform.protocols.updates import WRITER, written_by
 
@@ -81,7 +97,7 @@ class Keyspace:
     prefix: str = ""
 
 
-class QueuedPublisher:
+class QueuedPublisher(LargeObjects[PublishOutcome]):
     """Writes objects, announces them in the queue, moves signals. Thread-safe: threads that share it share requests.
 
     Outcomes are those of the object writes, or `Refused`. Raised: `UnavailableError` or `UnknownOutcomeError` if
@@ -159,6 +175,33 @@ class QueuedPublisher:
             self._write(works)
         self._raise_unannounced(works)
         return tuple(work.result() for work in works)
+
+    def _source(self, bucket: str, key: str) -> CopySource | None:
+        return self._publisher.source(bucket, key)
+
+    def _large(self, change: Put | LargePut) -> PublishOutcome:
+        """As `publish`, but without other threads: nobody waits for an upload."""
+        if isinstance(change, Put):
+            return self.publish([change])[0]
+        self._publisher.check([change])
+        put = Put(key=change.key, body=b"", precondition=change.precondition, metadata=change.metadata)
+        work = self._work(put, unique_name(self._clock))
+        mark = None if change.at_once else Upload()
+        work.event = replace(work.event, size=change.size, upload=mark)
+        self._reserve([[work]])
+        if work.outcome is None:
+            try:
+                upload(self._publisher, self._queue, work, change)
+            except UnknownOutcomeError:
+                raise  # the reconciler looks for what may have begun, as long as there is the reservation
+            except Exception:
+                self._abort([work])
+                raise
+        else:
+            work.happened = False
+        self._finish([[work]])
+        self._raise_unannounced([work])
+        return work.result()
 
     def announce(self, keys: Iterable[str]) -> None:
         """Announce objects of other writers, or that were not announced: the version that a HEAD finds, or a delete.
@@ -341,7 +384,7 @@ class QueuedPublisher:
         self._late.announce(works)
         unwritten = [reservation for work in works if work.happened is False for reservation in work.held]
         done = [
-            (work, reservation.wrote(etag=work.etag))
+            (work, reservation.wrote(etag=work.etag, size=work.event.size))
             for work in works
             if work.happened and not work.left
             for reservation in work.held

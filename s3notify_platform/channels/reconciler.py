@@ -3,6 +3,7 @@
 | left by a killed writer | recognised by | after |
 |---|---|---|
 | a reservation, its object written or not | HEAD (`Reconciler`) | `stale_seconds`, and a pass or two |
+| a multipart upload | its reservation, which names it; aborted before the HEAD | the same |
 | an entry, its slot never signalled | the signal has not moved since before the entry | `unsignalled_seconds` |
 | the same, if others moved that signal, or this process is new | it is still there | `doubtful_seconds` |
 
@@ -26,7 +27,7 @@ from typing import Final
 
 from s3notify_platform.channels.publisher import Keyspace
 from s3notify_platform.channels.service import Progress
-from s3notify_platform.errors import NotFoundError, S3NotifyError, UnavailableError, UsageError
+from s3notify_platform.errors import NotFoundError, RefusedError, S3NotifyError, UnavailableError, UsageError
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.keyspace import NotSignalledError, Publisher, Watcher, WatcherState
 from s3notify_platform.protocols.notification_queue import (
@@ -186,6 +187,7 @@ class ReconcilerService:
                     self._objects.head,
                     bucket=self._bucket,
                     announce=self._announce_to_others,
+                    abort=self._abort_upload,
                 )
             except S3NotifyError as error:
                 _note(errors, topic.name, error)
@@ -221,6 +223,20 @@ class ReconcilerService:
                 watched.polled = True
             except S3NotifyError as error:
                 _note(errors, "signals", error)
+
+    def _abort_upload(self, event: Event) -> None:
+        """Abort the upload of a writer that is gone; if none is named, those of its key that are empty and nobody's.
+
+        1 request; else 1 for each upload of the key, 1 scan of the topics, and 1 of each shard that takes it.
+        """
+        upload = event.upload.id if event.upload is not None else None
+        with suppress(RefusedError):  # nobody allows it; a lifecycle rule may do it
+            if upload:
+                self._objects.abort_upload(event.key, upload)
+            elif empty := self._objects.empty_uploads(event.key):
+                # Read after them: whoever began one of them, and has named it, keeps it.
+                for orphan in set(empty) - self._queue.uploads_of(self._bucket, event.key):
+                    self._objects.abort_upload(event.key, orphan)
 
     def _announce_to_others(self, event: Event) -> None:
         """Topics that are younger than the reservation, to which its writer would have announced it.

@@ -15,11 +15,13 @@ from typing import Final, assert_never
 from s3notify_platform.errors import UnknownOutcomeError, UsageError
 from s3notify_platform.ports import (
     Absent,
+    CopySource,
     IfMatch,
     Metadata,
     ObjectStore,
     Precondition,
     Unknown,
+    UploadId,
     WriteOutcome,
 )
 from s3notify_platform.protocols.conditional_commit import (
@@ -79,16 +81,37 @@ class ConditionalStore(DelegatingStore):
         return _outcome(lambda: self._commits.delete_if_match(key, precondition.etag))
 
     def copy(
-        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
+        self,
+        source: str | CopySource,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Metadata = None,
     ) -> WriteOutcome:
         """See `ObjectStore.copy`. Under a condition, metadata is the source's: `UsageError` for other."""
         if precondition is None:
             return self.store.copy(source, target, metadata=metadata)
-        if metadata is not None:
+        if metadata is not None or not isinstance(source, str):
             raise UsageError(
                 f"copy of {source!r} under a condition keeps its metadata: put the object instead"
             )
         return _outcome(lambda: self._commits.copy_if_absent(source, target))
+
+    def begin_upload(
+        self,
+        key: str,
+        *,
+        precondition: Precondition | None = None,
+        metadata: Metadata = None,
+        source: CopySource | None = None,
+    ) -> UploadId:
+        """See `Uploads.begin_upload`. None under a condition: to complete one may take longer than any lease."""
+        if precondition is not None:
+            raise UsageError(
+                f"upload of {key!r} under a condition: the store has none for uploads, and a lease is too short; "
+                "upload it without a condition, or to a store that has them"
+            )
+        return self.store.begin_upload(key, metadata=metadata, source=source)
 
 
 def _outcome(commit: Callable[[], CommitOutcome]) -> WriteOutcome:

@@ -8,7 +8,7 @@ from s3notify_platform.stores.delegating import DelegatingStore, Method
 
 
 class CountingStore(DelegatingStore):
-    """Another store, with `counts` of the calls made: GET, HEAD, PUT, DELETE, COPY, LIST. Thread-safe.
+    """Another store, with `counts` of the calls made: GET, HEAD, PUT, DELETE, COPY, LIST, UPLOAD. Thread-safe.
 
     A call counts once, whether it succeeds or not; retries inside the wrapped store are not seen.
     """

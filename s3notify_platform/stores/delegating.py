@@ -1,10 +1,13 @@
 """The base of object stores that wrap another one: they override only what they change."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from s3notify_platform.ports import (
     Absent,
     Conflict,
+    CopyRange,
+    CopySource,
     ETag,
     IfMatch,
     Metadata,
@@ -14,10 +17,11 @@ from s3notify_platform.ports import (
     Page,
     Precondition,
     StoredObject,
+    UploadId,
     WriteOutcome,
 )
 
-Method = Literal["GET", "HEAD", "PUT", "DELETE", "COPY", "LIST"]
+Method = Literal["GET", "HEAD", "PUT", "DELETE", "COPY", "LIST", "UPLOAD"]
 
 
 class DelegatingStore:
@@ -47,9 +51,43 @@ class DelegatingStore:
         return self._target("DELETE").delete(key, precondition=precondition)
 
     def copy(
-        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
+        self,
+        source: str | CopySource,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Metadata = None,
     ) -> WriteOutcome:
         return self._target("COPY").copy(source, target, precondition=precondition, metadata=metadata)
+
+    def source(self, bucket: str, key: str) -> CopySource | None:
+        return self._target("HEAD").source(bucket, key)
+
+    def begin_upload(
+        self,
+        key: str,
+        *,
+        precondition: Precondition | None = None,
+        metadata: Metadata = None,
+        source: CopySource | None = None,
+    ) -> UploadId:
+        return self._target("UPLOAD").begin_upload(
+            key, precondition=precondition, metadata=metadata, source=source
+        )
+
+    def send_part(self, key: str, upload: UploadId, number: int, part: bytes | CopyRange) -> ETag:
+        return self._target("UPLOAD").send_part(key, upload, number, part)
+
+    def complete_upload(
+        self, key: str, upload: UploadId, parts: Sequence[ETag], *, precondition: Precondition | None = None
+    ) -> WriteOutcome:
+        return self._target("UPLOAD").complete_upload(key, upload, parts, precondition=precondition)
+
+    def abort_upload(self, key: str, upload: UploadId) -> None:
+        self._target("UPLOAD").abort_upload(key, upload)
+
+    def empty_uploads(self, key: str) -> tuple[UploadId, ...]:
+        return self._target("UPLOAD").empty_uploads(key)
 
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = 1000

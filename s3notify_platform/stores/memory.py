@@ -6,16 +6,18 @@ change them.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
-from s3notify_platform.errors import CorruptError, NotFoundError, UsageError
+from s3notify_platform.errors import ConflictError, CorruptError, NotFoundError, UsageError
 from s3notify_platform.limits import MAX_KEY_BYTES
 from s3notify_platform.ports import (
     Absent,
     Conflict,
+    CopyRange,
+    CopySource,
     ETag,
     IfMatch,
     Metadata,
@@ -26,6 +28,7 @@ from s3notify_platform.ports import (
     Record,
     StoredObject,
     Unknown,
+    UploadId,
     Version,
     WriteOutcome,
     Written,
@@ -57,13 +60,25 @@ def check_copy(source: str, target: str) -> None:
         raise UsageError(f"copy of {source!r} onto itself: name another target")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Upload:
+    metadata: Mapping[str, str]
+    parts: dict[int, bytes] = field(default_factory=dict)
+
+
 class MemoryObjectStore:
     """A bucket in memory. Thread-safe; each call is atomic, and none has an unknown outcome."""
 
-    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self, *, clock: Clock = SYSTEM_CLOCK, buckets: "Mapping[str, MemoryObjectStore] | None" = None
+    ) -> None:
+        """`buckets`: others of the same server, by name, from which objects may be copied."""
         self._clock = clock
+        self._buckets = buckets or {}
         self._lock = Lock()
         self._objects: dict[str, StoredObject] = {}
+        self._uploads: dict[tuple[str, str], _Upload] = {}
+        self._begun = 0
 
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
@@ -93,10 +108,7 @@ class MemoryObjectStore:
             metadata=dict(metadata or {}),
         )
         with self._lock:
-            if not self._holds(key, precondition):
-                return Conflict()
-            self._objects[key] = StoredObject(meta=meta, body=bytes(body))
-        return Written(etag=etag)
+            return self._write(meta, body, precondition)
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
         with self._lock:
@@ -106,23 +118,104 @@ class MemoryObjectStore:
         return Written(etag=None)
 
     def copy(
-        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
+        self,
+        source: str | CopySource,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Metadata = None,
     ) -> WriteOutcome:
-        check_copy(check_key(source), check_key(target))
+        if isinstance(source, str):
+            check_copy(check_key(source), check_key(target))
+            found = self.get(source)
+            kept = found.meta.metadata if isinstance(found, StoredObject) else {}
+        else:
+            found = self._version(source)
+            kept = found.meta.metadata if metadata is None else {}
+        if not isinstance(found, StoredObject):
+            raise NotFoundError(f"copy: no object {source!r}")
+        meta = replace(
+            found.meta,
+            key=target,
+            modified_ms=self._clock.wall_ms(),
+            metadata={**kept, **(metadata or {})},
+        )
         with self._lock:
-            found = self._objects.get(source)
-            if found is None:
-                raise NotFoundError(f"copy: no object {source!r}")
-            if not self._holds(target, precondition):
-                return Conflict()
-            meta = replace(
-                found.meta,
-                key=target,
+            return self._write(meta, found.body, precondition)
+
+    def source(self, bucket: str, key: str) -> CopySource | None:
+        store = self._buckets[bucket] if bucket else self
+        found = store.head(key)
+        return CopySource(bucket=bucket, meta=found) if found is not None else None
+
+    def begin_upload(
+        self,
+        key: str,
+        *,
+        precondition: Precondition | None = None,  # noqa: ARG002 - it has them all
+        metadata: Metadata = None,
+        source: CopySource | None = None,  # noqa: ARG002 - objects have no other headers
+    ) -> UploadId:
+        with self._lock:
+            self._begun += 1
+            upload = UploadId(str(self._begun))
+            self._uploads[check_key(key), upload] = _Upload(metadata=dict(metadata or {}))
+        return upload
+
+    def send_part(self, key: str, upload: UploadId, number: int, part: bytes | CopyRange) -> ETag:
+        if isinstance(part, CopyRange):
+            body = self._version(part.source).body[part.start : part.start + part.size]
+        else:
+            body = bytes(part)
+        with self._lock:
+            self._upload(key, upload).parts[number] = body
+        return ETag(hashlib.md5(body, usedforsecurity=False).hexdigest())
+
+    def complete_upload(
+        self, key: str, upload: UploadId, parts: Sequence[ETag], *, precondition: Precondition | None = None
+    ) -> WriteOutcome:
+        with self._lock:
+            found = self._upload(key, upload)
+            bodies = [found.parts[number] for number in range(1, len(parts) + 1)]
+            digests = [hashlib.md5(body, usedforsecurity=False) for body in bodies]
+            assert list(parts) == [digest.hexdigest() for digest in digests], "the ETags that were returned"
+            whole = hashlib.md5(b"".join(digest.digest() for digest in digests), usedforsecurity=False)
+            meta = ObjectMeta(
+                key=key,
+                etag=ETag(f"{whole.hexdigest()}-{len(parts)}"),
+                size=sum(map(len, bodies)),
                 modified_ms=self._clock.wall_ms(),
-                metadata={**found.meta.metadata, **(metadata or {})},
+                metadata=found.metadata,
             )
-            self._objects[target] = StoredObject(meta=meta, body=found.body)
-        return Written(etag=meta.etag)
+            outcome = self._write(meta, b"".join(bodies), precondition)
+            if isinstance(outcome, Written):
+                del self._uploads[key, upload]
+        return outcome
+
+    def abort_upload(self, key: str, upload: UploadId) -> None:
+        with self._lock:
+            self._uploads.pop((key, upload), None)
+
+    def empty_uploads(self, key: str) -> tuple[UploadId, ...]:
+        with self._lock:
+            return tuple(
+                UploadId(upload)
+                for (owner, upload), found in self._uploads.items()
+                if owner == key and not found.parts
+            )
+
+    def _version(self, source: CopySource) -> StoredObject:
+        store = self._buckets[source.bucket] if source.bucket else self
+        found = store.get(source.meta.key, if_match=source.meta.etag)
+        if not isinstance(found, StoredObject):
+            error = NotFoundError if found is None else ConflictError
+            raise error(f"copy: {source.meta.key!r} is gone, or has changed")
+        return found
+
+    def _upload(self, key: str, upload: UploadId) -> "_Upload":
+        if (found := self._uploads.get((key, upload))) is None:
+            raise NotFoundError(f"no upload {upload!r} of {key!r}")
+        return found
 
     def list(
         self, prefix: str, *, start_after: str | None = None, token: str | None = None, limit: int = MAX_PAGE
@@ -136,6 +229,12 @@ class MemoryObjectStore:
             # LIST returns no user metadata.
             objects = tuple(replace(self._objects[key].meta, metadata={}) for key in keys[:limit])
         return Page(objects=objects, next_token=keys[limit - 1] if len(keys) > limit else None)
+
+    def _write(self, meta: ObjectMeta, body: bytes, precondition: Precondition | None) -> WriteOutcome:
+        if not self._holds(meta.key, precondition):
+            return Conflict()
+        self._objects[meta.key] = StoredObject(meta=meta, body=bytes(body))
+        return Written(etag=meta.etag)
 
     def _holds(self, key: str, precondition: Precondition | None) -> bool:
         found = self._objects.get(key)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from s3notify_platform.errors import NotFoundError, UsageError
+from s3notify_platform.errors import ConflictError, NotFoundError, UsageError
 from s3notify_platform.ports import (
     ABSENT,
     Conflict,
+    CopyRange,
     ETag,
     IfMatch,
     NotModified,
@@ -19,6 +20,9 @@ from s3notify_platform.ports import (
     Written,
     list_all,
 )
+
+PART = 5 << 20
+"""The least that S3 takes, except for the last one."""
 
 ODD_KEYS = {
     "spaces": " a b ",
@@ -49,6 +53,9 @@ class Traits:
     atomic_replace: bool = True
     copy_conditions: bool = True
     delete_conditions: bool = True
+    upload_conditions: frozenset[str] = frozenset({"absent", "match"})
+    upload_refusals: bool = True
+    source_pinned: bool = True
     ordered: bool = True
 
 
@@ -167,6 +174,113 @@ class ObjectStoreSuite:
         second = store.copy("b", "c", precondition=ABSENT)
         assert (second == Conflict()) == self.traits.copy_conditions
         assert (store.get("c").body == b"1") == self.traits.copy_conditions
+
+    def test_upload(self, store):
+        """Parts in any order, each perhaps twice, are one object, and nothing before it is completed."""
+        upload = store.begin_upload("large", metadata={"writer": "w1"})
+        last = store.send_part("large", upload, 2, b"end")
+        store.send_part("large", upload, 1, b"x" * PART)
+        first = store.send_part("large", upload, 1, b"a" * PART)
+        assert store.head("large") is None
+        written = store.complete_upload("large", upload, [first, last])
+        found = store.get("large")
+        assert found.body == b"a" * PART + b"end"
+        assert (found.meta.metadata, found.meta.etag) == ({"writer": "w1"}, written.etag)
+        if self.traits.upload_refusals:
+            with pytest.raises(NotFoundError):
+                store.send_part("large", upload, 1, b"a")
+
+    def test_upload_of_one_part(self, store):
+        """The last part may be of any size, and so may be the only one."""
+        upload = store.begin_upload("large")
+        assert isinstance(
+            store.complete_upload("large", upload, [store.send_part("large", upload, 1, b"a")]), Written
+        )
+        assert store.get("large").body == b"a"
+
+    def test_abort_upload(self, store):
+        """An aborted upload cannot go on; to abort it again is fine; others of its key are left as they are."""
+        gone, other = store.begin_upload("large"), store.begin_upload("large")
+        etag = store.send_part("large", gone, 1, b"a")
+        store.abort_upload("large", gone)
+        store.abort_upload("large", gone)
+        if self.traits.upload_refusals:
+            with pytest.raises(NotFoundError):
+                store.send_part("large", gone, 2, b"a")
+            with pytest.raises(NotFoundError):
+                store.complete_upload("large", gone, [etag])
+        assert store.head("large") is None
+        etag = store.send_part("large", other, 1, b"b")
+        assert isinstance(store.complete_upload("large", other, [etag]), Written)
+
+    @pytest.mark.parametrize("key", ["large", "a b+c%20d", "日本語/ключ"])
+    def test_empty_uploads(self, store, key):
+        """Those of this key alone, without a part."""
+        empty, begun = store.begin_upload(key), store.begin_upload(key)
+        store.begin_upload(f"{key}r")
+        store.send_part(key, begun, 1, b"a")
+        assert store.empty_uploads(key) == (empty,)
+        store.abort_upload(key, empty)
+        assert store.empty_uploads(key) == ()
+        assert store.empty_uploads("other") == ()
+
+    def test_upload_if_absent(self, store):
+        """Completed if there is no object; refused, it is still there. Where ignored, that is a finding."""
+        store.put("large", b"old")
+        upload = store.begin_upload("large", precondition=ABSENT)
+        etag = store.send_part("large", upload, 1, b"new")
+        refused = store.complete_upload("large", upload, [etag], precondition=ABSENT)
+        honoured = "absent" in self.traits.upload_conditions
+        assert (refused == Conflict()) == honoured
+        assert (store.get("large").body == b"old") == honoured
+        if honoured:
+            store.delete("large")
+            again = store.complete_upload("large", upload, [etag], precondition=ABSENT)
+            assert isinstance(again, Written)
+
+    def test_upload_if_match(self, store):
+        """Completed under the current ETag only, and not without an object."""
+        first = store.put("large", b"1").etag
+        second = store.put("large", b"2").etag
+        condition = IfMatch(etag=first)
+        upload = store.begin_upload("large", precondition=condition)
+        etag = store.send_part("large", upload, 1, b"new")
+        refused = store.complete_upload("large", upload, [etag], precondition=condition)
+        honoured = "match" in self.traits.upload_conditions
+        assert (refused == Conflict()) == honoured
+        if honoured:
+            condition = IfMatch(etag=second)
+            written = store.complete_upload("large", upload, [etag], precondition=condition)
+            assert isinstance(written, Written)
+            assert store.get("large").body == b"new"
+
+    def test_copy_by_parts(self, store):
+        """Ranges of a source, by the store itself; not of another version than was looked at."""
+        store.put("source", b"a" * PART + b"end", metadata={"writer": "w1"})
+        source = store.source("", "source")
+        upload = store.begin_upload("copied", metadata={"by": "w2"}, source=source)
+        etags = [
+            store.send_part("copied", upload, 1, CopyRange(source=source, start=0, size=PART)),
+            store.send_part("copied", upload, 2, CopyRange(source=source, start=PART, size=3)),
+        ]
+        assert isinstance(store.complete_upload("copied", upload, etags), Written)
+        assert store.get("copied").body == b"a" * PART + b"end"
+        assert store.head("copied").metadata == {"by": "w2"}
+        store.put("source", b"other")
+        upload = store.begin_upload("copied", source=source)
+        if self.traits.source_pinned:
+            with pytest.raises(ConflictError):
+                store.send_part("copied", upload, 1, CopyRange(source=source, start=0, size=3))
+            with pytest.raises(ConflictError):
+                store.copy(source, "copied", metadata={})
+
+    def test_copy_of_a_source(self, store):
+        """With the metadata given, and no other; a source that is not there is None."""
+        store.put("source", b"1", metadata={"kept": "not"})
+        assert isinstance(store.copy(store.source("", "source"), "b", metadata={"writer": "w2"}), Written)
+        assert store.get("b").body == b"1"
+        assert store.head("b").metadata == {"writer": "w2"}
+        assert store.source("", "gone") is None
 
     @pytest.mark.parametrize("kind", ODD_KEYS)
     def test_odd_keys(self, store, kind):

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from s3notify_platform.errors import UsageError
+from s3notify_platform.ports import ABSENT
 from s3notify_platform.protocols.conditional_commit import DynamoCommit
 from s3notify_platform.stores.conditional import ConditionalStore, leased_store
 from s3notify_platform.stores.counting import CountingStore
@@ -15,6 +17,13 @@ from tests.contracts.ignoring_store import IgnoringStore
 from tests.contracts.object_store_suite import ObjectStoreSuite, Traits
 from tests.support.record_leases import RecordLeases
 from tests.support.tables import create_lease_table
+
+
+def refuses_conditional_uploads(self, store):
+    """To complete an upload may take longer than a lease: it is refused before anything is sent."""
+    with pytest.raises(UsageError, match="under a condition"):
+        store.begin_upload("large", precondition=ABSENT)
+    assert store.empty_uploads("large") == ()
 
 
 class TestMemory(ObjectStoreSuite):
@@ -37,11 +46,20 @@ class TestConditionalOverNoConditions(ObjectStoreSuite):
         store = IgnoringStore(MemoryObjectStore(), {"create", "match", "delete", "copy"})
         return ConditionalStore(store, DynamoCommit(store, RecordLeases(MemoryRecordStore())))
 
+    test_upload_if_absent = test_upload_if_match = refuses_conditional_uploads
+
 
 class TestMoto(ObjectStoreSuite):
     """In-process: botocore's requests never leave it."""
 
-    traits = Traits(copy_conditions=False, atomic_replace=False)
+    # What is sent to an upload that is gone is a KeyError within moto.
+    traits = Traits(
+        copy_conditions=False,
+        atomic_replace=False,
+        upload_conditions=frozenset({"absent"}),
+        upload_refusals=False,
+        source_pinned=False,
+    )
 
     @pytest.fixture
     def store(self, moto_store):
@@ -72,6 +90,8 @@ class TestLeasedOverNoConditions(ObjectStoreSuite):
         with FaultProxy(ministack.endpoint_url, drops_conditions=True) as proxy:
             bucket = replace(ministack.config(ministack.make_bucket()), endpoint_url=proxy.url)
             yield leased_store(bucket, leases)
+
+    test_upload_if_absent = test_upload_if_match = refuses_conditional_uploads
 
 
 @pytest.mark.server

@@ -166,7 +166,7 @@ def test_an_endpoint_that_nobody_listens_at(
     site_of: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To be retried: it may come back."""
-    monkeypatch.setattr("s3notify_platform.stores.s3.store.ATTEMPTS", 2)
+    monkeypatch.setattr("s3notify_platform.stores.s3.requests.ATTEMPTS", 2)
     site = site_of(
         s3={
             "endpoint_url": "http://127.0.0.1:9",

@@ -3,6 +3,7 @@
 Nobody ever writes again what he wrote, and consumers look at nothing but the entries of slots that moved.
 """
 
+import io
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from s3notify_platform.protocols.keyspace import (
     Put,
     Watcher,
     WatcherState,
+    uploads,
 )
 from s3notify_platform.protocols.notification_queue import NotificationQueue, Reconciler, TopicSettings
 from s3notify_platform.slots import slot_of
@@ -52,11 +54,14 @@ class Bucket(MemoryObjectStore):
         super().__init__()
         self.bodies = set()
 
-    def put(self, key, body, **kwargs):
-        outcome = super().put(key, body, **kwargs)
+    def _write(self, meta, body, precondition):
+        outcome = super()._write(meta, body, precondition)
         if outcome != Conflict():
             self.bodies.add(body)
         return outcome
+
+    def uploads(self):
+        return list(self._uploads)
 
 
 @dataclass
@@ -68,6 +73,8 @@ class World:
     """How much longer everybody waits before the next round."""
     refused: set = field(default_factory=set)
     pending: int = 1
+    large: bool = False
+    """What is written alone is uploaded by parts."""
     others: bool = True
     """Other topics than the late one."""
     views: dict = field(default_factory=dict)
@@ -139,7 +146,13 @@ class World:
 
     def step(self, queued, clock, changes, todo, name):
         try:
-            outcomes = queued.publish(changes)
+            if self.large and len(changes) == 1 and isinstance(change := changes[0], Put):
+                stream, size = io.BytesIO(change.body), len(change.body)
+                outcomes = [
+                    queued.put_stream(change.key, stream, size=size, precondition=change.precondition)
+                ]
+            else:
+                outcomes = queued.publish(changes)
         except RETRY:
             # Nothing was written.
             self.refused.update(change.body for change in changes if isinstance(change, Put))
@@ -248,6 +261,7 @@ class World:
             known = {key: etag for key, etag in self.views[name]["known"].items() if etag is not None}
             assert known == {k: e for k, e in there.items() if k.startswith(settings.prefix)}
         assert not self.entries()
+        assert not self.objects.uploads()
         assert not self.refused & self.objects.bodies
         reconciler = Reconciler(self.queue, leak_seconds=0.0)
         for name in TOPICS if self.others else ["late"]:
@@ -269,6 +283,23 @@ def test_every_change_reaches_every_topic(kind, seed):
     """Writers, consumers and reconcilers die between any two steps; nobody writes anything twice."""
     world = World(kind=kind)
     world.run(seed, CRASHES)
+    world.check()
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    monkeypatch.setattr(uploads, "PART_BYTES", 2)
+    monkeypatch.setattr(uploads, "_MIB", 1)
+
+
+@pytest.mark.parametrize("faults", [CRASHES, SLEEPY], ids=["crashes", "sleepy"])
+@simulated
+def test_uploads_of_the_dead_are_aborted(small_parts, faults, seed):
+    """The same for objects of many parts; none is announced, or left over, that was not completed."""
+    world = World(
+        kind="memory", large=True, announces=faults is SLEEPY, pace=5.0 if faults is SLEEPY else 1.0
+    )
+    world.run(seed, faults)
     world.check()
 
 

@@ -8,15 +8,25 @@ fails after sending is `Unknown`; what certainly was not applied, and anything e
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from s3notify_platform.errors import UnavailableError
+from s3notify_platform.errors import NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import Unknown
 
-WRITES = {"put", "delete", "copy", "create", "replace", "remove", "add"}
-CONDITIONAL = {"create", "replace", "remove", "add", "put_item", "update_item", "delete_item"}
+WRITES = {"put", "delete", "copy", "create", "replace", "remove", "add", "complete_upload"}
+CONDITIONAL = {
+    "complete_upload",
+    "create",
+    "replace",
+    "remove",
+    "add",
+    "put_item",
+    "update_item",
+    "delete_item",
+}
 
 
 class Fault(Enum):
@@ -91,6 +101,11 @@ def seeded(seed: int | str, rates: Mapping[Fault, float]) -> Schedule:
     return schedule
 
 
+def _landed(apply: Callable[[], Any]) -> None:
+    with suppress(NotFoundError):  # an upload that has ended meanwhile
+        apply()
+
+
 class FaultyStore:
     """A store of either kind whose calls fail on schedule. `calls` holds what was called, and its fault."""
 
@@ -153,11 +168,13 @@ class FaultyStore:
             case Fault.THROTTLED:
                 raise UnavailableError(f"{call.method} {call.key}: 503 SlowDown")
             case Fault.LATE:
-                self._late.append((call.number + self._late_by_calls, apply))
+                self._late.append((call.number + self._late_by_calls, lambda: _landed(apply)))
                 return self._failed(call, "timeout")
 
     @staticmethod
     def _failed(call: Call, cause: str) -> Unknown:
         if call.conditional:
             return Unknown(cause=cause)
+        if call.method == "begin_upload":
+            raise UnknownOutcomeError(f"{call.method} {call.key}: {cause}")
         raise UnavailableError(f"{call.method} {call.key}: {cause}")

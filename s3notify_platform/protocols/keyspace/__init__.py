@@ -25,17 +25,18 @@ Limits
       LIST finds the signal, after `relist_seconds` at the latest.
     - A watcher remembers 8 bytes of a hash of each ETag: it misses a change with probability 2**-64.
 
-Requests: publish n objects in s slots: n + s + 1 PUTs. Poll: 1 HEAD, and 1 LIST if the root changed.
+Requests: publish n objects in s slots: n + s + 1 PUTs; 2 more for an upload, and 1 for each part. Poll: 1
+HEAD, and 1 LIST if the root changed.
 
 Differs from the vnotify crate, with the same bytes in the bucket: the root is remembered after the LIST, not before
 it. The causal poll begins after the GET, not together with it, and is retried while the reader waits. The absence of a
 key needs that poll too. Foreign objects below the prefix cannot hide slots. Deletes and batches are signalled.
 
-Reading order: signals, publisher, watcher, causal (a cache above the watcher).
+Reading order: signals, publisher, uploads (large objects), watcher, causal (a cache above the watcher).
 """
 
 from s3notify_platform.protocols.keyspace.causal import CausalCache
-from s3notify_platform.protocols.keyspace.publisher import Change, Delete, NotSignalledError, Publisher, Put
+from s3notify_platform.protocols.keyspace.publisher import Change, Delete, NotSignalledError, Publisher
 from s3notify_platform.protocols.keyspace.signals import (
     DIGEST_BYTES,
     NEVER_SEEN,
@@ -46,6 +47,7 @@ from s3notify_platform.protocols.keyspace.signals import (
     signal_body,
     signal_key,
 )
+from s3notify_platform.protocols.keyspace.uploads import LargeObjects, LargePut, Put, Readable
 from s3notify_platform.protocols.keyspace.watcher import Poll, Watcher
 
 __all__ = [
@@ -55,10 +57,13 @@ __all__ = [
     "CausalCache",
     "Change",
     "Delete",
+    "LargeObjects",
+    "LargePut",
     "NotSignalledError",
     "Poll",
     "Publisher",
     "Put",
+    "Readable",
     "Watcher",
     "WatcherState",
     "digest_of",

@@ -10,6 +10,7 @@ from s3notify_platform.parallel import in_parallel
 from s3notify_platform.ports import (
     ABSENT,
     Conflict,
+    CopySource,
     ETag,
     IfMatch,
     Metadata,
@@ -21,6 +22,14 @@ from s3notify_platform.ports import (
     Written,
 )
 from s3notify_platform.protocols.keyspace.signals import QUEUED, signal_body
+from s3notify_platform.protocols.keyspace.uploads import (
+    PARTS_AT_ONCE,
+    Keep,
+    LargeObjects,
+    LargePut,
+    Put,
+    written,
+)
 from s3notify_platform.protocols.keyspace.watcher import Watcher
 from s3notify_platform.slots import SLOT_COUNT, Slot, check_slot_count, slot_of
 
@@ -44,16 +53,6 @@ class NotSignalledError(S3NotifyError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Put:
-    """A change of a batch: write the object."""
-
-    key: str
-    body: bytes
-    precondition: Precondition | None = None
-    metadata: Metadata = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
     """A change of a batch: delete the object."""
 
@@ -67,7 +66,7 @@ _Result = WriteOutcome | S3NotifyError
 """The result of one change: an outcome, or the error that its store raised."""
 
 
-class Publisher:
+class Publisher(LargeObjects[WriteOutcome]):
     """Writes objects and moves their signals. Thread-safe; holds no state.
 
     One object costs 3 PUTs: object, slot signal, root signal. A batch of n objects in s slots: n + s + 1.
@@ -135,7 +134,7 @@ class Publisher:
         self._signal_written(batch, results)
         return tuple(_outcome(result) for result in results)
 
-    def check(self, changes: Iterable[Change]) -> None:
+    def check(self, changes: Iterable[Change | LargePut]) -> None:
         """`UsageError` if no such batch may be published: the checks that need no request."""
         keys = [change.key for change in changes]
         if len(set(keys)) < len(keys):
@@ -153,6 +152,15 @@ class Publisher:
         """
         results = self._write(tuple(changes))
         return tuple(result if isinstance(result, UsageError) else _as_unknown(result) for result in results)
+
+    def upload(self, change: LargePut, keep: Keep = lambda _: None) -> WriteOutcome:
+        """The same for a large object: see `uploads.written`, also for its errors."""
+        at_once = min(PARTS_AT_ONCE, self._parallelism)
+        return written(self._objects, change, keep=keep, clock=self._clock, at_once=at_once)
+
+    def source(self, bucket: str, key: str) -> CopySource | None:
+        """What is to be copied, or None. 1 request."""
+        return self._objects.source(bucket, key)
 
     def head(self, key: str) -> ObjectMeta | None:
         """What is there now, or None. 1 request."""
@@ -204,6 +212,17 @@ class Publisher:
             if error is not None:
                 raise error
 
+    def _source(self, bucket: str, key: str) -> CopySource | None:
+        return self.source(bucket, key)
+
+    def _large(self, change: Put | LargePut) -> WriteOutcome:
+        if isinstance(change, Put):
+            return self._one(change)
+        self.check([change])
+        outcome = self.upload(change)
+        self._signal_written([change], [outcome])
+        return outcome
+
     def _one(self, change: Change) -> WriteOutcome:
         results = self._write((change,))
         self._signal_written((change,), results)
@@ -211,7 +230,7 @@ class Publisher:
             raise result
         return result
 
-    def _signal_written(self, batch: Sequence[Change], results: Sequence[_Result]) -> None:
+    def _signal_written(self, batch: Sequence[Change | LargePut], results: Sequence[_Result]) -> None:
         # A write that raised may have happened; one that was refused as wrong did not.
         happened = [
             change.key

@@ -14,7 +14,10 @@ Steps
     3. It commits: entries of written objects become committed, those of objects that were not written are taken out;
        those in doubt, or still being written, stay reserved. So writers that share a segment need not wait for each
        other.
+       An object of many parts is written by a multipart upload, which the reservation names. It is renewed as long as
+       the upload goes on, and again right before the upload is completed.
     4. A reservation that stays is resolved by HEAD (`Reconciler`): the write happened: committed; else taken out.
+       Its upload is aborted before the HEAD.
     5. Pull: a consumer lists each shard, and reads the segments whose keys name its slots (those of more than 12 slots
        name none). After its own commit it takes entries out that are not claimed.
     6. Push: workers share the shards by leases with generations (`Worker`). The owner of a shard claims what is due of
@@ -85,6 +88,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
     Topic,
+    Upload,
     keys_recur,
 )
 from s3notify_platform.protocols.notification_queue.facts import TopicStats
@@ -121,6 +125,7 @@ __all__ = [
     "TopicSettings",
     "TopicStats",
     "Undecided",
+    "Upload",
     "WillRetry",
     "Worker",
     "decode_events",

@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import ETag, Precondition, Record, Version
+from s3notify_platform.ports import ETag, Precondition, Record, UploadId, Version
 from s3notify_platform.protocols.notification_queue.topic_settings import Rule, TopicSettings
 
 _UNWRITTEN = Version("")
+_UNBEGUN = UploadId("")
 
 PLAIN_NAMES: Final = {"put": "ObjectCreated:Put", "delete": "ObjectRemoved:Delete"}
 """Names of events that say no more than their operation."""
@@ -41,13 +42,24 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """The multipart upload by which a reserved change is written. `id` is empty until it has begun.
+
+    `beats` changes while the upload goes on: see `NotificationQueue.renew`.
+    """
+
+    id: UploadId = _UNBEGUN
+    beats: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One change of one object: announced before it is made, completed when its result is known.
 
     `writer` is an id that the write puts into the object's metadata (`s3notify-writer`), so that a reconciler
     recognises the object; `etag` serves the same purpose where it is known in advance. `announced_to` are the epochs
     of the topics in which its writer has reserved: if the writer is gone, a reconciler announces the change to the
-    other topics, also to a newer one of the same name. It is kept no longer than the reservation.
+    other topics, also to a newer one of the same name. It is kept no longer than the reservation, and so is `upload`.
     """
 
     key: str
@@ -58,6 +70,7 @@ class Event:
     precondition: Precondition | None = None
     writer: str = ""
     announced_to: tuple[str, ...] = field(default=(), compare=False)
+    upload: Upload | None = None
     sequencer: str = ""
     """Hex digits: a longer or greater one is later, among events of one key and one clock. A hint, as in S3."""
     time_ms: int = 0

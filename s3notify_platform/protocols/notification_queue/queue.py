@@ -11,12 +11,13 @@ from typing import assert_never
 
 from s3notify_platform.clock import SYSTEM_CLOCK, Clock
 from s3notify_platform.errors import S3NotifyError, UnavailableError, UnknownOutcomeError, UsageError
-from s3notify_platform.ports import Record, RecordStore
+from s3notify_platform.ports import Record, RecordStore, UploadId
 from s3notify_platform.protocols.notification_queue.entries import (
     Entry,
     Event,
     Place,
     Topic,
+    Upload,
     counts_partition,
     dead_partition,
 )
@@ -165,6 +166,41 @@ class NotificationQueue:
         `Reservation.since` for one. Call it right before the write. If False: `abort_many`, and reserve again.
         """
         return self._reservations.fresh_since(moment)
+
+    def renew(self, reservation: Reservation, upload: Upload) -> Reservation | Expired:
+        """The reservation, fresh again, while the object is written by this multipart upload.
+
+        `upload.beats` is another one each time: reconcilers wait `stale_seconds` after the last that they saw, and then
+        abort the upload first. `Expired`: do not complete it. 1 request, 2 more where others have changed the segment.
+        `UnavailableError`, `UnknownOutcomeError`: renew again, as long as it is fresh.
+        """
+        since, n = self.clock.monotonic(), reservation.entry.n
+
+        def edit(found: Segment) -> tuple[Segment, Entry | None]:
+            def renewed(entry: Entry) -> Entry:
+                ours = entry.n == n and entry.state == "reserved"
+                return replace(entry, event=replace(entry.event, upload=upload)) if ours else entry
+
+            after = found.edited(renewed)
+            return after, next((e for e in after.entries if e.n == n and e.state == "reserved"), None)
+
+        edited = self.shards.edit(reservation.segment.place, edit, known=reservation.segment)
+        if edited is None or edited.result is None:
+            return Expired()
+        return replace(reservation, entry=edited.result, segment=edited.segment, since=since)
+
+    def uploads_of(self, bucket: str, key: str) -> frozenset[UploadId]:
+        """The uploads that reservations of this key name. 1 scan of the topics, and 1 of each shard that takes it."""
+        return frozenset(
+            entry.event.upload.id
+            for topic in self.takers(self.see_topics(), bucket, key)
+            for shard in range(topic.settings.shards)
+            for segment in self.shards.scan(
+                topic, shard, wanted=may_hold({slot_of(key, topic.settings.slots)})
+            )
+            for entry in segment.entries
+            if entry.event.key == key and entry.event.upload is not None
+        )
 
     def commit(self, reservation: Reservation) -> EntryOutcome:
         """See `settle`, for one object that is written: 1 request."""

@@ -13,13 +13,14 @@ from itertools import dropwhile
 from typing import Any, Final
 
 from s3notify_platform.errors import CorruptError
-from s3notify_platform.ports import ABSENT, ETag, IfMatch, Precondition, Record, Version
+from s3notify_platform.ports import ABSENT, ETag, IfMatch, Precondition, Record, UploadId, Version
 from s3notify_platform.protocols.notification_queue.entries import (
     Claim,
     Entry,
     Event,
     Place,
     State,
+    Upload,
     dump,
     load,
 )
@@ -177,7 +178,7 @@ def letter_key(entry: Entry) -> str:
 
 def row_bytes(entry: Entry) -> int:
     """The size of an entry in a segment of its own, in bytes, as it is delivered."""
-    event = replace(entry.event, announced_to=())
+    event = replace(entry.event, announced_to=(), upload=None)
     return len(
         json.dumps(_row(replace(entry, event=event), Event(key=""), ERROR_MAX), ensure_ascii=False).encode()
     )
@@ -215,11 +216,12 @@ def _row(entry: Entry, shared: Event, error_max: int) -> list[Any]:
         event.name or None,
         event.version_id or None,
         event.configuration_id or None,
+        [event.upload.id, event.upload.beats] if entry.state == "reserved" and event.upload else None,
     ]
     return list(reversed([*dropwhile(lambda cell: cell is None, reversed(cells))]))
 
 
-_CELLS: Final = 19
+_CELLS: Final = 20
 
 
 def _entries(place: Place, body: dict[str, Any]) -> tuple[Entry, ...]:
@@ -243,7 +245,7 @@ def _entry(
 ) -> Entry:
     cells = row + [None] * (_CELLS - len(row))
     n, slot, key, state, time_ms, sequencer, size, etag, op, condition, attempts, waited, error = cells[:13]
-    own_bucket, own_writer, own_topics, name, version_id, configuration_id = cells[13:]
+    own_bucket, own_writer, own_topics, name, version_id, configuration_id, upload = cells[13:]
     topics = announced_to if own_topics is None else tuple(own_topics)
     event = Event(
         key=key,
@@ -254,6 +256,7 @@ def _entry(
         precondition=_conditioned(condition),
         writer=writer if own_writer is None else own_writer,
         announced_to=topics if state == "r" else (),
+        upload=Upload(id=UploadId(upload[0]), beats=int(upload[1])) if upload else None,
         sequencer=sequencer,
         time_ms=time_ms,
         name=name or "",

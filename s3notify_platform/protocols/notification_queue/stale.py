@@ -15,6 +15,7 @@ from s3notify_platform.protocols.notification_queue.entries import (
     Event,
     Quota,
     Topic,
+    Upload,
     depth_partition,
     queue_partition,
     shard_capacity,
@@ -65,8 +66,8 @@ class _Pass:
 class _Shard:
     """What is remembered of one shard between passes."""
 
-    since: dict[str, float] = field(default_factory=dict)
-    """When each segment was first seen with a reservation, by key."""
+    since: dict[tuple[str, Upload | None], float] = field(default_factory=dict)
+    """When each segment was first seen with a reservation, by key; of an upload, when it was first seen like this."""
     records: dict[str, Record] = field(default_factory=dict)
     """The records of the last scan, so that on a bucket alone only changed ones are read again."""
     unscanned: int = SCAN_EVERY
@@ -89,7 +90,11 @@ def resolve(event: Event, found: ObjectMeta | None) -> Event | None:
     ours = found.etag == event.etag or written_by(found, event.writer)
     if not ours and isinstance(event.precondition, IfMatch) and found.etag == event.precondition.etag:
         return None
-    return replace(event, etag=found.etag, size=found.size)
+    return replace(event, etag=found.etag, size=found.size, upload=None)
+
+
+def _seen_as(entry: Entry) -> tuple[str, Upload | None]:
+    return entry.place.key, entry.event.upload
 
 
 class Reconciler:
@@ -115,13 +120,15 @@ class Reconciler:
         shards: Iterable[int] | None = None,
         bucket: str = "",
         announce: Callable[[Event], None] = lambda _: None,
+        abort: Callable[[Event], None] = lambda _: None,
     ) -> Reconciled:
         """One pass over the shards (default: all). `NotFoundError` without such a topic.
 
         A reservation is stale once this process has seen it for the topic's `stale_seconds` on its own clock. `head` is
-        the method of the store that holds the topic's objects. `announce` is called with each change that is found to
-        have happened, before its entry is committed. A reservation waits if either is unavailable, or if it names
-        another `bucket`. `UnavailableError`: the pass was cut short; continue later.
+        the method of the store that holds the topic's objects. `announce` is called with each change that is found to have
+        happened, before its entry is committed. `abort` is called with each that is written by an upload, before the
+        HEAD, so that what the HEAD does not find will never be there. A reservation waits if any of them is
+        unavailable, or if it names another `bucket`. `UnavailableError`: the pass was cut short; continue later.
         """
         reconciled: Counter[str] = Counter()
         resolved: list[Entry] = []
@@ -136,7 +143,7 @@ class Reconciler:
             pending += seen.entries("committed")
             stale = self._stale(found, shard, seen, bucket)
             reconciled["waiting"] += len(seen.entries("reserved")) - len(stale)
-            resolved += self._resolve_stale(seen, stale, head, announce, reconciled)
+            resolved += self._resolve_stale(seen, stale, (abort, head, announce), reconciled)
             self._sweep(found.name, seen.foreign, reconciled)
             self._shrink_base(found, shard, seen.older)
             if self._leaks(found, shard, counted - seen.current):
@@ -165,11 +172,11 @@ class Reconciler:
         known, after = self._at(topic, shard), self._queue.stale_seconds(topic)
         now, before = self._clock.monotonic(), known.since
         reserved = seen.entries("reserved")
-        known.since = {key: before.get(key, now) for key in {entry.place.key for entry in reserved}}
+        known.since = {seen_as: before.get(seen_as, now) for seen_as in map(_seen_as, reserved)}
         return [
             entry
             for entry in reserved
-            if now - known.since[entry.place.key] >= after
+            if now - known.since[_seen_as(entry)] >= after
             and (not bucket or entry.event.bucket in ("", bucket))
         ]
 
@@ -177,17 +184,19 @@ class Reconciler:
         self,
         seen: _Pass,
         stale: list[Entry],
-        head: Head,
-        announce: Callable[[Event], None],
+        calls: tuple[Callable[[Event], None], Head, Callable[[Event], None]],
         reconciled: Counter[str],
     ) -> list[Entry]:
         """Resolve stale reservations of one shard. Returns the entries that were committed."""
         if not stale:
             return []
+        abort, head, announce = calls
 
         def look(entry: Entry) -> tuple[Event | None] | None:
             """The event if its change happened; nothing if that is not known, or could not be announced."""
             try:
+                if entry.event.upload is not None:
+                    abort(entry.event)
                 event = resolve(entry.event, head(entry.event.key))
                 if event is not None:
                     announce(event)
@@ -196,8 +205,9 @@ class Reconciler:
             return (event,)
 
         answers = zip(stale, self._queue.shards.in_parallel(look, stale), strict=True)
-        known = {entry.id: answer[0] for entry, answer in answers if answer is not None}
-        touched = {entry.place for entry in stale if entry.id in known}
+        # One that was renewed meanwhile is another: its writer is alive.
+        known = {(entry.id, entry.event.upload): answer[0] for entry, answer in answers if answer is not None}
+        touched = {entry.place for entry in stale if (entry.id, entry.event.upload) in known}
         segments = [segment for segment in seen.segments if segment.place in touched]
         changed = self._queue.shards.in_parallel(lambda segment: self._settle(segment, known), segments)
         committed = [entry for part, _ in changed for entry in part]
@@ -208,7 +218,9 @@ class Reconciler:
         reconciled["waiting"] += len(stale) - len(known)
         return committed
 
-    def _settle(self, segment: Segment, known: Mapping[str, Event | None]) -> tuple[list[Entry], list[Entry]]:
+    def _settle(
+        self, segment: Segment, known: Mapping[tuple[str, Upload | None], Event | None]
+    ) -> tuple[list[Entry], list[Entry]]:
         """Commit and abort the reservations of which it is known what became of them; those that this call did."""
 
         def edit(found: Segment) -> tuple[Segment, tuple[list[Entry], list[Entry]]]:
@@ -216,9 +228,10 @@ class Reconciler:
             aborted: list[Entry] = []
 
             def settled(entry: Entry) -> Entry | None:
-                if entry.state != "reserved" or entry.id not in known:
+                looked_at = entry.id, entry.event.upload
+                if entry.state != "reserved" or looked_at not in known:
                     return entry
-                if (event := known[entry.id]) is None:
+                if (event := known[looked_at]) is None:
                     aborted.append(entry)
                     return None
                 committed.append(replace(entry, state="committed", event=event))

@@ -12,20 +12,19 @@ ETags are sent unquoted in If-Match of PUT and DELETE: Ceph RGW answers 412 to a
 both.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlsplit
 
-from botocore.auth import S3SigV4Auth, SigV4Auth
 from botocore.awsrequest import HeadersDict
 
-from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
-from s3notify_platform.errors import NotFoundError, RefusedError, UnavailableError, UsageError
+from s3notify_platform.errors import ConflictError, NotFoundError, RefusedError, UnavailableError
 from s3notify_platform.ports import (
     Absent,
     Conflict,
+    CopySource,
     ETag,
     IfMatch,
     Metadata,
@@ -34,30 +33,15 @@ from s3notify_platform.ports import (
     Page,
     Precondition,
     StoredObject,
-    Unknown,
     WriteOutcome,
     Written,
 )
-from s3notify_platform.stores.config import S3Config
 from s3notify_platform.stores.connections import Answer
-from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
+from s3notify_platform.stores.faults import Fault, Verdict
 from s3notify_platform.stores.memory import check_copy, check_key, check_page_limit
-from s3notify_platform.stores.s3.listing import PAGE, read_listing
-from s3notify_platform.stores.sdk import SDK_ERRORS, SdkUser
-
-if TYPE_CHECKING:
-    from mypy_boto3_s3 import S3Client
-
-T = TypeVar("T")
-
-ATTEMPTS = 5
-RETRY_BASE_SECONDS = 0.1
-RETRY_CEILING_SECONDS = 2.0
-
-_CONTENT_HEADERS = (
-    "ContentType", "ContentEncoding", "ContentLanguage", "ContentDisposition", "CacheControl",
-)  # fmt: skip
-
+from s3notify_platform.stores.s3.listing import PAGE
+from s3notify_platform.stores.s3.requests import etag_of, metadata_of
+from s3notify_platform.stores.s3.uploads import S3Uploads, meta_of
 
 _ARGUMENTS = {
     "If-None-Match": "IfNoneMatch",
@@ -67,51 +51,8 @@ _ARGUMENTS = {
 }
 
 
-class S3ObjectStore(SdkUser["S3Client"]):
+class S3ObjectStore(S3Uploads):
     """One bucket. Thread-safe."""
-
-    _auth: type[SigV4Auth] = S3SigV4Auth
-
-    def __init__(
-        self,
-        config: S3Config,
-        *,
-        clock: Clock = SYSTEM_CLOCK,
-        client: "S3Client | None" = None,
-        attempts: int = ATTEMPTS,
-        **settings: float,
-    ) -> None:
-        """`settings`: `pool_size`, `connect_seconds` and `read_seconds` of the client."""
-        super().__init__(
-            "s3",
-            config,
-            client,
-            **settings,
-            # Stores other than AWS support neither the newer checksums nor bucket names as host names.
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-            s3={"addressing_style": "path" if config.endpoint_url else "auto"},
-        )
-        self.config = config
-        self._clock = clock
-        self._attempts = attempts
-        self._bucket_seen = False
-
-    def _prepare(self, client: "S3Client") -> None:
-        client.meta.events.register("before-parse.s3.ListObjectsV2", read_listing)
-        if self.config.requester_pays:
-            client.meta.events.register("before-call.s3", _with({"x-amz-request-payer": "requester"}))
-        if self.config.kms_key_id is not None:
-            client.meta.events.register("before-call.s3.CopyObject", _with(self._encrypted))
-
-    @property
-    def _encrypted(self) -> dict[str, str]:
-        if self.config.kms_key_id is None:
-            return {}
-        return {
-            "x-amz-server-side-encryption": "aws:kms",
-            "x-amz-server-side-encryption-aws-kms-key-id": self.config.kms_key_id,
-        }
 
     def get(
         self, key: str, *, if_match: ETag | None = None, if_none_match: ETag | None = None
@@ -127,7 +68,7 @@ class S3ObjectStore(SdkUser["S3Client"]):
             answer = self.client.get_object(Bucket=self.config.bucket, Key=check_key(key), **arguments)
             with answer["Body"] as stream:
                 body = stream.read()
-            return StoredObject(meta=_meta(key, answer), body=body)
+            return StoredObject(meta=meta_of(key, answer), body=body)
 
         found = self._send(read)
         if not isinstance(found, Fault):
@@ -171,9 +112,8 @@ class S3ObjectStore(SdkUser["S3Client"]):
     def put(
         self, key: str, body: bytes, *, precondition: Precondition | None = None, metadata: Metadata = None
     ) -> WriteOutcome:
-        headers = {f"x-amz-meta-{name}": value for name, value in (metadata or {}).items()} | self._encrypted
-        if not "".join(headers.values()).isascii():
-            raise UsageError(f"metadata of {key!r}: only ASCII can be stored")
+        meta = metadata_of(key, metadata)
+        headers = {f"x-amz-meta-{name}": value for name, value in meta.items()} | self._encrypted
         match precondition:
             case Absent():
                 headers["If-None-Match"] = "*"
@@ -183,7 +123,9 @@ class S3ObjectStore(SdkUser["S3Client"]):
             lambda: self._sent("PutObject", "PUT", check_key(key), headers, body),
             conditional=precondition is not None,
         )
-        return self._outcome(written) if isinstance(written, Fault) else Written(etag=_etag(written.headers))
+        return (
+            self._outcome(written) if isinstance(written, Fault) else Written(etag=etag_of(written.headers))
+        )
 
     def delete(self, key: str, *, precondition: IfMatch | None = None) -> WriteOutcome:
         """See `ObjectStore.delete`. Some stores ignore the condition: `stores.probe` finds out."""
@@ -199,30 +141,49 @@ class S3ObjectStore(SdkUser["S3Client"]):
         return self._outcome(deleted)
 
     def copy(
-        self, source: str, target: str, *, precondition: Absent | None = None, metadata: Metadata = None
+        self,
+        source: str | CopySource,
+        target: str,
+        *,
+        precondition: Absent | None = None,
+        metadata: Metadata = None,
     ) -> WriteOutcome:
         """See `ObjectStore.copy`. Up to 5 GB. Some stores ignore the condition.
 
         With `metadata`, a source that is overwritten meanwhile may give the body of one version and the
-        headers of the one before.
+        headers of the one before; not so a `CopySource`.
         """
-        check_copy(check_key(source), check_key(target))
         arguments: dict[str, Any] = {} if precondition is None else {"IfNoneMatch": "*"}
-        if metadata is not None:
-            arguments |= self._headers_of(source, metadata)
-        copied = self._send(
+        origin = source if isinstance(source, CopySource) else None
+        if isinstance(source, str):
+            check_copy(check_key(source), check_key(target))
+            place: Any = {"Bucket": self.config.bucket, "Key": source}
+            if metadata is not None and (origin := self.source("", source)) is None:
+                raise self._no_source(source)
+        else:
+            check_key(target)
+            place = {"Bucket": source.bucket or self.config.bucket, "Key": source.meta.key}
+            arguments["CopySourceIfMatch"] = source.meta.etag
+        if origin is not None and metadata is not None:
+            kept = origin.meta.metadata if origin is not source else {}
+            # All of it, since replacing one piece of metadata replaces them all.
+            arguments |= {
+                "MetadataDirective": "REPLACE",
+                "Metadata": metadata_of(target, {**kept, **(metadata or {})}),
+                **origin.headers,
+            }
+        copied: Any = self._send(
             lambda: self.client.copy_object(
-                Bucket=self.config.bucket,
-                Key=target,
-                CopySource={"Bucket": self.config.bucket, "Key": source},
-                **arguments,
+                Bucket=self.config.bucket, Key=target, CopySource=place, **arguments
             ),
             conditional=precondition is not None,
         )
         if not isinstance(copied, Fault):
-            return Written(etag=_etag(copied["CopyObjectResult"]))
+            return Written(etag=etag_of(copied["CopyObjectResult"]))
         if copied.verdict is Verdict.MISSING:
-            raise self._no_source(source)
+            raise self._no_source(place["Key"])
+        if copied.verdict is Verdict.PRECONDITION and precondition is None:
+            raise ConflictError(f"copy: {place['Key']!r} has changed since it was looked at; copy it again")
         return self._outcome(copied)
 
     def list(
@@ -245,7 +206,7 @@ class S3ObjectStore(SdkUser["S3Client"]):
         objects = tuple(
             ObjectMeta(
                 key=entry["Key"],
-                etag=_etag(entry),
+                etag=etag_of(entry),
                 size=entry["Size"],
                 modified_ms=int(entry["LastModified"].timestamp() * 1000),
             )
@@ -308,78 +269,8 @@ class S3ObjectStore(SdkUser["S3Client"]):
         answer = getattr(self.client, call[operation])(Bucket=self.config.bucket, Key=key, **arguments)
         return Answer(status=200, headers=HeadersDict(answer["ResponseMetadata"]["HTTPHeaders"]), content=b"")
 
-    def _send(
-        self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None
-    ) -> T | Fault:
-        """Send, and send again where that is safe. Returns the answer, or the fault after the last attempt."""
-        maybe_applied: Fault | None = None
-        attempt = 0
-        while True:
-            try:
-                answer = request()
-                self._bucket_seen = True
-                return answer
-            except SDK_ERRORS as error:
-                fault = judge(error, self.config)
-            if fault.verdict is Verdict.AMBIGUOUS:
-                maybe_applied = fault
-                if conditional:
-                    return fault
-            elif fault.verdict is not Verdict.NOT_APPLIED:
-                return fault
-            attempt += 1
-            if attempt == (attempts or self._attempts):
-                return maybe_applied or fault
-            self._clock.sleep(
-                backoff_seconds(
-                    attempt - 1, self._clock, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS
-                )
-            )
-
-    def _headers_of(self, source: str, metadata: Mapping[str, str]) -> dict[str, Any]:
-        """The metadata of a copy: all of it, since replacing one piece of metadata replaces them all."""
-        found: Any = self._send(lambda: self.client.head_object(Bucket=self.config.bucket, Key=source))
-        if isinstance(found, Fault):
-            if found.verdict is Verdict.MISSING:
-                raise self._no_source(source)
-            raise self._unavailable(found)
-        return {
-            "MetadataDirective": "REPLACE",
-            "Metadata": {**found.get("Metadata", {}), **metadata},
-            **{name: found[name] for name in _CONTENT_HEADERS if found.get(name)},
-        }
-
     def _no_source(self, source: str) -> NotFoundError:
         return NotFoundError(f"copy: no object {source!r} in {self.config.place}")
-
-    def _outcome(self, fault: Fault) -> WriteOutcome:
-        match fault.verdict:
-            case Verdict.PRECONDITION | Verdict.MISSING:
-                # If-Match on an object that is gone is a 404 on AWS.
-                return Conflict()
-            case Verdict.AMBIGUOUS:
-                return Unknown(cause=f"{fault.cause} from {self.config.place}")
-            case _:
-                raise self._unavailable(fault)
-
-    def _unavailable(self, fault: Fault) -> UnavailableError:
-        return UnavailableError(f"{self.config.place} is unavailable: {fault.cause}")
-
-    def _check_bucket(self) -> None:
-        if self._bucket_seen:
-            return
-        answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
-        if isinstance(answer, Fault) and answer.verdict is Verdict.MISSING:
-            raise no_bucket(self.config)
-
-
-def _with(headers: Mapping[str, str]) -> Callable[..., None]:
-    """A handler of botocore's event `before-call` that adds these headers, before the request is signed."""
-
-    def add(params: dict[str, Any], **_: object) -> None:
-        params["headers"].update(headers)
-
-    return add
 
 
 def bucket_url(endpoint: str, bucket: str) -> str:
@@ -396,7 +287,7 @@ def bucket_url(endpoint: str, bucket: str) -> str:
 def _head(key: str, headers: Mapping[str, str]) -> ObjectMeta:
     return ObjectMeta(
         key=key,
-        etag=_etag(headers),
+        etag=etag_of(headers),
         size=int(headers["Content-Length"]),
         modified_ms=int(parsedate_to_datetime(headers["Last-Modified"]).timestamp() * 1000),
         metadata={
@@ -405,19 +296,4 @@ def _head(key: str, headers: Mapping[str, str]) -> ObjectMeta:
             if name.lower().startswith("x-amz-meta-")
         },
         version_id=headers.get("x-amz-version-id"),
-    )
-
-
-def _etag(answer: Any) -> ETag:
-    return ETag(answer["ETag"].strip('"'))
-
-
-def _meta(key: str, answer: Any) -> ObjectMeta:
-    return ObjectMeta(
-        key=key,
-        etag=_etag(answer),
-        size=answer["ContentLength"],
-        modified_ms=int(answer["LastModified"].timestamp() * 1000),
-        metadata=dict(answer.get("Metadata", {})),
-        version_id=answer.get("VersionId"),
     )

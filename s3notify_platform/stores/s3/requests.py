@@ -1,0 +1,141 @@
+"""Requests to one bucket: the client, what is sent again and what not, and what their failures mean."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from botocore.auth import S3SigV4Auth, SigV4Auth
+
+from s3notify_platform.clock import SYSTEM_CLOCK, Clock, backoff_seconds
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ports import Conflict, ETag, Metadata, Unknown, WriteOutcome
+from s3notify_platform.stores.config import S3Config
+from s3notify_platform.stores.faults import Fault, Verdict, judge, no_bucket
+from s3notify_platform.stores.s3.listing import read_listing
+from s3notify_platform.stores.sdk import SDK_ERRORS, SdkUser
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+T = TypeVar("T")
+
+ATTEMPTS = 5
+RETRY_BASE_SECONDS = 0.1
+RETRY_CEILING_SECONDS = 2.0
+
+
+class S3Requests(SdkUser["S3Client"]):
+    """One bucket. Thread-safe."""
+
+    _auth: type[SigV4Auth] = S3SigV4Auth
+
+    def __init__(
+        self,
+        config: S3Config,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        client: "S3Client | None" = None,
+        attempts: int = ATTEMPTS,
+        **settings: float,
+    ) -> None:
+        """`settings`: `pool_size`, `connect_seconds` and `read_seconds` of the client."""
+        super().__init__(
+            "s3",
+            config,
+            client,
+            **settings,
+            # Stores other than AWS support neither the newer checksums nor bucket names as host names.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"addressing_style": "path" if config.endpoint_url else "auto"},
+        )
+        self.config = config
+        self._clock = clock
+        self._attempts = attempts
+        self._bucket_seen = False
+
+    def _prepare(self, client: "S3Client") -> None:
+        client.meta.events.register("before-parse.s3.ListObjectsV2", read_listing)
+        if self.config.requester_pays:
+            client.meta.events.register("before-call.s3", _with({"x-amz-request-payer": "requester"}))
+        if self.config.kms_key_id is not None:
+            for operation in ("CopyObject", "CreateMultipartUpload"):
+                client.meta.events.register(f"before-call.s3.{operation}", _with(self._encrypted))
+
+    @property
+    def _encrypted(self) -> dict[str, str]:
+        if self.config.kms_key_id is None:
+            return {}
+        return {
+            "x-amz-server-side-encryption": "aws:kms",
+            "x-amz-server-side-encryption-aws-kms-key-id": self.config.kms_key_id,
+        }
+
+    def _send(
+        self, request: Callable[[], T], *, conditional: bool = False, attempts: int | None = None
+    ) -> T | Fault:
+        """Send, and send again where that is safe. Returns the answer, or the fault after the last attempt."""
+        maybe_applied: Fault | None = None
+        attempt = 0
+        while True:
+            try:
+                answer = request()
+                self._bucket_seen = True
+                return answer
+            except SDK_ERRORS as error:
+                fault = judge(error, self.config)
+            if fault.verdict is Verdict.AMBIGUOUS:
+                maybe_applied = fault
+                if conditional:
+                    return fault
+            elif fault.verdict is not Verdict.NOT_APPLIED:
+                return fault
+            attempt += 1
+            if attempt == (attempts or self._attempts):
+                return maybe_applied or fault
+            self._clock.sleep(
+                backoff_seconds(
+                    attempt - 1, self._clock, base=RETRY_BASE_SECONDS, ceiling=RETRY_CEILING_SECONDS
+                )
+            )
+
+    def _outcome(self, fault: Fault) -> WriteOutcome:
+        match fault.verdict:
+            case Verdict.PRECONDITION | Verdict.MISSING:
+                # If-Match on an object that is gone is a 404 on AWS.
+                return Conflict()
+            case Verdict.AMBIGUOUS:
+                return Unknown(cause=f"{fault.cause} from {self.config.place}")
+            case _:
+                raise self._unavailable(fault)
+
+    def _unavailable(self, fault: Fault) -> UnavailableError:
+        return UnavailableError(f"{self.config.place} is unavailable: {fault.cause}")
+
+    def _check_bucket(self) -> None:
+        if self._bucket_seen:
+            return
+        answer: Any = self._send(lambda: self.client.head_bucket(Bucket=self.config.bucket))
+        if isinstance(answer, Fault) and answer.verdict is Verdict.MISSING:
+            raise no_bucket(self.config)
+
+
+def _with(headers: Mapping[str, str]) -> Callable[..., None]:
+    """A handler of botocore's event `before-call` that adds these headers, before the request is signed."""
+
+    def add(params: dict[str, Any], **_: object) -> None:
+        params["headers"].update(headers)
+
+    return add
+
+
+def metadata_of(key: str, metadata: Metadata) -> dict[str, str]:
+    """Metadata that can be sent with the object `key`; `UsageError` otherwise."""
+    found = dict(metadata or {})
+    if not "".join(found.values()).isascii():
+        raise UsageError(f"metadata of {key!r}: only ASCII can be stored")
+    return found
+
+
+def etag_of(answer: Any) -> ETag:
+    """The ETag of an answer, or of a part of one."""
+    return ETag(answer["ETag"].strip('"'))
