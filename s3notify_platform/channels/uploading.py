@@ -15,8 +15,8 @@ from s3notify_platform.protocols.notification_queue import (
     Upload,
 )
 
-BEATS_PER_STALE = 9
-"""Renewals within the queue's `stale_seconds`: three while a reservation counts as fresh."""
+BEATS = 3
+"""Renewals while a reservation counts as fresh."""
 
 
 def upload(publisher: Publisher, queue: NotificationQueue, work: PendingChange, change: LargePut) -> None:
@@ -50,7 +50,7 @@ class LapsedError(FencedError):
 class Renewal:
     """Called by the publisher of an upload (`keyspace.uploads.Keep`). Names the upload in the reservations at first.
 
-    Requests: 1 for each topic at first, and every 13 s (a ninth of the queue's `stale_seconds`).
+    Requests: 1 for each topic at first, and every 13 s (a ninth of the topic's `stale_seconds`).
     """
 
     def __init__(self, queue: NotificationQueue, work: PendingChange) -> None:
@@ -61,7 +61,7 @@ class Renewal:
     def __call__(self, upload: UploadId) -> None:
         """Renew if it is due. Raises if the upload must not go on; nothing was written then."""
         work, now = self._work, self._queue.clock.monotonic()
-        if not work.held or (self._beats and now - work.began < self._queue.stale_seconds / BEATS_PER_STALE):
+        if not work.held or (self._beats and now - work.began < self._queue.fresh_seconds() / BEATS):
             return
         self._beats += 1
         mark = Upload(id=upload, beats=self._beats)

@@ -9,7 +9,7 @@ import click
 
 from s3notify_platform.cli.configured import access
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import SETTINGS
+from s3notify_platform.ingest.settings import LEASE_TIMES, SETTINGS, lease_settings
 from s3notify_platform.slots import SLOT_COUNT, Slot, slots_in
 
 if TYPE_CHECKING:
@@ -132,6 +132,10 @@ class SourcePlace(QueuePlace):
     keyspace_prefix: str
     slots: int
     lease_table: str | None
+    lease_timeout_seconds: float
+    lease_max_clock_skew_rate: float
+    lease_ttl_seconds: float
+    lease_test_interval_seconds: float
     known_bucket: str
 
     def location(self) -> "Location":
@@ -169,7 +173,8 @@ class SourcePlace(QueuePlace):
         from s3notify_platform.stores.s3.fast import shared_store
 
         location = self.existing()
-        mode = CommitMode(lease_table=self.table_config(self.lease_table))
+        times = {name: getattr(self, name) for name in LEASE_TIMES}
+        mode = CommitMode(lease_table=self.table_config(self.lease_table), leases=lease_settings(times))
         return location, shared_store(location.platform), mode
 
 
@@ -204,6 +209,7 @@ _SOURCE_OPTIONS = (
     setting_option("keyspace_prefix"),
     slot_count_option,
     setting_option("lease_table"),
+    options(*(setting_option(name) for name in LEASE_TIMES)),
     setting_option("known_bucket"),
 )
 source_options = options_as(SourcePlace, click.argument("name"), *_SOURCE_OPTIONS)

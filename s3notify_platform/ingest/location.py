@@ -10,7 +10,12 @@ from s3notify_platform.errors import CorruptError, UsageError
 from s3notify_platform.ingest.settings import LocationSettings
 from s3notify_platform.ports import ObjectStore, RecordStore, StoredObject
 from s3notify_platform.protocols.ack_chain import keys_recur
-from s3notify_platform.protocols.conditional_commit import ConditionalCommit, NativeCommit
+from s3notify_platform.protocols.conditional_commit import (
+    DEFAULT_LEASES,
+    ConditionalCommit,
+    LeaseSettings,
+    NativeCommit,
+)
 from s3notify_platform.protocols.keyspace import Publisher, root_key
 from s3notify_platform.protocols.notification_queue import NotificationQueue
 from s3notify_platform.slots import Slot, check_slot_count
@@ -37,6 +42,7 @@ class CommitMode:
 
     choice: CommitChoice = "auto"
     lease_table: DynamoConfig | None = None
+    leases: LeaseSettings = DEFAULT_LEASES
 
     def commits(self, platform: S3Config, store: ObjectStore) -> ConditionalCommit | None:
         """What commits go through; None while that is not settled. No request."""
@@ -48,7 +54,7 @@ class CommitMode:
             case "dynamodb":
                 assert self.lease_table is not None, "checked when the mode was made"
                 # Not through `store`: what is sent under a lease must not be retried unseen.
-                return dynamo_commit(platform, self.lease_table)
+                return dynamo_commit(platform, self.lease_table, self.leases)
             case _ as unreachable:
                 assert_never(unreachable)
 

@@ -5,13 +5,14 @@ of `ingest.source` and `ingest.location` all come from here. A new setting is on
 line that uses it. Imports nothing heavy, since `--help` reads it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass, replace
 from importlib import import_module
 from typing import Annotated, Any, Final, Literal
 
 from s3notify_platform.errors import UsageError
 from s3notify_platform.limits import WITHDRAWN_SHARE
+from s3notify_platform.protocols.conditional_commit import DEFAULT_LEASES, LeaseSettings
 from s3notify_platform.protocols.notification_queue import TopicSettings
 from s3notify_platform.setting import About, settings_of
 from s3notify_platform.slots import SLOT_COUNT
@@ -188,7 +189,9 @@ class BucketSettings:
     ] = None
     commit: Annotated[
         Literal["auto", "native", "dynamodb"],
-        About("auto: native where the store can, else dynamodb if there is a lease_table"),
+        About(
+            "auto: native where the store can, else dynamodb (leases) if there is a lease_table; see its limits"
+        ),
     ] = "auto"
 
 
@@ -200,8 +203,57 @@ class TableSettings:
         str | None, About("DynamoDB table of queue, ack chains and heartbeats; default: on the bucket")
     ] = None
     lease_table: Annotated[
-        str | None, About("DynamoDB table that keeps commits apart, one for each bucket")
+        str | None,
+        About(
+            "DynamoDB table of the leases under which slots are committed where the store has no conditions. One "
+            "table for each bucket, and for all its writers, those of object_store up to 0.12 too. A lease cannot "
+            "cancel a write: one that is still under way after lease_timeout_seconds × lease_max_clock_skew_rate may "
+            "replace the next one's. After a writer was killed, the next one waits that long"
+        ),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseTimeSettings:
+    """How long the leases of `lease_table` last. The defaults are object_store's; writers need not agree."""
+
+    lease_timeout_seconds: Annotated[
+        float,
+        About(
+            "For how long a writer may write under one lease. Its write begins in the first half, and its answer is "
+            "waited for a quarter of it. Longer for slow stores; then those who come after a killed writer wait longer",
+            unit="seconds",
+            minimum=0.001,
+        ),
+    ] = DEFAULT_LEASES.timeout_seconds
+    lease_max_clock_skew_rate: Annotated[
+        float,
+        About(
+            "How much faster than another's the clock of a machine may run, at most", unit="times", minimum=1
+        ),
+    ] = DEFAULT_LEASES.max_clock_skew_rate
+    lease_ttl_seconds: Annotated[
+        float,
+        About("After how long DynamoDB may delete a lease; far above the two together", unit="seconds"),
+    ] = DEFAULT_LEASES.ttl_seconds
+    lease_test_interval_seconds: Annotated[
+        float,
+        About(
+            "How often a writer that waits for a lease looks at the object; 1 HEAD each time",
+            unit="seconds",
+            minimum=0.001,
+        ),
+    ] = DEFAULT_LEASES.test_interval_seconds
+
+
+LEASE_TIMES: Final = tuple(setting.name for setting in settings_of(LeaseTimeSettings))
+
+
+def lease_settings(values: Mapping[str, Any]) -> LeaseSettings:
+    """The lease times among these settings by name. `UsageError` for those that cannot be."""
+    return LeaseSettings(
+        **{name.removeprefix("lease_"): values[name] for name in LEASE_TIMES if name in values}
+    )
 
 
 _OF_TOPICS: Final = {setting.name: setting for setting in settings_of(TopicSettings)}
@@ -234,5 +286,7 @@ TopicSizeSettings: Final = make_dataclass(
 SOURCE: Final = (BucketSettings, LocationSettings, InputSettings)
 """What is the same in component, IO manager, data source and command line."""
 
-SETTINGS: Final = {setting.name: setting for setting in settings_of(*SOURCE, TableSettings)}
+SETTINGS: Final = {
+    setting.name: setting for setting in settings_of(*SOURCE, TableSettings, LeaseTimeSettings)
+}
 """The settings of a source that the data source and the command line take, by name."""

@@ -12,7 +12,7 @@ from s3notify_platform.formats.registry import FORMATS, check_schema, fixed_sche
 from s3notify_platform.ingest.declared_schema import arrow_columns, check_declared
 from s3notify_platform.ingest.location import CommitMode, Location
 from s3notify_platform.ingest.origin import Origin
-from s3notify_platform.ingest.settings import InputSettings
+from s3notify_platform.ingest.settings import LEASE_TIMES, InputSettings, lease_settings
 from s3notify_platform.ports import ObjectStore
 from s3notify_platform.protocols.source_enumerator import Choice, Enumerator, time_of
 from s3notify_platform.setting import check_settings
@@ -122,11 +122,12 @@ class Source:
         platform = platform or replace(bucket, bucket=platform_bucket or bucket.bucket)
         of_location = {setting.name for setting in fields(Location)} & settings.keys()
         location = {name: settings.pop(name) for name in of_location}
+        times = {name: settings.pop(name) for name in LEASE_TIMES if name in settings}
         try:
             return cls(
                 location=Location(platform=platform, **location),
                 input=Input(bucket=bucket, **settings),
-                commit=CommitMode(choice=commit, lease_table=lease_table),
+                commit=CommitMode(choice=commit, lease_table=lease_table, leases=lease_settings(times)),
             )
         except UsageError as error:
             raise UsageError(f"source {location.get('name')!r}: {error}") from error

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from s3notify_platform.errors import UsageError
-from s3notify_platform.ingest.settings import DEFS_VARIABLE, SETTINGS
+from s3notify_platform.ingest.settings import (
+    DEFS_VARIABLE,
+    SETTINGS,
+    LeaseTimeSettings,
+    TableSettings,
+)
+from s3notify_platform.setting import settings_of
 from s3notify_platform.stores.config import (
     ACCESS,
     OF_BUCKET,
@@ -76,8 +82,7 @@ class ConfiguredSource:
         renamed = {
             "endpoint_url": s3.get("endpoint_url"),
             "region": s3.get("region_name"),
-            "records_table": dynamodb.get("records_table"),
-            "lease_table": dynamodb.get("lease_table"),
+            **{one.name: dynamodb.get(one.name) for one in settings_of(TableSettings, LeaseTimeSettings)},
             "dynamodb_endpoint_url": dynamodb.get("endpoint_url"),
             "master": self._part("spark").get("master"),
             "confs": [f"{name}={value}" for name, value in _flat(conf or {})],

@@ -11,6 +11,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import BatchSettings
 from s3notify_platform.ingest.settings import (
     SOURCE,
+    LeaseTimeSettings,
     TableSettings,
     TopicSizeSettings,
     imported,
@@ -89,7 +90,7 @@ class S3Settings(AwsSettings):
         return {name: getattr(self, name) for name in S3Settings.model_fields}
 
 
-_Tables = create_model("_Tables", __base__=AwsSettings, **settings_fields(TableSettings))
+_Tables = create_model("_Tables", __base__=AwsSettings, **settings_fields(TableSettings, LeaseTimeSettings))
 
 
 class DynamoSettings(_Tables):  # type: ignore[misc,valid-type]
@@ -250,7 +251,9 @@ class S3NotifyComponent(dg.Component, _Settings, dg.Resolvable):  # type: ignore
         check_settings(self, TopicSizeSettings, BatchSettings)
         io = SlotIOManager(
             s3=NamedS3(**self.s3.fields()),
-            dynamodb=DynamoTables(**values_of(self.dynamodb, TableSettings), **self.dynamodb.fields()),
+            dynamodb=DynamoTables(
+                **values_of(self.dynamodb, TableSettings, LeaseTimeSettings), **self.dynamodb.fields()
+            ),
             spark=SlotSpark(
                 master=self.spark.master,
                 remote=self.spark.remote,

@@ -27,7 +27,7 @@ from s3notify_platform.errors import UsageError
 from s3notify_platform.ingest.batches import REASON_MAX
 from s3notify_platform.ingest.results import SlotResult
 from s3notify_platform.ingest.rounds import Results, Round, commit_round, merge_known
-from s3notify_platform.ingest.settings import QUEUE, SOURCE, TopicSizeSettings
+from s3notify_platform.ingest.settings import QUEUE, SOURCE, LeaseTimeSettings, TopicSizeSettings
 from s3notify_platform.ingest.source import Source
 from s3notify_platform.orchestration.acknowledgement import Acknowledgement
 from s3notify_platform.orchestration.dagster_internals import (
@@ -88,9 +88,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
 
     s3: dg.ResourceDependency[S3Resource]
     spark: dg.ResourceDependency[PySparkResource]
-    dynamodb: dg.ResourceDependency[DynamoTables] = Field(
-        default_factory=DynamoTables  # type: ignore[arg-type] # a dependency with a default
-    )
+    dynamodb: dg.ResourceDependency[DynamoTables] = Field(default_factory=DynamoTables)
     _settled: Source | None = PrivateAttr(default=None)
 
     @property
@@ -98,6 +96,7 @@ class SlotIOManager(_Settings):  # type: ignore[misc,valid-type]
         """The source as a value, with the credentials that the resources name, if they name any."""
         return self._settled or Source.of(
             **values_of(self, *SOURCE)
+            | values_of(self.dynamodb, LeaseTimeSettings)
             | {
                 "bucket": S3Config(bucket=self.bucket, **access_of(self.s3)),
                 "lease_table": self.dynamodb.config(self.dynamodb.lease_table),

@@ -12,12 +12,14 @@ import dagster as dg
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import PySparkResource
 from dagster_spark.utils import flatten_dict
-from pydantic import Field
+from pydantic import Field, create_model
 from pyspark.sql import SparkSession
 
 from s3notify_platform.errors import S3NotifyError, UsageError
+from s3notify_platform.ingest.settings import LeaseTimeSettings, TableSettings
 from s3notify_platform.local.java import java_environment
 from s3notify_platform.orchestration.session_places import SESSIONS_MAX, take_place
+from s3notify_platform.orchestration.setting_fields import settings_fields
 from s3notify_platform.ports import RecordStore
 from s3notify_platform.spark.session import has_java, prepare_environment, session_conf
 from s3notify_platform.stores.config import ACCESS, OF_BUCKET, DynamoConfig, S3Config, default_region
@@ -90,11 +92,17 @@ class NamedS3(S3Resource):
         return session_of(found).client("s3", endpoint_url=found.endpoint_url)
 
 
-class DynamoTables(dg.ConfigurableResource[None]):
+_Tables: Any = create_model(
+    "_Tables",
+    __base__=dg.ConfigurableResource[None],
+    __module__=__name__,
+    **settings_fields(TableSettings, LeaseTimeSettings),
+)
+
+
+class DynamoTables(_Tables):  # type: ignore[misc] # a model made of the declared settings
     """The DynamoDB tables of a source, if it has any. Default credentials: boto3's chain."""
 
-    records_table: str | None = None
-    lease_table: str | None = None
     endpoint_url: str | None = None
     region_name: str | None = None
     profile_name: str | None = None

@@ -25,6 +25,7 @@ from s3notify_platform.ports import (
     WriteOutcome,
 )
 from s3notify_platform.protocols.conditional_commit import (
+    DEFAULT_LEASES,
     CommitOutcome,
     ConditionalCommit,
     DynamoCommit,
@@ -35,23 +36,33 @@ from s3notify_platform.stores.delegating import DelegatingStore
 from s3notify_platform.stores.dynamodb.lease_table import DynamoLeases
 from s3notify_platform.stores.s3 import S3ObjectStore
 
-SETTINGS: Final = LeaseSettings()
-
-CONNECT_SECONDS: Final = SETTINGS.timeout_seconds / 8
-READ_SECONDS: Final = SETTINGS.timeout_seconds / 4
+CONNECT_SHARE: Final = 1 / 8
+READ_SHARE: Final = 1 / 4
 """A write under a lease is sent once, and its answer is waited for at most half the lease's timeout."""
 
 
 @lru_cache(maxsize=32)
-def dynamo_commit(bucket: S3Config, leases: DynamoConfig) -> DynamoCommit:
+def dynamo_commit(
+    bucket: S3Config, leases: DynamoConfig, settings: LeaseSettings = DEFAULT_LEASES
+) -> DynamoCommit:
     """Commits to a bucket by the leases in a table. Its clients are created once a process. No request."""
-    store = S3ObjectStore(bucket, attempts=1, connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS)
-    return DynamoCommit(store, DynamoLeases(leases), settings=SETTINGS)
+    store = S3ObjectStore(
+        bucket,
+        attempts=1,
+        connect_seconds=settings.timeout_seconds * CONNECT_SHARE,
+        read_seconds=settings.timeout_seconds * READ_SHARE,
+    )
+    return DynamoCommit(store, DynamoLeases(leases), settings=settings)
 
 
-def leased_store(bucket: S3Config, leases: DynamoConfig) -> "ConditionalStore":
-    """A bucket whose conditional writes use the leases in a table. No request."""
-    return ConditionalStore(S3ObjectStore(bucket), dynamo_commit(bucket, leases))
+def leased_store(
+    bucket: S3Config, leases: DynamoConfig, settings: LeaseSettings = DEFAULT_LEASES
+) -> "ConditionalStore":
+    """A bucket whose conditional writes use the leases in a table. No request.
+
+    A lease cannot cancel a write: see Limits in `protocols.conditional_commit` before you rely on it.
+    """
+    return ConditionalStore(S3ObjectStore(bucket), dynamo_commit(bucket, leases, settings))
 
 
 class ConditionalStore(DelegatingStore):

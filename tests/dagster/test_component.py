@@ -17,6 +17,7 @@ from s3notify_platform.ingest.settings import DEFS_VARIABLE
 from s3notify_platform.local.project import DEMO_FOLDER
 from s3notify_platform.orchestration import S3NotifyComponent
 from s3notify_platform.orchestration.resources import SlotSpark
+from s3notify_platform.protocols.conditional_commit import LeaseSettings
 from tests.support.site import Site
 
 ORDERS = """
@@ -186,6 +187,8 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         dynamodb:
           records_table: records
           lease_table: leases
+          lease_timeout_seconds: 5
+          lease_ttl_seconds: 600
           region_name: eu-central-1
           access_key_id_env: TABLES_KEY
           secret_access_key_env: TABLES_SECRET
@@ -196,6 +199,7 @@ def test_tables_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with dg.build_resources({"io": component.assets().io}) as resources:
         source = resources.io.source
     assert (source.commit.choice, source.location.records_table.table) == ("dynamodb", "records")
+    assert source.commit.leases == LeaseSettings(timeout_seconds=5.0, ttl_seconds=600.0)
     table = source.commit.lease_table
     assert (table.region, table.secret_access_key_env) == ("eu-central-1", "TABLES_SECRET")
     assert "s3cr3t" not in repr(source)

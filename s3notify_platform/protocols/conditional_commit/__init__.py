@@ -69,6 +69,7 @@ Reading order: operations, native, leases.
 
 from s3notify_platform.protocols.conditional_commit.leases import (
     BEGIN_WITHIN,
+    DEFAULT_LEASES,
     ROUNDS,
     CommitLease,
     DynamoCommit,
@@ -87,6 +88,7 @@ from s3notify_platform.protocols.conditional_commit.operations import (
 
 __all__ = [
     "BEGIN_WITHIN",
+    "DEFAULT_LEASES",
     "EXPECTED",
     "ROUNDS",
     "CommitLease",

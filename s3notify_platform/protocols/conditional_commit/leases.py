@@ -21,6 +21,9 @@ ROUNDS = 20
 BEGIN_WITHIN = 0.5
 """The share of a lease's timeout in which its write must have begun."""
 
+TTL_SECONDS_MAX = 10 * 366 * 86400.0
+"""Ten years: in it, nobody notices that a table is not tidied up."""
+
 INTERVALS_PER_READ = 10
 """A waiting writer reads the object every interval, and the lease every tenth."""
 
@@ -83,10 +86,24 @@ class LeaseSettings:
     test_interval_seconds: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.timeout_seconds < 0.001 or self.test_interval_seconds <= 0 or self.max_clock_skew_rate < 1:
-            raise UsageError(f"{self}: seconds are above 0, and the skew rate is at least 1")
-        if self.ttl_seconds <= 2 * self.timeout_seconds * self.max_clock_skew_rate:
-            raise UsageError(f"{self}: ttl_seconds must be far above timeout_seconds × max_clock_skew_rate")
+        # Written so that no comparison with NaN passes.
+        for name, least, most in (
+            ("timeout_seconds", 0.001, 3600.0),
+            ("max_clock_skew_rate", 1.0, 100.0),
+            ("test_interval_seconds", 0.001, 60.0),
+        ):
+            if not least <= (value := getattr(self, name)) <= most:
+                raise UsageError(f"leases: {name} is {value}; {least:g} to {most:g} is possible")
+        least = 2 * self.timeout_seconds * self.max_clock_skew_rate
+        if not least < self.ttl_seconds <= TTL_SECONDS_MAX:
+            raise UsageError(
+                f"leases: ttl_seconds is {self.ttl_seconds}; above {least:g}, twice timeout_seconds × "
+                f"max_clock_skew_rate, and up to {TTL_SECONDS_MAX:g} is possible"
+            )
+
+
+DEFAULT_LEASES = LeaseSettings()
+"""As long as object_store's."""
 
 
 class DynamoCommit(ConditionalCommit):
@@ -102,7 +119,7 @@ class DynamoCommit(ConditionalCommit):
         store: ObjectStore,
         leases: Leases,
         *,
-        settings: LeaseSettings = LeaseSettings(),
+        settings: LeaseSettings = DEFAULT_LEASES,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         super().__init__(store, clock=clock)

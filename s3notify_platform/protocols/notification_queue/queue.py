@@ -167,6 +167,10 @@ class NotificationQueue:
         """
         return self._reservations.fresh_since(moment)
 
+    def fresh_seconds(self) -> float:
+        """For how long `fresh_since` holds."""
+        return self._reservations.fresh_seconds()
+
     def renew(self, reservation: Reservation, upload: Upload) -> Reservation | Expired:
         """The reservation, fresh again, while the object is written by this multipart upload.
 
@@ -193,7 +197,8 @@ class NotificationQueue:
         """The uploads that reservations of this key name. 1 scan of the topics, and 1 of each shard that takes it."""
         return frozenset(
             entry.event.upload.id
-            for topic in self.takers(self.see_topics(), bucket, key)
+            for topic in self.see_topics()
+            if takes(topic.settings, bucket, key)
             for shard in range(topic.settings.shards)
             for segment in self.shards.scan(
                 topic, shard, wanted=may_hold({slot_of(key, topic.settings.slots)})

@@ -148,8 +148,12 @@ class Reservations:
 
     def fresh_since(self, moment: float) -> bool:
         """See `NotificationQueue.fresh_since`."""
+        return self._clock.monotonic() - moment < self.fresh_seconds()
+
+    def fresh_seconds(self) -> float:
+        """See `NotificationQueue.fresh_seconds`."""
         shortest = min(map(self._stale_seconds, self._topics.met()), default=STALE_SECONDS)
-        return self._clock.monotonic() - moment < shortest / CLOCK_SKEW
+        return shortest / CLOCK_SKEW
 
     def _draft(self, topic: Topic, number: int, event: Event) -> _Draft:
         settings, wall_ms = topic.settings, self._clock.wall_ms()

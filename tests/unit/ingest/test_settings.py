@@ -1,10 +1,13 @@
 """Settings: what is declared once is everywhere, with its description, and has its effect."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from s3notify_platform.cli import main
 from s3notify_platform.errors import UsageError
@@ -13,15 +16,18 @@ from s3notify_platform.ingest.settings import (
     SETTINGS,
     SOURCE,
     InputSettings,
+    LeaseTimeSettings,
     TableSettings,
     TopicSizeSettings,
 )
+from s3notify_platform.local.project import sources_of
 from s3notify_platform.orchestration import S3NotifyComponent, SlotIOManager
 from s3notify_platform.orchestration.component import DynamoSettings
+from s3notify_platform.protocols.conditional_commit import DynamoCommit, LeaseSettings
 from s3notify_platform.protocols.notification_queue import NotificationQueue, TopicSettings
 from s3notify_platform.setting import Setting, settings_of
 from s3notify_platform.spark.datasource.options import reading_of
-from s3notify_platform.stores.memory import MemoryRecordStore
+from s3notify_platform.stores.memory import MemoryObjectStore, MemoryRecordStore
 
 OWN = settings_of(*SOURCE)
 OF_COMPONENT = settings_of(*SOURCE, TopicSizeSettings, BatchSettings)
@@ -64,7 +70,7 @@ def ids(settings: Any) -> Any:
     return pytest.mark.parametrize("setting", settings, ids=lambda setting: setting.name)
 
 
-@ids([*OF_COMPONENT, *settings_of(TableSettings)])
+@ids([*OF_COMPONENT, *settings_of(TableSettings, LeaseTimeSettings)])
 def test_every_setting_is_described(setting: Setting) -> None:
     """And has a default that it may have; a number has a unit."""
     assert setting.about.description[0].isupper() or setting.name == "commit"
@@ -88,7 +94,7 @@ def test_all_that_the_component_takes_is_described() -> None:
     """Its own fields, and those of its groups."""
     schema = S3NotifyComponent.model().model_json_schema()
     assert [name for name, of in schema["properties"].items() if not of.get("description")] == []
-    for setting in settings_of(TableSettings):
+    for setting in settings_of(TableSettings, LeaseTimeSettings):
         assert DynamoSettings.model().model_json_schema()["properties"][setting.name]["description"]
 
 
@@ -126,6 +132,44 @@ def test_it_has_its_effect_from_everywhere(without: str) -> None:
     for setting in settings_of(InputSettings):
         if setting.name != without:
             assert getattr(source.input, setting.name) == given[setting.name] != setting.default
+
+
+TIMES = {setting.name: other(setting) for setting in settings_of(LeaseTimeSettings)}
+LEASES = LeaseSettings(**{name.removeprefix("lease_"): value for name, value in TIMES.items()})
+
+
+def test_the_times_of_leases_have_their_effect_from_everywhere(tmp_path: Path) -> None:
+    """Each with another value than its default: component, data source, commands by flags and by the source's YAML."""
+    assert all(getattr(LEASES, field.name) != field.default for field in dataclasses.fields(LEASES))
+    place = {"name": "orders", "bucket": "b", "prefix": "raw/", "commit": "dynamodb"}
+    tables = {"lease_table": "leases", **TIMES}
+    of_component = S3NotifyComponent(**place, dynamodb=DynamoSettings(**tables)).assets().io.source
+    of_options = reading_of({name: str(value) for name, value in (place | tables).items()}).source
+    (tmp_path / "orders").mkdir()
+    yaml = json.dumps(
+        {"type": "s3notify_platform.S3NotifyComponent", "attributes": place | {"dynamodb": tables}}
+    )
+    (tmp_path / "orders" / "defs.yaml").write_text(yaml)
+    (of_file,) = sources_of(str(tmp_path))
+    for commit in (of_component.commit, of_options.commit, of_file.source().commit):
+        assert commit.leases == LEASES
+        commits = commit.commits(of_component.location.platform, MemoryObjectStore())
+        assert isinstance(commits, DynamoCommit)
+        assert commits._settings == LEASES
+
+
+@pytest.mark.parametrize("command", ["ingest", "vacuum"])
+def test_the_times_of_leases_are_in_the_help(command: str) -> None:
+    """With their limits, where the user chooses them."""
+    said = " ".join(CliRunner().invoke(main, [command, "--help"]).output.split())
+    assert all(f"--{name.replace('_', '-')}" in said for name in TIMES)
+    assert "A lease cannot cancel a write" in said
+
+
+@pytest.mark.parametrize("value", ["0", "nan", "inf", "-1", "1e9"])
+def test_times_that_leases_cannot_have(value: str) -> None:
+    with pytest.raises(UsageError, match=r"timeout_seconds"):
+        reading_of({"bucket": "b", "prefix": "raw/", "lease_timeout_seconds": value})
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,11 @@ def test_a_write_in_doubt_is_not_sent_again_late(leases, clock):
         {"max_clock_skew_rate": 0.5},
         {"test_interval_seconds": 0},
         {"ttl_seconds": 60},
+        {"ttl_seconds": float("inf")},
+        {"timeout_seconds": float("nan")},
+        {"timeout_seconds": 3601, "ttl_seconds": 1e6},
+        {"max_clock_skew_rate": float("inf")},
+        {"test_interval_seconds": float("nan")},
     ],
 )
 def test_settings_that_cannot_hold_are_refused(wrong):
