@@ -95,7 +95,7 @@ class Publisher(LargeObjects[WriteOutcome]):
         if self._reserved == "":
             raise UsageError("the keyspace needs a prefix of its own in a bucket that also holds the objects")
         self._prefix = prefix
-        self._slots = check_slot_count(slots)
+        self.slots = check_slot_count(slots)
         self._clock = clock
         self._parallelism = parallelism
         self._queued = queued
@@ -142,7 +142,7 @@ class Publisher(LargeObjects[WriteOutcome]):
         for key in keys:
             if self._reserved is not None and key.startswith(self._reserved):
                 raise UsageError(f"key {key!r} lies in the keyspace {self._reserved!r}: choose another")
-            slot_of(key, self._slots)  # a key that has no slot is refused before anything is written
+            slot_of(key, self.slots)  # a key that has no slot is refused before anything is written
 
     def write(self, changes: Iterable[Change]) -> tuple[WriteOutcome | UsageError, ...]:
         """The first part of `publish`: apply the changes and move no signal. n requests.
@@ -168,11 +168,11 @@ class Publisher(LargeObjects[WriteOutcome]):
 
     def watcher(self) -> "Watcher":
         """A new watcher of the signals that this publisher moves. No request."""
-        return Watcher(self._keyspace, prefix=self._prefix, slots=self._slots, clock=self._clock)
+        return Watcher(self._keyspace, prefix=self._prefix, slots=self.slots, clock=self._clock)
 
     def slot_of(self, key: str) -> Slot:
         """The key's slot in this keyspace."""
-        return slot_of(key, self._slots)
+        return slot_of(key, self.slots)
 
     def signal(self, keys: Iterable[str], *, queued: Collection[str] | None = None) -> None:
         """Move the signals of objects that others wrote: s + 1 requests for keys of s slots, none for no key.
@@ -181,7 +181,7 @@ class Publisher(LargeObjects[WriteOutcome]):
         was made). The signal of a slot says so only if it holds for all its keys.
         `NotSignalledError` names the keys whose signals may not have moved; the others have.
         """
-        slot_by_key = {key: slot_of(key, self._slots) for key in keys}
+        slot_by_key = {key: slot_of(key, self.slots) for key in keys}
         slots = sorted(set(slot_by_key.values()))
         if not slots:
             return

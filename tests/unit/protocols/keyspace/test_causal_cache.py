@@ -6,13 +6,14 @@ import time
 import pytest
 
 from s3notify_platform.clock import SYSTEM_CLOCK
-from s3notify_platform.errors import UnavailableError
-from s3notify_platform.protocols.keyspace import CausalCache, Publisher, Watcher
+from s3notify_platform.errors import UnavailableError, UsageError
+from s3notify_platform.ports import ABSENT, Conflict, IfMatch
+from s3notify_platform.protocols.keyspace import CausalCache, NotSignalledError, Publisher, Watcher
 from s3notify_platform.slots import slot_of
 from s3notify_platform.stores.counting import CountingStore
 from s3notify_platform.stores.memory import MemoryObjectStore
 from tests.support.clocks import HandClock
-from tests.support.faults import Fault, FaultyStore
+from tests.support.faults import Fault, FaultyStore, at
 from tests.support.waiting import until
 
 KS = "ks/"
@@ -308,3 +309,120 @@ def test_keys_of_one_slot_are_revalidated_together(store, publisher):
     assert body(cache.get("a")) == b"1"
     assert body(cache.get(other)) == b"2"
     assert counting.counts["GET"] == 2
+
+
+# try_get, evict, put
+
+
+def test_try_get_sends_nothing():
+    """What a hit would return; None before the first poll, for what is not cached, stale, or known too long ago."""
+    clock, store = HandClock(), CountingStore(MemoryObjectStore())
+    publisher = Publisher(store, prefix=KS, clock=clock)
+    publisher.put("k", b"1")
+    cache = cache_over(store, staleness_seconds=10, clock=clock)
+    assert cache.try_get("k") is None
+    assert cache.get("k").body == b"1"
+    store.counts.clear()
+    assert cache.try_get("k").body == b"1"
+    assert cache.try_get("other") is None
+    clock.now += 10
+    assert cache.try_get("k") is None
+    assert store.counts == {}
+    publisher.put("k", b"2")
+    cache.refresh()
+    assert cache.try_get("k") is None
+    assert cache.get("k").body == b"2"
+    assert cache.try_get("k").body == b"2"
+
+
+def test_evict_reads_again(store, publisher):
+    """Also what nobody signalled."""
+    publisher.put("k", b"1")
+    cache = cache_over(store)
+    assert cache.get("k").body == b"1"
+    store.put("k", b"2")
+    assert cache.get("k").body == b"1"
+    cache.evict("k")
+    cache.evict("never there")
+    assert cache.try_get("k") is None
+    assert cache.get("k").body == b"2"
+
+
+def test_evict_during_a_get(store, publisher):
+    """A GET that began before leaves nothing in the cache that a later one would find."""
+    publisher.put("k", b"1")
+    cache = cache_over(store)
+    evicted = threading.Thread(target=cache.evict, args=["k"])
+
+    def begins():
+        store.put("k", b"2")
+        evicted.start()
+
+    store.once_after("k", begins)
+    assert cache.get("k").body == b"1"
+    evicted.join()
+    assert cache.get("k").body == b"2"
+
+
+def test_put_is_read_back():
+    """By the next reader, without a request; other caches get it by its signal."""
+    clock, store = HandClock(), CountingStore(MemoryObjectStore())
+    publisher = Publisher(store, prefix=KS, clock=clock)
+    mine = cache_over(store, staleness_seconds=10, clock=clock, publisher=publisher)
+    other = cache_over(store, staleness_seconds=10, clock=clock)
+    mine.get("k"), other.get("k")
+    store.counts.clear()
+    written = mine.put("k", b"1", metadata={"a": "b"})
+    assert store.counts == {"PUT": 3}
+    found = mine.get("k")
+    assert (found.body, found.meta.etag, found.meta.size) == (b"1", written.etag, 1)
+    assert found.meta.metadata == {"a": "b"}
+    assert store.counts == {"PUT": 3}
+    assert other.get("k") is None
+    clock.now += 10
+    assert other.get("k").body == b"1"
+    store.put("k", b"2")
+    publisher.signal(["k"])
+    clock.now += 10
+    assert mine.get("k").body == b"2"
+
+
+def test_put_under_a_condition(store, publisher):
+    """A conflict says that what is cached is old: it is read again."""
+    cache = cache_over(store, publisher=publisher)
+    cache.refresh()
+    first = cache.put("k", b"1", precondition=ABSENT)
+    store.put("k", b"another's")
+    assert cache.get("k").body == b"1"
+    assert cache.put("k", b"2", precondition=IfMatch(etag=first.etag)) == Conflict()
+    assert cache.get("k").body == b"another's"
+
+
+def test_put_in_doubt_is_not_read_back(store):
+    """Neither its body nor the one before, but what is there; so it is if no signal moved."""
+    for fault, key in ((Fault.LOST, "k"), (Fault.THROTTLED, f"{KS}{slot_of('k')}")):
+        faulty = FaultyStore(store, at("put", fault, key=key))
+        cache = cache_over(store, publisher=Publisher(faulty, prefix=KS, clock=HandClock()))
+        store.put("k", b"0")
+        assert cache.get("k").body == b"0"
+        with pytest.raises((UnavailableError, NotSignalledError)):
+            cache.put("k", b"1")
+        assert cache.get("k").body == b"1"
+
+
+def test_put_during_a_get(store, publisher):
+    """An answer that was on its way does not hide what was written since."""
+    publisher.put("k", b"1")
+    cache = cache_over(store, publisher=publisher)
+    written = threading.Thread(target=cache.put, args=["k", b"2"])
+    store.once_after("k", written.start)
+    assert cache.get("k").body == b"1"
+    written.join()
+    assert cache.get("k").body == b"2"
+
+
+def test_put_needs_a_publisher_of_the_keyspace(store):
+    with pytest.raises(UsageError, match="publisher="):
+        cache_over(store).put("k", b"1")
+    with pytest.raises(UsageError, match="7 slots"):
+        cache_over(store, publisher=Publisher(store, prefix=KS, slots=7))
