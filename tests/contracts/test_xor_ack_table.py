@@ -109,7 +109,7 @@ def test_writes_in_doubt(table, fault, method):
     chains = SharedChains(faulty, clock=HurriedClock())
     one, other = new_stamp(), new_stamp()
     chains.create("t", xor(one, other))
-    assert chains.stamp("t", one) == Stamped(missing=0)
+    assert chains.stamp("t", one) == Stamped(missing=None)
     faulty.settle()
     assert chains.stamp("t", other) == Acked()
     chains.delete("t")
@@ -123,7 +123,7 @@ def test_a_stamp_repeated_after_a_crash(table, fault):
     """By its operation id, also the last one."""
     one, other = new_stamp(), new_stamp()
     SharedChains(table).create("t", xor(one, other))
-    for stamp, outcome in ((one, Stamped(missing=0)), (other, Acked())):
+    for stamp, outcome in ((one, Stamped(missing=None)), (other, Acked())):
         with pytest.raises(CrashedError):
             SharedChains(FaultyStore(table, at("replace", fault))).stamp("t", stamp, operation_id=stamp.hex())
         assert SharedChains(table).stamp("t", stamp, operation_id=stamp.hex()) == outcome
@@ -181,9 +181,9 @@ def test_begun_by_the_package_finished_by_us(chains, peer):
     with pytest.raises(TagExists):
         chains.create("t", stamps[0])
     assert (chains.state("t").status, chains.state("t").children) == ("open", ())
-    assert chains.stamp("t", stamps[0], operation_id="a") == Stamped(missing=0)
+    assert chains.stamp("t", stamps[0], operation_id="a") == Stamped(missing=None)
     assert not peer.stamp("t", stamps[1])
-    assert chains.stamp("t", stamps[0], operation_id="a") == Stamped(missing=0)
+    assert chains.stamp("t", stamps[0], operation_id="a") == Stamped(missing=None)
     assert chains.stamp("t", stamps[2], operation_id="c") == Acked()
     assert chains.stamp("t", stamps[2], operation_id="c") == Acked()
     with pytest.raises(PeerError, match="TypeError"):

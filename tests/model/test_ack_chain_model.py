@@ -126,7 +126,7 @@ class AckMachine(RuleBasedStateMachine):
                 model.status, model.last = "acked", name
                 assert outcome == Acked()
             else:
-                assert outcome == Stamped(missing=0)
+                assert outcome == Stamped(missing=None)
         else:
             self.check_closed(model, outcome, name)
 

@@ -1,5 +1,15 @@
 r"""Ack chains: is all the work of this batch done? Its state is an XOR, however many children (xor-ack).
 
+    store = S3ObjectStore(S3Config(bucket="acme"))                 # or DynamoRecordStore in place of the next line's
+    chains = AckChains(ObjectRecordStore(store, "acks/", keys_recur=keys_recur))
+    chain = chains.open_batch("nightly 2026-11-23", ["orders", "clicks"], deadline_seconds=3600)
+    chains.stamp_children(chain, ["orders"])                       # Stamped(missing=1), however often
+    chains.stamp_children(chain, ["clicks"], starts=["report"])    # ends one and begins another: Stamped(missing=1)
+    print(chains.state(chain).missing)                             # ('report',); `chains.fail(chain, "why")` gives up
+    match chains.stamp_children(chain, ["report"]):
+        case Acked(): print("all done")                            # for one stamp: the last one
+        case AlreadyAcked() | AlreadyFailed() | Stamped(): pass
+
 Steps
     1. `open_batch` creates the head: it names the children. `create` begins a chain with a stamp instead.
     2. A worker that has finished children creates a record that names them: its stamp. Then it scans the chain's keys.

@@ -303,7 +303,7 @@ class AckChains:
         closed = found.closed
         if closed is None:
             if not found.done:
-                return Stamped(missing=len(found.missing))
+                return Stamped(missing=len(found.missing) or None)
             closed = self._close(found.chain, self._closing("acked", operation))
         if closed.status == "failed":
             return AlreadyFailed(reason=closed.reason or "")

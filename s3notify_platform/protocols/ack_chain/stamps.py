@@ -23,9 +23,12 @@ TOMBSTONE_SECONDS: Final = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamped:
-    """Applied, now or by an earlier attempt; `missing` named children are not finished yet."""
+    """Applied, now or by an earlier attempt; the chain is open. `missing` named children are not finished yet.
 
-    missing: int
+    None: nobody knows how many, since what is missing are stamps, which have no names.
+    """
+
+    missing: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,9 @@ StampOutcome = Stamped | Acked | AlreadyAcked | AlreadyFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainState:
-    """The facts of a chain. `missing` is empty once acked; a failed chain keeps it."""
+    """The facts of a chain. `missing` is empty once acked; a failed chain keeps it. It names children: what a chain of
+    stamps misses has no names.
+    """
 
     tag: Tag
     status: Status

@@ -1,5 +1,14 @@
 """Chains that users of the npm package xor-ack-dynamodb stamp too: one record each, changed by compare-and-set.
 
+    chains = SharedChains(XorAckTable(DynamoConfig(table="acks"), partition_key="tagID"))    # the package's table
+    a, b = new_stamp(), new_stamp()
+    chains.create("job", xor(a, b))                     # as the package's create; either side may stamp it now
+    chains.stamp("job", a, operation_id="a")            # Stamped(missing=None): open, and stamps have no names
+    chains.stamp("job", a, operation_id="a")            # the same; the package's would be applied again
+    chains.stamp("job", b)                              # Acked(): the item is gone, as the package expects
+    chains.open_batch("batch", ["1", "2"])              # children with names, in the same table
+    chains.stamp_children("batch", ["1"])               # Stamped(missing=1)
+
 Steps
     1. `open_batch` names the children and draws a random seed. The stamp of each child is derived from seed and name.
        The record holds the XOR of all stamps. `create` begins a chain with a stamp, as the package does.

@@ -326,7 +326,7 @@ def test_a_chain_kept_by_its_version_and_children(chains):
 def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by, method, nth):
     """Response lost, refused, or applied some calls later: of the stamp, or of what closes the chain."""
     AckChains(records).create("t", xor(A, B))
-    for stamp, outcome in ((A, Stamped(missing=0)), (B, Acked())):
+    for stamp, outcome in ((A, Stamped(missing=None)), (B, Acked())):
         chains, faulty = over(records, at(method, fault, nth=nth), late_by_calls=late_by)
         assert chains.stamp("t", stamp) == outcome
         faulty.settle()
@@ -341,7 +341,7 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
     chains, _ = over(records, at(method, fault))
     with pytest.raises(CrashedError):
         chains.stamp("t", A, operation_id="op")
-    assert AckChains(records).stamp("t", A, operation_id="op") == Stamped(missing=0)
+    assert AckChains(records).stamp("t", A, operation_id="op") == Stamped(missing=None)
     assert AckChains(records).stamp("t", B, operation_id="op2") == Acked()
 
 

@@ -60,7 +60,7 @@ def test_stamps_are_random_and_long_enough(chains):
 def test_a_chain_of_raw_stamps(chains):
     """create, stamp, stamp: the XOR decides."""
     chains.create("t", xor(A, B))
-    assert chains.stamp("t", A) == Stamped(missing=0)
+    assert chains.stamp("t", A) == Stamped(missing=None)
     assert chains.state("t").status == "open"
     assert chains.stamp("t", B) == Acked()
     assert chains.state("t").status == "acked"
@@ -99,8 +99,8 @@ def test_a_stamp_with_the_same_operation_id_is_applied_once(kind, records):
     """Also by another process, and also after the chain was acked."""
     one, other = kind(records), kind(records)
     one.create("t", xor(A, B))
-    assert one.stamp("t", A, operation_id="op-a") == Stamped(missing=0)
-    assert other.stamp("t", A, operation_id="op-a") == Stamped(missing=0)
+    assert one.stamp("t", A, operation_id="op-a") == Stamped(missing=None)
+    assert other.stamp("t", A, operation_id="op-a") == Stamped(missing=None)
     assert other.stamp("t", B, operation_id="op-b") == Acked()
     assert one.stamp("t", B, operation_id="op-b") == Acked()
     assert one.stamp("t", A, operation_id="op-a") == AlreadyAcked()

@@ -177,7 +177,7 @@ def test_a_stamp_in_doubt_is_applied_once(records, fault, late_by):
     """Response lost, refused, or applied some calls later."""
     SharedChains(records).create("t", xor(A, B))
     chains, faulty = over(records, at("replace", fault), late_by_calls=late_by)
-    assert chains.stamp("t", A) == Stamped(missing=0)
+    assert chains.stamp("t", A) == Stamped(missing=None)
     faulty.settle()
     assert chains.stamp("t", B) == Acked()
 
@@ -197,7 +197,7 @@ def test_a_stamp_repeated_after_a_crash_is_applied_once(records, fault, method):
     chains, _ = over(records, at(method, fault))
     with pytest.raises(CrashedError):
         chains.stamp("t", A, operation_id="op")
-    assert SharedChains(records).stamp("t", A, operation_id="op") == Stamped(missing=0)
+    assert SharedChains(records).stamp("t", A, operation_id="op") == Stamped(missing=None)
     assert SharedChains(records).stamp("t", B, operation_id="op2") == Acked()
 
 
