@@ -255,7 +255,7 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
     grants.known(*KNOWN_ACTIONS.get(role, ()))
     match role:
         case "writer" | "publisher":
-            grants.objects(bucket, prefix, "PutObject", "DeleteObject", "GetObject")
+            grants.objects(bucket, prefix, "PutObject", "DeleteObject", "GetObject", "AbortMultipartUpload")
             grants.objects(platform, signals, "PutObject")
             if places.tables.leases:
                 grants.listing(bucket)
@@ -265,7 +265,11 @@ def _grants(role: Role, places: Places) -> Mapping[str, set[str]]:
         case "run":
             grants.listing(bucket)
             grants.listing(platform)
-            grants.objects(bucket, prefix, "GetObject")
+            # The reconciler aborts uploads of killed writers.
+            grants.to(
+                f"arn:{_partition(places.tables.region)}:s3:::{bucket}", "s3:ListBucketMultipartUploads"
+            )
+            grants.objects(bucket, prefix, "GetObject", "AbortMultipartUpload", "ListMultipartUploadParts")
             grants.objects(platform, own, "GetObject", "PutObject", "DeleteObject")
             grants.objects(platform, signals, "GetObject", "PutObject")
             grants.table(places.tables.records, "GetItem", "PutItem", "DeleteItem")

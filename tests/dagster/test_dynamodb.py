@@ -1,5 +1,6 @@
 """A source whose store ignores every condition of a write: DynamoDB keeps its commits apart and its records."""
 
+import io as streams
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -142,6 +143,21 @@ def test_publishers_keep_conditions_there(site_with: Callable[..., Site]) -> Non
     assert isinstance(publisher.put_if_absent("raw/a", b"5"), Written)
 
 
+def _upload(publisher: Publisher | QueuedPublisher, key: str) -> None:
+    """One that ends as an object, deleted again, and one that is aborted."""
+
+    class Dying(streams.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell():
+                raise ConnectionResetError
+            return super().read(size)
+
+    assert isinstance(publisher.put_stream(key, streams.BytesIO(bytes(9 << 20))), Written)
+    publisher.delete(key)
+    with pytest.raises(ConnectionResetError):
+        publisher.put_stream(key, Dying(bytes(9 << 20)))
+
+
 @pytest.mark.thorough
 def test_roles_need_exactly_what_their_policies_grant(
     site_with: Callable[..., Site], proxy: FaultProxy, server: S3Server
@@ -179,6 +195,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     publisher.put_if_match(site.key(3), site.line(3), written.etag)
     publisher.put(site.key(5), site.line(5))
     publisher.delete(site.key(5))
+    _upload(publisher, site.key(5))
     DynamoLeases(source.commit.lease_table).read("what a waiting writer reads", "*")
     check("writer")
 
@@ -190,6 +207,7 @@ def test_roles_need_exactly_what_their_policies_grant(
     assert isinstance(written, Written)
     queued.put_if_match(site.key(6), site.line(6), written.etag)
     queued.delete(site.key(6))
+    _upload(queued, site.key(6))
     queued.put(site.key(3), site.line(4))
     queued.put(site.key(8), site.line(8) + b"{broken\n")
     assert queued.put_if_absent(site.key(3), site.line(5)) == Conflict()
@@ -198,6 +216,12 @@ def test_roles_need_exactly_what_their_policies_grant(
 
     proxy.answered[:] = by_runs
     site.settle()
+    bucket = S3ObjectStore(source.input.bucket)
+    left = bucket.begin_upload(site.key(6))
+    proxy.answered[:] = [one for one in proxy.answered if "?uploads" not in one.path]  # a killed writer's
+    for upload in bucket.empty_uploads(site.key(6)):
+        bucket.abort_upload(site.key(6), upload)
+    assert bucket.empty_uploads(site.key(6)) == (), left
     io.clients.ask_again([Slot(3)])
     assert retry(io, RetryConfig(everything=True)).records == 1
     DynamoLeases(source.commit.lease_table).read("what a waiting run reads", "*")

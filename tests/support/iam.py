@@ -40,13 +40,20 @@ def _needs(request: Answered) -> list[Need]:
     url = urlsplit(request.path)
     bucket, _, key = unquote(url.path.lstrip("/")).partition("/")
     bucket_arn, object_arn = f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/{key}"
+    of_upload = "uploadId" in parse_qs(url.query)
+    if not key and "uploads" in parse_qs(url.query, keep_blank_values=True):
+        return [("s3:ListBucketMultipartUploads", bucket_arn)]
     if not key:
         assert request.method == "HEAD" or "list-type" in parse_qs(url.query), request
         return [("s3:ListBucket", bucket_arn)]
     match request.method:
+        case "GET" if of_upload:
+            return [("s3:ListMultipartUploadParts", object_arn)]
+        case "DELETE" if of_upload:
+            return [("s3:AbortMultipartUpload", object_arn)]
         case "GET" | "HEAD":
             found = [("s3:GetObject", object_arn)]
-        case "PUT":
+        case "PUT" | "POST":
             found = [("s3:PutObject", object_arn)]
         case "DELETE":
             found = [("s3:DeleteObject", object_arn)]

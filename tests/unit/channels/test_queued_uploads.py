@@ -10,7 +10,7 @@ from s3notify_platform.channels.reconciler import ReconcilerService
 from s3notify_platform.errors import ConflictError, NotFoundError, UnavailableError, UnknownOutcomeError
 from s3notify_platform.ports import ABSENT, Conflict, Unknown, Written
 from s3notify_platform.protocols.keyspace import Publisher, uploads
-from s3notify_platform.protocols.notification_queue import Event
+from s3notify_platform.protocols.notification_queue import Event, Expired, Reconciler, Upload
 from tests.support.faults import CrashedError, Fault, at, never
 from tests.support.queued_publisher import KS, World
 
@@ -313,3 +313,22 @@ def test_a_copy_in_doubt_is_looked_up(world, fault):
     outcome = world.publisher(at("copy", fault)).copy("k", "", "source")
     assert isinstance(outcome, Written)
     assert world.announced() == [("put", "k", outcome.etag)]
+
+
+def test_renewed_while_it_is_being_resolved(world):
+    """Its writer is alive: it stays, whatever was looked at before; and after a while it is looked at again."""
+    held = world.queue.reserve("t", Event(key="k", bucket="b", upload=Upload(id="u")))
+    reconciler, beats = Reconciler(world.queue), iter(range(1, 10))
+    reconciler.resolve_stale("t", world.objects.head)
+    world.clock.now += world.queue.stale_seconds + 1
+
+    def head(key):
+        assert not isinstance(world.queue.renew(held, Upload(id="u", beats=next(beats))), Expired)
+        return world.objects.head(key)
+
+    assert reconciler.resolve_stale("t", head).aborted == 0
+    assert world.reserved() == 1
+    reconciler.resolve_stale("t", world.objects.head)
+    world.clock.now += world.queue.stale_seconds + 1
+    assert reconciler.resolve_stale("t", world.objects.head).aborted == 1
+    assert world.queue.renew(held, Upload(id="u", beats=10)) == Expired()
